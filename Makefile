@@ -11,6 +11,9 @@ JOBS ?= 2
 # More than one test for each core makes tests of processes miss their time limits.
 TEST_JOBS ?= $(JOBS)
 
+# Tests start hundreds of processes: where byte code is not kept, each one compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format lint types docs-check test test-fast bench docs screenshots pins clean
 

@@ -29,7 +29,7 @@ def trace_id(delivery: str) -> int:
 
 
 def span_id(step: TraceStep, delivery: str, downstream: str = "") -> int:
-    """64 bits, never zero: who comes after a step finds it without having been told."""
+    """64 bits, never zero: a later step computes the same id, so it need not be passed on."""
     return int.from_bytes(_digest(step.value, delivery, downstream.lower())[:8]) or 1
 
 
@@ -43,7 +43,7 @@ def fixed_span(step: TraceStep, delivery: str, downstream: str | None) -> int | 
 
 
 def parent_span(step: TraceStep, delivery: str, downstream: str | None) -> int | None:
-    """What a step comes from: the dispatch to its downstream, or the webhook."""
+    """The step before: the dispatch to its downstream, or the webhook."""
     if step is TraceStep.WEBHOOK:
         return None
     if step in {TraceStep.CALLBACK, TraceStep.TELL} and downstream:

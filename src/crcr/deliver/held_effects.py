@@ -52,7 +52,7 @@ class AlwaysPresent:
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldEffect:
     effect: ClaimedEffect
     lease_until: datetime
     lapses: int
@@ -64,7 +64,7 @@ class HeldEffects:
         self._presence = presence
         self._clock = clock
         self._catching_up = asyncio.Lock()
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _HeldEffect] = {}
 
     def add(self, effect: ClaimedEffect) -> bool:
         """Add a claim; False when this worker is already working on the effect, and only its lease had expired.
@@ -76,7 +76,7 @@ class HeldEffects:
         if held is not None and held.lapses == self._presence.lapses:
             held.lease_until = effect.lease_until
             return False
-        self._held[effect.effect_id] = _Held(effect, effect.lease_until, self._presence.lapses)
+        self._held[effect.effect_id] = _HeldEffect(effect, effect.lease_until, self._presence.lapses)
         return True
 
     def has(self, effect: ClaimedEffect) -> bool:

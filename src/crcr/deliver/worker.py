@@ -277,7 +277,7 @@ class Worker:
             "delivery": effect.delivery,
         }
         try:
-            wanted = await self._carry_out(effect)
+            result = await self._carry_out(effect)
         except LeaseLost:
             raise
         except Exception as error:  # noqa: BLE001  the worker's guard, one of the two places that catch all
@@ -293,9 +293,9 @@ class Worker:
                     **who,
                 )
             return failure
-        event = "effect_done" if wanted else "effect_pointless"
+        event = "effect_done" if result else "effect_pointless"
         log.info(event, attempts=effect.attempts, unsure=effect.unsure, **who)
-        return wanted
+        return result
 
     def _judge(self, effect: ClaimedEffect, error: Exception) -> FailedAttempt:
         now, text = self._clock.now(), str(error)[:500]
@@ -330,7 +330,7 @@ class Worker:
             error=text,
             unsure=not isinstance(error, OutsideRefused | OutsideUnreachable | Unavailable),
             counts=True,
-            fault=_fault_of(error),
+            fault=_external_fault(error),
         )
 
     def _note_failure(
@@ -354,8 +354,8 @@ class Worker:
             )
 
 
-def _fault_of(error: Exception) -> EffectFault | None:
-    """What is wrong outside; None for a fault of our own."""
+def _external_fault(error: Exception) -> EffectFault | None:
+    """The fault of an external service; None for a fault of our own."""
     if isinstance(error, OutsideRefused):
         return EffectFault.CREDENTIALS
     return EffectFault.UNANSWERED if isinstance(error, OutsideUnsure | OutsideUnreachable) else None

@@ -187,23 +187,23 @@ def _pairs(line: int, nodes: list[Node]) -> Node:
     """Pair keys with values; merged pairs come last and never override a written one."""
     written = list(zip(nodes[::2], nodes[1::2], strict=True))
     pairs = [(key, value) for key, value in written if not isinstance(key, _MergeKey)]
-    taken = {own.value for own, _ in pairs if isinstance(own, ScalarNode)}
+    own_keys = {own.value for own, _ in pairs if isinstance(own, ScalarNode)}
     for key, source in written:
         if isinstance(key, _MergeKey):
-            merged = [pair for pair in _mergeable(key, source) if _key_value(pair) not in taken]
+            merged = [pair for pair in _mergeable(key, source) if _key_value(pair) not in own_keys]
             pairs += merged
-            taken.update(own.value for own, _ in merged if isinstance(own, ScalarNode))
+            own_keys.update(own.value for own, _ in merged if isinstance(own, ScalarNode))
     return MappingNode(line, tuple(pairs))
 
 
 def _mergeable(key: _MergeKey, source: Node) -> Iterator[tuple[Node, Node]]:
     sources = source.items if isinstance(source, SequenceNode) else (source,)
-    seen: set[_ScalarValue] = set()
+    keys: set[_ScalarValue] = set()
     for mapping in sources:
         if not isinstance(mapping, MappingNode):
             raise _Refused(key.line, "<< takes a mapping or a list of mappings")
-        yield from (pair for pair in mapping.pairs if _key_value(pair) not in seen)
-        seen.update(_key_value(pair) for pair in mapping.pairs)
+        yield from (pair for pair in mapping.pairs if _key_value(pair) not in keys)
+        keys.update(_key_value(pair) for pair in mapping.pairs)
 
 
 def _key_value(pair: tuple[Node, Node]) -> _ScalarValue:

@@ -21,7 +21,7 @@ from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.views.sql_views import SqlViews
-from support.data.history_story import ClickHouseFeed
+from support.data.clickhouse_feed import ClickHouseFeed
 from support.services.clickhouse import ClickHouseServer, new_database
 from support.stores.databases import CORE, Stores
 
@@ -116,13 +116,13 @@ async def test_what_is_fed_is_answered_by_clickhouse(pages: Pages) -> None:
     plain = await pages.summary(pages.plain)
     await pages.forget_sums()
     told = await pages.summary()
-    assert (told.history, told.levels) == (HistoryState.TOLD, plain.levels)
+    assert (told.history, told.levels) == (HistoryState.ANSWERED, plain.levels)
     query = BackendQuery(upstream=CORE, downstream=ONE, span=Span.WEEK, kind=ResultKind.PUSH)
     page = await pages.views.backend(query, pages.now)
-    assert page.history is HistoryState.TOLD
+    assert page.history is HistoryState.ANSWERED
     assert [(job.column.job_name, job.tally.success) for job in page.jobs] == [("build", 1)]
     metrics = await pages.views.metrics(CORE, Span.DAY, pages.now, kind=ResultKind.PUSH)
-    assert (metrics.history, metrics.total.tally.success) == (HistoryState.TOLD, 1)
+    assert (metrics.history, metrics.total.tally.success) == (HistoryState.ANSWERED, 1)
     badge = await pages.views.badge(CORE, ONE, ResultKind.PUSH, Span.DAY, pages.now)
     assert badge.tally.success == 1
     found = await pages.views.search(CORE, "buil", pages.now)
@@ -152,7 +152,7 @@ async def test_a_result_is_on_the_page_before_clickhouse_is_told(pages: Pages) -
     before = (await pages.summary()).cursor
     await pages.result(dispatches["org/one"], "1001")
     told = await pages.summary()
-    assert (told.history, passed(told)) == (HistoryState.TOLD, 1)
+    assert (told.history, passed(told)) == (HistoryState.ANSWERED, 1)
     assert told.cursor > before
     await pages.fed.feed()
     assert passed(await pages.summary()) == 1
@@ -187,7 +187,7 @@ async def test_far_behind_the_main_store_answers_and_the_page_says_so(pages: Pag
     told = await pages.summary()
     assert (told.history, passed(told), pages.source.asked) == (HistoryState.BEHIND, 1, 0)
     await pages.fed.feed()
-    assert (await pages.summary()).history is HistoryState.TOLD
+    assert (await pages.summary()).history is HistoryState.ANSWERED
 
 
 async def test_before_it_holds_everything_clickhouse_is_not_asked(pages: Pages) -> None:
@@ -207,7 +207,7 @@ async def test_without_clickhouse_the_main_store_answers_and_it_heals_by_itself(
         dispatches = await pages.push()
         await pages.result(dispatches["org/one"], "1001")
         await pages.fed.feed()
-        assert (await pages.summary()).history is HistoryState.TOLD
+        assert (await pages.summary()).history is HistoryState.ANSWERED
         getattr(server, how)()
         for _ in range(3):
             told = await pages.summary()
@@ -215,7 +215,7 @@ async def test_without_clickhouse_the_main_store_answers_and_it_heals_by_itself(
         assert pages.source.asked == 2  # after one that failed it is left alone
         server.go_on() if how == "hang" else server.start()
         pages.fed.walk.now += RETRY_AFTER
-        assert (await pages.summary()).history is HistoryState.TOLD
+        assert (await pages.summary()).history is HistoryState.ANSWERED
     finally:
         await pages.close()
         server.stop()

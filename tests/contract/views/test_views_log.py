@@ -139,7 +139,7 @@ async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(store
                 read,
                 place,
                 4,
-                key_of=lambda row: (row["place"],),
+                make_key=lambda row: (row["place"],),
                 keep=lambda row: row["event"] == "push",
                 most=10,
             )

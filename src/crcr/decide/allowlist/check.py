@@ -180,9 +180,9 @@ def _read_plain_text(option: str, node: Node, findings: ProblemCollector) -> str
 def _read_duration(option: str, node: Node, findings: ProblemCollector) -> int | None:
     seconds = _parse_seconds(node)
     if seconds is None:
-        found = quote_value(node.value) if isinstance(node, ScalarNode) else describe_kind(node)
+        value = quote_value(node.value) if isinstance(node, ScalarNode) else describe_kind(node)
         findings.error(
-            node.line, f"{option}: {found} is not a duration", "write 90s, 30m, 6h, 2d or whole seconds"
+            node.line, f"{option}: {value} is not a duration", "write 90s, 30m, 6h, 2d or whole seconds"
         )
     elif not 0 < seconds <= _MAX_DURATION_S:
         findings.error(node.line, f"{option} must be longer than nothing and at most 30d")
@@ -196,8 +196,8 @@ def _parse_seconds(node: Node) -> int | None:
         # A boolean is an int in Python, and `job_timeout: yes` is not one second.
         case ScalarNode(value=int(seconds)) if not isinstance(seconds, bool):
             return seconds
-        case ScalarNode(value=str(text)) if found := _DURATION.fullmatch(text.strip()):
-            return int(found[1]) * _UNIT_S[found[2]]
+        case ScalarNode(value=str(text)) if match := _DURATION.fullmatch(text.strip()):
+            return int(match[1]) * _UNIT_S[match[2]]
     return None
 
 

@@ -75,14 +75,14 @@ def quote_value(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
-def read_text(node: Node, what: str, findings: ProblemCollector) -> str | None:
+def read_text(node: Node, subject: str, findings: ProblemCollector) -> str | None:
     """Return a node's text, or report why it is not text."""
     if not isinstance(node, ScalarNode):
-        findings.error(node.line, f"{what} must be text, not {describe_kind(node)}")
+        findings.error(node.line, f"{subject} must be text, not {describe_kind(node)}")
     elif not isinstance(node.value, str):
-        findings.error(node.line, f"{what} must be text, not {describe_kind(node)}", "put it in quotes")
+        findings.error(node.line, f"{subject} must be text, not {describe_kind(node)}", "put it in quotes")
     elif hidden := hidden_character(node.value):
-        findings.error(node.line, f"{what} holds the hidden character U+{ord(hidden):04X}")
+        findings.error(node.line, f"{subject} holds the hidden character U+{ord(hidden):04X}")
     else:
         return node.value
     return None
@@ -103,18 +103,18 @@ def describe_kind(node: Node) -> str:
 
 
 def named_pairs(
-    mapping: MappingNode, what: str, findings: ProblemCollector, *, fold: bool = False
+    mapping: MappingNode, subject: str, findings: ProblemCollector, *, fold: bool = False
 ) -> Iterator[tuple[str, int, Node]]:
     """Iterate over a mapping's unique text keys, with their lines; `fold` ignores case."""
-    seen: dict[str, int] = {}
+    lines_by_name: dict[str, int] = {}
     for key, value in mapping.pairs:
-        name = read_text(key, what, findings)
+        name = read_text(key, subject, findings)
         if name is None:
             continue
         known = name.lower() if fold else name
-        if known in seen:
-            lines = f"lines {seen[known]} and {key.line}"
-            findings.error(key.line, f"{what} {quote_value(name)} stands twice: {lines}")
+        if known in lines_by_name:
+            lines = f"lines {lines_by_name[known]} and {key.line}"
+            findings.error(key.line, f"{subject} {quote_value(name)} stands twice: {lines}")
         else:
-            seen[known] = key.line
+            lines_by_name[known] = key.line
             yield name, key.line, value

@@ -23,13 +23,13 @@ def owed_parts(backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bo
     if unclear is not None:
         yield JudgedPart(standing=GateStatus.ERRORED, name=None, reason=unclear)
         return
-    wanted = backend.entry.jobs if backend.entry is not None else None
-    unnamed = tuple(_owed_by_name(wanted or (), jobs, late=late))
+    required_jobs = backend.entry.jobs if backend.entry is not None else None
+    unnamed = tuple(_owed_by_name(required_jobs or (), jobs, late=late))
     yield from unnamed
-    if backend.readable is False or (wanted is not None and not backend.gates):
+    if backend.readable is False or (required_jobs is not None and not backend.gates):
         return  # only names decide, and for a backend that gates nothing its reported jobs are enough
     yield from _owed_by_failed_runs(backend, jobs, late=late)
-    if wanted is not None:
+    if required_jobs is not None:
         # Once it is late, a missing name already explains why a run has not ended.
         if not known_runs_are_over(backend) and not (late and unnamed):
             yield _owed_by_runs(backend, jobs, late=late)
@@ -41,10 +41,10 @@ def owed_parts(backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bo
 
 
 def _owed_by_name(
-    wanted: tuple[str, ...], jobs: tuple[JobResult, ...], *, late: bool
+    required_jobs: tuple[str, ...], jobs: tuple[JobResult, ...], *, late: bool
 ) -> Iterable[JudgedPart]:
     standing = GateStatus.MISSING if late else GateStatus.WAITING
-    for glob in wanted:
+    for glob in required_jobs:
         if not any(job.name == glob or name_glob(glob).matches(job.name) for job in jobs):
             reason = "nothing arrived in time" if late else "has not reported yet"
             yield JudgedPart(standing=standing, name=glob, reason=reason)

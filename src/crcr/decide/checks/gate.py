@@ -62,10 +62,10 @@ def apply_waivers(
     covering = [waiver for waiver in waivers if _covers(waiver, backend, part)]
     objections: list[str] = []
     for waiver in covering:
-        found = [text for own in own_heads if (text := _objection(own, waiver, backend, part)) is not None]
-        if not found:
+        of_heads = [text for own in own_heads if (text := _objection(own, waiver, backend, part)) is not None]
+        if not of_heads:
             return replace(part, standing=GateStatus.WAIVED, waiver=waiver)
-        objections.append(f"the waiver of #{waiver.number} does not count here: {', '.join(found)}")
+        objections.append(f"the waiver of #{waiver.number} does not count here: {', '.join(of_heads)}")
     return replace(part, reason="; ".join((part.reason, *dict.fromkeys(objections))))
 
 
@@ -154,11 +154,11 @@ def judge_gate(commit: CommitFacts, policy: GatePolicy, now: datetime) -> GateJu
     if not commit.subjects:
         raise ValueError("a commit without a subject has no gate to judge")
     subjects = tuple(_judge_subject(subject, policy, now) for subject in commit.subjects)
-    rechecks = [backend.recheck_at for one in subjects for backend in one.backends]
-    waiving = [head for one in commit.subjects for head in (one, *one.own_heads)]
-    rechecks += [waiver.until_at for one in waiving for waiver in one.unexpired_waivers(now)]
+    rechecks = [backend.recheck_at for subject in subjects for backend in subject.backends]
+    waiving = [head for subject in commit.subjects for head in (subject, *subject.own_heads)]
+    rechecks += [waiver.until_at for subject in waiving for waiver in subject.unexpired_waivers(now)]
     return GateJudgement(
-        min((one.state for one in subjects), key=tuple(GateState).index),
+        min((subject.state for subject in subjects), key=tuple(GateState).index),
         subjects,
         min((at for at in rechecks if at is not None), default=None),
     )
@@ -230,7 +230,7 @@ def judge_backend(
         parts=parts,
         since=backend.sent_at or backend.created_at,
         deadline=deadline,
-        recheck_at=_recheck_at(backend, deadline, now) if waits else None,
+        recheck_at=_recheck_time(backend, deadline, now) if waits else None,
     )
 
 
@@ -246,7 +246,7 @@ def _deadline(backend: BackendResults, policy: GatePolicy) -> datetime | None:
     return max((backend.sent_at, *rerun_times, *later_attempts)) + timedelta(seconds=max(gate_s, job_s))
 
 
-def _recheck_at(backend: BackendResults, deadline: datetime | None, now: datetime) -> datetime | None:
+def _recheck_time(backend: BackendResults, deadline: datetime | None, now: datetime) -> datetime | None:
     quiet = [run.first_seen_at + QUIET for run in backend.live_runs]
     return min((at for at in (deadline, *quiet) if at is not None and at > now), default=None)
 

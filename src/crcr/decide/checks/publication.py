@@ -31,20 +31,20 @@ def gate_brief(judgement: GateJudgement, incarnation: str) -> str | None:
     membership and possible renames, which people change; and which backends are no longer what a published failure says.
     A second failing backend does not count: the gate is red already, and that backend's own check shows it.
     """
-    judged = [backend for one in judgement.subjects for backend in one.backends]
+    judged = [backend for subject in judgement.subjects for backend in subject.backends]
     if not any(part.standing is GateStatus.WAITING for backend in judged for part in backend.parts):
         return None
     return repr(
         (
             judgement.state.value,
             incarnation,
-            [one.subject.in_doubt for one in judgement.subjects],
+            [subject.subject.in_doubt for subject in judgement.subjects],
             sorted((str(backend.backend.name), _held_reasons(backend)) for backend in judged),
             sorted(_waiver_keys(part for backend in judged for part in backend.parts)),
             sorted(
                 _membership_key(backend)
-                for one in judgement.subjects
-                for backend in _gating_backends(one.subject)
+                for subject in judgement.subjects
+                for backend in _gating_backends(subject.subject)
             ),
             sorted(str(backend.backend.name) for backend in judged if _has_recovered(backend)),
         )

@@ -95,7 +95,7 @@ _HARMLESS = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRA
 
 
 def match_github_jobs(
-    job: ReportedJob, reported: Iterable[ReportedJob], seen: Iterable[ActionsJob]
+    job: ReportedJob, reported: Iterable[ReportedJob], github_jobs: Iterable[ActionsJob]
 ) -> tuple[ActionsJob, ...]:
     """Return the GitHub jobs that a row is compared with: those with its reported name.
 
@@ -103,7 +103,7 @@ def match_github_jobs(
     apart: a row is not compared with a job that belongs to another row of that name.
     """
     reported = tuple(reported)
-    named = tuple(candidate for candidate in seen if candidate.name == job.reported_name)
+    named = tuple(candidate for candidate in github_jobs if candidate.name == job.reported_name)
     own_id = _own_id(job, reported)
     if own_id is None or all(candidate.check_run_id != own_id for candidate in named):
         return named
@@ -129,23 +129,23 @@ def _own_id(job: ReportedJob, reported: Iterable[ReportedJob]) -> str | None:
 
 
 def compare_with_github(
-    job: ReportedJob, seen: tuple[ActionsJob, ...], *, whole: bool, run_over: bool
+    job: ReportedJob, github_jobs: tuple[ActionsJob, ...], *, whole: bool, run_over: bool
 ) -> JobVerification | None:
     """Return what to record about a completed job; None while that is not known.
 
     Without the `whole` list only a failure counts: another job of the name may be missing from `seen`.
     """
-    github = _worst_conclusion(seen)
-    if github is None or not all(candidate.is_over for candidate in seen) or not whole:
+    github = _worst_conclusion(github_jobs)
+    if github is None or not all(candidate.is_over for candidate in github_jobs) or not whole:
         if github is not None and github not in _HARMLESS:
             return _compare_conclusions(job, github)
-        none_can_come = whole and run_over and not seen
+        none_can_come = whole and run_over and not github_jobs
         return JobVerification(Verification.NOT_VERIFIABLE, None, None) if none_can_come else None
     return _compare_conclusions(job, github)
 
 
-def _worst_conclusion(seen: tuple[ActionsJob, ...]) -> Conclusion | None:
-    ended = [job.conclusion or Conclusion.NONE for job in seen if job.is_over]
+def _worst_conclusion(github_jobs: tuple[ActionsJob, ...]) -> Conclusion | None:
+    ended = [job.conclusion or Conclusion.NONE for job in github_jobs if job.is_over]
     return max(ended, key=badness, default=None)
 
 
@@ -166,11 +166,11 @@ class SilentEnd:
     github: Conclusion | None
 
 
-def compare_silent_with_github(seen: tuple[ActionsJob, ...], *, whole: bool) -> SilentEnd | None:
+def compare_silent_with_github(github_jobs: tuple[ActionsJob, ...], *, whole: bool) -> SilentEnd | None:
     """Return how a silent job ended on GitHub; None while it has not ended there."""
-    github = _worst_conclusion(seen)
+    github = _worst_conclusion(github_jobs)
     if github is not None and github not in _HARMLESS:
         return SilentEnd(github, github)
-    if not whole or not all(job.is_over for job in seen):
+    if not whole or not all(job.is_over for job in github_jobs):
         return None
     return SilentEnd(None, github)

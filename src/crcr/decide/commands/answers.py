@@ -67,10 +67,10 @@ def waiver_offer(judgement: GateJudgement, number: int, head_sha: str) -> str | 
 
 
 def _waive_commands(judgement: GateJudgement, number: int, head_sha: str) -> Iterable[str]:
-    for one in judgement.subjects:
-        if one.subject.number != number:
+    for judged in judgement.subjects:
+        if judged.subject.number != number:
             continue
-        for backend in one.backends:
+        for backend in judged.backends:
             if backend.standing in BLOCKED:
                 yield format_command(
                     WaiveCommand(backend.backend.name, None, None, "<reason>", head_sha[:HEAD_DIGITS])

@@ -43,8 +43,8 @@ def command_lines(body: str) -> Iterator[str]:
         return
     for paragraph in _paragraphs(lines):
         for line in _unquoted_lines(paragraph):
-            if found := _COMMAND.fullmatch(line.rstrip()):
-                yield (found["rest"] or "").strip()
+            if match := _COMMAND.fullmatch(line.rstrip()):
+                yield (match["rest"] or "").strip()
 
 
 # Paragraphs
@@ -111,9 +111,9 @@ def _paragraphs(lines: list[str]) -> Iterator[list[str]]:
     paragraph: list[str] = []
     blocks = _Blocks()
     for line in (*lines, ""):
-        seen = "" if blocks.hide(line) else line
-        if seen.strip():
-            paragraph.append(seen)
+        visible = "" if blocks.hide(line) else line
+        if visible.strip():
+            paragraph.append(visible)
         elif paragraph:
             yield paragraph
             paragraph = []

@@ -231,15 +231,15 @@ def _parse_status(text: str) -> StatusCommand:
 
 def _split_target(text: str) -> tuple[RepoName, str | None, str]:
     """Split off `owner/repo:"job"`; the job is "" when its name is unquoted and still in the rest."""
-    found = _TARGET.fullmatch(text)
-    if found is None:
+    match = _TARGET.fullmatch(text)
+    if match is None:
         raise _Unclear("the backend is missing")
-    downstream = _parse_downstream(found["name"])
-    if found["colon"] is None:
-        return downstream, None, found["rest"]
-    if not found["rest"].startswith(_OPENING_QUOTES):
-        return downstream, "", found["rest"]
-    quoted = _QUOTED.fullmatch(found["rest"])
+    downstream = _parse_downstream(match["name"])
+    if match["colon"] is None:
+        return downstream, None, match["rest"]
+    if not match["rest"].startswith(_OPENING_QUOTES):
+        return downstream, "", match["rest"]
+    quoted = _QUOTED.fullmatch(match["rest"])
     if quoted is None:
         raise _Unclear("the quotes around the job's name are not closed")
     job = quoted["curly"] if quoted["straight"] is None else quoted["straight"].replace('""', '"')
@@ -279,25 +279,25 @@ def _refuse_words(text: str) -> None:
 def _split_head(text: str) -> tuple[str, str | None]:
     """Split off a final `at 1a2b3c4`."""
     words = text.rstrip()
-    found = _AT_HEAD.search(words)
-    return (words[: found.start()], found["head"].lower()) if found else (text, None)
+    match = _AT_HEAD.search(words)
+    return (words[: match.start()], match["head"].lower()) if match else (text, None)
 
 
 def _split_until(text: str) -> tuple[str, timedelta | None]:
-    found = list(_UNTIL.finditer(text))
-    if not found:
+    matches = list(_UNTIL.finditer(text))
+    if not matches:
         return text, None
-    return text[: found[-1].start()], _parse_duration(text[found[-1].end() :].strip())
+    return text[: matches[-1].start()], _parse_duration(text[matches[-1].end() :].strip())
 
 
 def _parse_duration(text: str) -> timedelta:
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise _Unclear(
             f"{_quote(text)} is not a time such as `30m`, `12h` or `3d`; "
             "a job's name that holds the word `until` stands in quotes"
         )
-    count, unit = int(found["count"]), _UNITS[found["unit"].lower()]
+    count, unit = int(match["count"]), _UNITS[match["unit"].lower()]
     if count < 1:
         raise _Unclear("a waiver holds for at least 1 minute")
     if count > LONGEST_WAIVER // unit:

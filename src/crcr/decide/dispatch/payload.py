@@ -56,13 +56,13 @@ def trim_payload(payload: Payload, encoded: bytes, room: int) -> tuple[bytes, tu
 
 
 @dataclass(frozen=True, slots=True)
-class _Each:
+class _ItemShape:
     """A list whose items have this shape."""
 
     shape: "Shape"
 
 
-Shape = Mapping[str, "Shape"] | _Each | None
+Shape = Mapping[str, "Shape"] | _ItemShape | None
 """Which parts of a value to keep: some keys, a shape for each item, or (None) all of it."""
 
 
@@ -73,7 +73,7 @@ def _keys(*names: str, **shapes: Shape) -> dict[str, Shape]:
 _SIDE = _keys("sha", "ref", repo=_keys("full_name", "clone_url", "fork"))
 _PULL = _keys(
     *("number", "title", "draft", "state", "merged", "merge_commit_sha", "html_url", "author_association"),
-    labels=_Each(_keys("name")),
+    labels=_ItemShape(_keys("name")),
     user=_keys("login"),
     head=_SIDE,
     base=_SIDE,
@@ -111,7 +111,7 @@ def _keep_value(value: Any) -> Any:
 
 def _keep_shape(value: Any, shape: Shape, leaf: Change = _keep_value) -> Any:
     """Keep the parts of `value` that `shape` names; `leaf` is applied to the values that are kept whole."""
-    if isinstance(shape, _Each) and isinstance(value, list):
+    if isinstance(shape, _ItemShape) and isinstance(value, list):
         return [_keep_shape(item, shape.shape, leaf) for item in value]
     if isinstance(shape, Mapping) and isinstance(value, Mapping):
         return {key: _keep_shape(value[key], inner, leaf) for key, inner in shape.items() if key in value}
@@ -124,10 +124,10 @@ def _whole_or_null(value: Any) -> Any:
     return value
 
 
-def _change_at(path: str, change: Change) -> Change:
+def _change_path(path: str, change: Change) -> Change:
     """Return a change of the value at a dotted path; a payload without it stays unchanged."""
     key, _, rest = path.partition(".")
-    inner = _change_at(rest, change) if rest else change
+    inner = _change_path(rest, change) if rest else change
 
     def apply(value: Any) -> Any:
         if not isinstance(value, Mapping) or key not in value:
@@ -218,29 +218,29 @@ _LABELS = partial(_reduce_objects, marks=frozenset({"name", "color"}), keep=("id
 _FILES = _drop_keys("added", "removed", "modified")
 _FEW_SHORT_LABELS = _chain(
     _slice_items(slice(MAX_LABELS)),
-    _change_items(_change_at("name", _cut_text(_LABEL_BYTES))),
+    _change_items(_change_path("name", _cut_text(_LABEL_BYTES))),
     _drop_long_items(_LABEL_BYTES + 20),
 )
 
 STEPS: tuple[tuple[str, Change], ...] = (
-    ("pull_request.body", _change_at("pull_request.body", _cut_text(_BODY_BYTES))),
-    ("pull_request.body", _change_at("pull_request", _drop_keys("body"))),
-    ("commits", _change_at("commits", _slice_items(slice(-NEWEST_COMMITS, None)))),
-    ("commits[].files", _change_at("commits", _change_items(_FILES))),
+    ("pull_request.body", _change_path("pull_request.body", _cut_text(_BODY_BYTES))),
+    ("pull_request.body", _change_path("pull_request", _drop_keys("body"))),
+    ("commits", _change_path("commits", _slice_items(slice(-NEWEST_COMMITS, None)))),
+    ("commits[].files", _change_path("commits", _change_items(_FILES))),
     ("commits", _drop_keys("commits")),
-    ("head_commit.files", _change_at("head_commit", _FILES)),
-    ("head_commit.message", _change_at("head_commit.message", _cut_text(_MESSAGE_BYTES))),
-    ("repositories", _change_at("pull_request", _REPOSITORIES)),
+    ("head_commit.files", _change_path("head_commit", _FILES)),
+    ("head_commit.message", _change_path("head_commit.message", _cut_text(_MESSAGE_BYTES))),
+    ("repositories", _change_path("pull_request", _REPOSITORIES)),
     ("users", _except_merge_group(_USERS)),
     ("labels", _except_merge_group(_LABELS)),
-    ("repository", _change_at("repository", _REPOSITORIES)),
+    ("repository", _change_path("repository", _REPOSITORIES)),
     ("rest", partial(_keep_shape, shape=SURVIVORS)),
     (
         "merge_group.head_commit.message",
-        _change_at("merge_group.head_commit.message", _cut_text(_TITLE_BYTES)),
+        _change_path("merge_group.head_commit.message", _cut_text(_TITLE_BYTES)),
     ),
-    ("pull_request.title", _change_at("pull_request.title", _cut_text(_TITLE_BYTES))),
-    ("pull_request.labels", _change_at("pull_request.labels", _FEW_SHORT_LABELS)),
+    ("pull_request.title", _change_path("pull_request.title", _cut_text(_TITLE_BYTES))),
+    ("pull_request.labels", _change_path("pull_request.labels", _FEW_SHORT_LABELS)),
     ("values", partial(_keep_shape, shape=_FLOOR, leaf=_whole_or_null)),
 )
 
@@ -342,8 +342,10 @@ def update_payload(
     pull = payload.get("pull_request")
     if labels is None or not isinstance(pull, dict):
         return payload
-    found = {label.get("name"): label for label in pull.get("labels") or () if isinstance(label, dict)}
-    present = [found.get(name, {"name": name}) for name in labels]
+    labels_by_name = {
+        label.get("name"): label for label in pull.get("labels") or () if isinstance(label, dict)
+    }
+    present = [labels_by_name.get(name, {"name": name}) for name in labels]
     return {**payload, "pull_request": {**pull, "labels": present}}
 
 

@@ -93,8 +93,8 @@ class UpstreamFacts:
     base_lacks_delivery: bool = False
     """The event's head and base are the known ones, and all recorded deliveries of that head are on other bases."""
     gate_on: bool = False
-    told_of_group: frozenset[str] | None = None
-    """Keys of downstreams that were told of the event's merge group; None when nobody has heard of the group."""
+    dispatched_to_group: frozenset[str] | None = None
+    """Keys of downstreams that the event's merge group was dispatched to; None when the group is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,11 @@ class PlannedDispatch:
     state: DispatchState
     reason: str | None = None
     concerned: bool | None = None
-    """What is known of its `paths` already; None before GitHub was asked."""
+    """Whether the changed files match its `paths`; None while they are unknown."""
 
     @property
-    def leaves(self) -> bool:
-        """Whether it is, or may become, a dispatch; the others are recorded for the gate to tell."""
+    def may_be_sent(self) -> bool:
+        """Whether it is sent now or perhaps later; the others are recorded only for the gate."""
         return self.state in {DispatchState.WAITING, DispatchState.HELD}
 
 
@@ -119,10 +119,10 @@ class DispatchPlan:
     """The pull request as it is after this event; None leaves the record alone."""
     dispatches: tuple[PlannedDispatch, ...] = ()
     drop: Drop = Drop.NONE
-    reconsiders: bool = False
-    """What is held of the pull request may have lost its reason."""
-    looks_again: bool = False
-    """What `labels` or `paths` left out may be concerned now."""
+    reconsiders_held: bool = False
+    """Whether held dispatches of the pull request may have lost their reason."""
+    reconsiders_left_out: bool = False
+    """Whether backends that `labels` or `paths` left out may be concerned now."""
     relay_reason: str | None = None
     """Why a dispatch is sent that the event's action alone would not cause; its results count for the head."""
     sent_as: str | None = None
@@ -182,17 +182,17 @@ def _plan_push(event: PushEvent, facts: UpstreamFacts) -> DispatchPlan | Ignored
 
 def _plan_group(event: MergeGroupEvent, facts: UpstreamFacts) -> DispatchPlan | IgnoredEvent:
     begins = event.action == "checks_requested"
-    if facts.told_of_group is None:
+    if facts.dispatched_to_group is None:
         dispatches = _plan_selected(event, facts)
-        if not facts.gate_on and not any(dispatch.leaves for dispatch in dispatches):
+        if not facts.gate_on and not any(dispatch.may_be_sent for dispatch in dispatches):
             return IgnoredEvent("no downstream takes merge groups, and there is no gate")
         # A `destroyed` that overtakes its `checks_requested` is stored: the group must not begin when that arrives.
         return DispatchPlan(dispatches=dispatches if begins else ())
     if begins:
         return IgnoredEvent(f"the merge group {event.head_sha[:12]} is known")
     # The end goes to the downstreams that were dispatched for the group; the others have nothing to cancel.
-    told = (entry for entry in facts.allowlist.entries if entry.name.key in facts.told_of_group)
-    waiting = tuple(PlannedDispatch(entry, DispatchState.WAITING) for entry in told)
+    entries = (entry for entry in facts.allowlist.entries if entry.name.key in facts.dispatched_to_group)
+    waiting = tuple(PlannedDispatch(entry, DispatchState.WAITING) for entry in entries)
     return DispatchPlan(
         dispatches=tuple(dispatch for dispatch in waiting if dispatch.entry.name.key not in facts.suspended)
     )
@@ -237,7 +237,9 @@ def _plan_record_only(event: PullRequestEvent, facts: UpstreamFacts) -> Dispatch
     pull = update_details(event, facts.pull)
     if pull is None:
         return DispatchPlan(state=DeliveryState.SUPERSEDED, reason=_stale_reason(event, facts.pull))
-    return DispatchPlan(pull=pull, reconsiders=True, looks_again=event.action in RELEASING_ACTIONS)
+    return DispatchPlan(
+        pull=pull, reconsiders_held=True, reconsiders_left_out=event.action in RELEASING_ACTIONS
+    )
 
 
 def _plan_base_change(event: PullRequestEvent, facts: UpstreamFacts) -> DispatchPlan:
@@ -265,7 +267,7 @@ def _plan_base_in_doubt(event: PullRequestEvent, facts: UpstreamFacts) -> Dispat
         dispatches=tuple(
             _held_in_doubt(dispatch) for dispatch in _plan_selected(with_newest_details(head, known), facts)
         ),
-        reconsiders=True,
+        reconsiders_held=True,
         relay_reason=BASE_CHANGED,
         sent_as=head.action,
     )
@@ -290,9 +292,11 @@ def _plan_selected(
         approved=facts.approved,
         dispatched=facts.dispatched,
     )
-    told = not isinstance(event, PushEvent) and event.action != "closed"
+    records_held = not isinstance(event, PushEvent) and event.action != "closed"
     planned = (_planned_dispatch(choice, facts) for choice in choices)
-    return tuple(dispatch for dispatch in planned if dispatch.leaves or (told and _is_recorded(dispatch)))
+    return tuple(
+        dispatch for dispatch in planned if dispatch.may_be_sent or (records_held and _is_recorded(dispatch))
+    )
 
 
 def _is_recorded(left_out: PlannedDispatch) -> bool:
@@ -304,10 +308,10 @@ def _planned_dispatch(choice: SelectedEntry, facts: UpstreamFacts) -> PlannedDis
     if choice.verdict is not SelectionVerdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
         return PlannedDispatch(choice.entry, DispatchState.CANCELLED, SUSPENDED)
     concerned = True if choice.entry.name.key in facts.dispatched else None
-    return PlannedDispatch(choice.entry, _STATE_OF[choice.verdict], choice.reason, concerned)
+    return PlannedDispatch(choice.entry, _DISPATCH_STATES[choice.verdict], choice.reason, concerned)
 
 
-_STATE_OF = {
+_DISPATCH_STATES = {
     SelectionVerdict.DISPATCH: DispatchState.WAITING,
     SelectionVerdict.HOLD: DispatchState.HELD,
     SelectionVerdict.NOT_CONCERNED: DispatchState.LEFT_OUT,

@@ -34,8 +34,8 @@ class Pinning(StrEnum):
     """By an expression over the event: the dispatch itself would choose its relay."""
 
     @classmethod
-    def worst(cls, found: "Iterable[Pinning]") -> "Pinning":
-        return max(found, key=list(cls).index, default=cls.NONE)
+    def worst(cls, pinnings: "Iterable[Pinning]") -> "Pinning":
+        return max(pinnings, key=list(cls).index, default=cls.NONE)
 
 
 def callback_address(address: str) -> str:
@@ -156,7 +156,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppFacts:
-    """The App as read from GitHub; `said_at` is GitHub's time of the answer."""
+    """The App as read from GitHub; `server_time` is GitHub's time of the answer."""
 
     app_id: int
     client_id: str | None
@@ -164,7 +164,7 @@ class AppFacts:
     html_url: str
     permissions: Mapping[str, str]
     events: tuple[str, ...]
-    said_at: datetime | None
+    server_time: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +187,12 @@ EVENTS_FOR_CHECKS = (
 )  # fmt: skip
 
 
-def missing_permissions(granted: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
+def missing_permissions(granted: Mapping[str, str], required: Mapping[str, str]) -> tuple[str, ...]:
     """Return `name: right` for each permission that is missing or too weak."""
-    rank = {name: place for place, name in enumerate(RIGHTS_IN_ORDER)}
+    rank = {name: index for index, name in enumerate(RIGHTS_IN_ORDER)}
     return tuple(
         f"{name}: {right}"
-        for name, right in wanted.items()
+        for name, right in required.items()
         if rank.get(granted.get(name, ""), -1) < rank[right]
     )
 

@@ -31,14 +31,14 @@ def parse_conclusion(word: str | None) -> Conclusion | None:
 
 
 def path_without_ref(path: str) -> str:
-    found = _PATH_WITH_REF.fullmatch(path)
-    return found["path"] if found else path
+    match = _PATH_WITH_REF.fullmatch(path)
+    return match["path"] if match else path
 
 
 def parse_check_run_id(url: str | None) -> str | None:
     """Return the id at the end of a job's `check_run_url`, which its token signs."""
-    found = _CHECK_RUN_URL.fullmatch(url or "")
-    return found[1] if found else None
+    match = _CHECK_RUN_URL.fullmatch(url or "")
+    return match[1] if match else None
 
 
 def delivery_ids_in(display_title: str) -> tuple[str, ...]:

@@ -259,11 +259,11 @@ def judge_report(
     refusal = _refuse_claims(report, identity, entry, facts)
     if refusal is not None:
         return refusal
-    found = find_job(report, identity.check_run_id, facts.jobs, opened_others=facts.opened_others)
-    if isinstance(found, MatchRefusal):
-        return RejectedReport(found.code, found.detail, found.hint)
-    leg = found if isinstance(found, MatrixLeg) else None
-    job = found if isinstance(found, JobFacts) else None
+    matched = find_job(report, identity.check_run_id, facts.jobs, opened_others=facts.opened_others)
+    if isinstance(matched, MatchRefusal):
+        return RejectedReport(matched.code, matched.detail, matched.hint)
+    leg = matched if isinstance(matched, MatrixLeg) else None
+    job = matched if isinstance(matched, JobFacts) else None
     verdict = LIFECYCLE[job.state if job else JobState.DISPATCHED, _job_event(report, job)]
     if isinstance(verdict, Reject):
         return _reject_transition(verdict, report, job)

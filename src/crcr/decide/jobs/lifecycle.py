@@ -75,9 +75,9 @@ _BEST_TO_WORST = (
 )
 
 
-def worse_conclusion(one: Conclusion, other: Conclusion) -> Conclusion:
+def worse_conclusion(first: Conclusion, second: Conclusion) -> Conclusion:
     """Return the one of two conclusions for the same job that counts."""
-    return max(one, other, key=badness)
+    return max(first, second, key=badness)
 
 
 def badness(conclusion: Conclusion) -> int:

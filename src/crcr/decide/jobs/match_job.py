@@ -85,8 +85,8 @@ def _find_for_start(
     name: str, signed_id: str | None, named: tuple[JobFacts, ...], jobs: tuple[JobFacts, ...]
 ) -> JobFacts | MatrixLeg | None:
     if not named:
-        taken = {job.job_name for job in jobs}
-        return _new_leg(name, taken) if name in taken else None
+        used_names = {job.job_name for job in jobs}
+        return _new_leg(name, used_names) if name in used_names else None
     if signed_id is None or named[0].opened_by is None:
         return named[0]  # no signed id tells legs apart: the same name is the same job
     return _new_leg(name, {job.job_name for job in jobs})
@@ -121,9 +121,9 @@ def _find_for_finish(
     )
 
 
-def _new_leg(name: str, taken: set[str]) -> MatrixLeg:
+def _new_leg(name: str, used_names: set[str]) -> MatrixLeg:
     number = 2
-    while f"{name} ({number})" in taken:
+    while f"{name} ({number})" in used_names:
         number += 1
     return MatrixLeg(
         f"{name} ({number})",

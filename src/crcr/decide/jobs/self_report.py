@@ -103,19 +103,19 @@ def judge_self_report(
     wrong_ref = check_ref(identity, facts.default_branch, entry.report_refs)
     if wrong_ref is not None:
         return RejectedReport(wrong_ref.code, wrong_ref.detail, wrong_ref.hint)
-    found = find_self_reported_job(report, identity.check_run_id, facts.jobs)
+    matched = find_self_reported_job(report, identity.check_run_id, facts.jobs)
     conclusion = report.conclusion or Conclusion.NONE
-    if isinstance(found, JobFacts):
-        same = found.first_conclusion in (None, conclusion)
-        verdict = LIFECYCLE[found.state, JobEvent.FINISHED if same else JobEvent.FINISHED_OTHERWISE]
+    if isinstance(matched, JobFacts):
+        same = matched.first_conclusion in (None, conclusion)
+        verdict = LIFECYCLE[matched.state, JobEvent.FINISHED if same else JobEvent.FINISHED_OTHERWISE]
         if isinstance(verdict, Reject):
-            return dispute_result(found, conclusion, verdict.code)
-        return RepeatedReport(found.job_name)
+            return dispute_result(matched, conclusion, verdict.code)
+        return RepeatedReport(matched.job_name)
     return SelfReportedJob(
-        job_name=found.job_name if isinstance(found, MatrixLeg) else report.job_name,
+        job_name=matched.job_name if isinstance(matched, MatrixLeg) else report.job_name,
         conclusion=conclusion,
         unsigned=identity.run_id is None and identity.build is None,
-        warning=found.warning if isinstance(found, MatrixLeg) else None,
+        warning=matched.warning if isinstance(matched, MatrixLeg) else None,
     )
 
 

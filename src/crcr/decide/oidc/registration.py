@@ -177,10 +177,12 @@ def find_registration(
 def unmet_requirement(registration: Registration, claims: Mapping[str, object]) -> str | None:
     """Return the first requirement that a registered pipeline's token does not meet, as text."""
     for name, allowed in registration.required.items():
-        said = _claim_texts(name, claims.get(name))
-        if not set(said) & set(allowed):
-            wanted = " or ".join(allowed)
-            return f"the claim {name!r} is {_quote_claim(', '.join(said) or None)}; registered for {wanted}"
+        claimed = _claim_texts(name, claims.get(name))
+        if not set(claimed) & set(allowed):
+            expected = " or ".join(allowed)
+            return (
+                f"the claim {name!r} is {_quote_claim(', '.join(claimed) or None)}; registered for {expected}"
+            )
     if registration.kind is IssuerKind.GITLAB:
         ran_in = claim_text(claims.get("job_project_id"))
         if ran_in is not None and ran_in != registration.ids["project_id"]:
@@ -196,10 +198,12 @@ def registration_example(kind: IssuerKind, issuer: str, claims: Mapping[str, obj
     """Return the settings that an operator would add for a pipeline, as far as its token contains them."""
     rules = RULES[kind]
     names = rules.ids[0] if rules.ids else ()
-    told = {name: claim_text(claims.get(rules.claim(name))) for name in names}
-    if any(value is None for value in told.values()) and len(rules.ids) > 1:
-        told = {name: claim_text(claims.get(rules.claim(name))) for name in rules.ids[1]}
-    parts = [f"{name} = {_toml_string(value)}" for name, value in told.items()] or ['ids = {claim = "value"}']
+    values = {name: claim_text(claims.get(rules.claim(name))) for name in names}
+    if any(value is None for value in values.values()) and len(rules.ids) > 1:
+        values = {name: claim_text(claims.get(rules.claim(name))) for name in rules.ids[1]}
+    parts = [f"{name} = {_toml_string(value)}" for name, value in values.items()] or [
+        'ids = {claim = "value"}'
+    ]
     if rules.branches_needed:
         parts.append('branches = ["main"]')
     if rules.wise:
@@ -212,8 +216,8 @@ def registration_example(kind: IssuerKind, issuer: str, claims: Mapping[str, obj
 def missing_claims(kind: IssuerKind, claims: Mapping[str, object]) -> tuple[str, ...]:
     """Return the claims of the best id set that the token lacks."""
     rules = RULES[kind]
-    wanted = [rules.claim(name) for name in (rules.ids[0] if rules.ids else ())]
-    return tuple(name for name in wanted if claim_text(claims.get(name)) is None)
+    required = [rules.claim(name) for name in (rules.ids[0] if rules.ids else ())]
+    return tuple(name for name in required if claim_text(claims.get(name)) is None)
 
 
 def _quote_claim(value: str | None) -> str:

@@ -32,16 +32,16 @@ class Sightings:
 
     def after_round(self, signs: Mapping[str, int], now: datetime) -> "Sightings":
         """Return the state after one more round; `signs` are all current heartbeats."""
-        return Sightings({name: self._again(name, sign, now) for name, sign in signs.items()})
+        return Sightings({name: self._sighting_after(name, sign, now) for name, sign in signs.items()})
 
     def gone(self, now: datetime) -> tuple[str, ...]:
         return tuple(
             name
-            for name, seen in self.workers.items()
-            if seen.rounds >= _ROUNDS and now - seen.since >= GONE_AFTER
+            for name, sighting in self.workers.items()
+            if sighting.rounds >= _ROUNDS and now - sighting.since >= GONE_AFTER
         )
 
-    def _again(self, name: str, sign: int, now: datetime) -> Sighting:
+    def _sighting_after(self, name: str, sign: int, now: datetime) -> Sighting:
         last = self.workers.get(name)
         if last is None or last.sign != sign:
             return Sighting(sign, now)

@@ -223,11 +223,11 @@ class Durations:
         total = sum(self.buckets)
         if not total:
             return None
-        wanted, below = share * total, 0
+        target_count, below = share * total, 0
         for index, number in enumerate(self.buckets):
-            if number and below + number >= wanted:
+            if number and below + number >= target_count:
                 low, high = self._bounds(index)
-                return low + (high - low) * (wanted - below) / number
+                return low + (high - low) * (target_count - below) / number
             below += number
         return _TOP_S
 
@@ -324,14 +324,14 @@ class Figures:
         )
 
 
-def _add_parts(one: Part, other: Part) -> Part:
+def _add_parts(first: Part, second: Part) -> Part:
     return Part(
-        at=one.at,
-        tally=one.tally + other.tally,
-        queue=one.queue + other.queue,
-        execution=one.execution + other.execution,
-        sent=one.sent + other.sent,
-        delay_s=one.delay_s + other.delay_s,
+        at=first.at,
+        tally=first.tally + second.tally,
+        queue=first.queue + second.queue,
+        execution=first.execution + second.execution,
+        sent=first.sent + second.sent,
+        delay_s=first.delay_s + second.delay_s,
     )
 
 

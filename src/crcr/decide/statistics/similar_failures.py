@@ -73,12 +73,12 @@ def normal_line(text: str | None) -> str | None:
 
 def _names(job: JobView) -> dict[str, str | None]:
     """Return the failed tests by name without their parameters, each with its message."""
-    found: dict[str, str | None] = {}
+    names: dict[str, str | None] = {}
     for test in job.failed_tests[:_MOST_TESTS]:
         name = _without_parameters(test.name.strip())[:_MOST_LINE]
         if name:
-            found.setdefault(name, test.message)
-    return found
+            names.setdefault(name, test.message)
+    return names
 
 
 def _without_parameters(name: str) -> str:
@@ -98,10 +98,10 @@ def _first_lines(job: JobView) -> dict[str, str | None]:
 def _group_by(
     alike: Alike, jobs: Sequence[JobView], keys: Callable[[JobView], dict[str, str | None]]
 ) -> list[LikeFailures]:
-    found: dict[str, list[tuple[JobView, str | None]]] = {}
+    groups: dict[str, list[tuple[JobView, str | None]]] = {}
     for job in jobs:
         for key, message in keys(job).items():
-            found.setdefault(key, []).append((job, message))
+            groups.setdefault(key, []).append((job, message))
     return [
         LikeFailures(
             alike,
@@ -109,7 +109,7 @@ def _group_by(
             next((message for _, message in members if message), None),
             tuple(job for job, _ in members),
         )
-        for key, members in found.items()
+        for key, members in groups.items()
         if len(members) > 1
     ]
 

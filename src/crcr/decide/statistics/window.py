@@ -96,7 +96,7 @@ class HistoryState(StrEnum):
 
     OWN = "own"
     """ClickHouse is not used, or not filled yet: the main store answers."""
-    TOLD = "told"
+    ANSWERED = "told"
     """ClickHouse answered; the main store answered for backends that are not fully copied yet."""
     UNREACHABLE = "unreachable"
     BEHIND = "behind"
@@ -105,4 +105,4 @@ class HistoryState(StrEnum):
     @property
     def source(self) -> str:
         """The store that the numbers came from, as the API names it."""
-        return "clickhouse" if self is HistoryState.TOLD else "database"
+        return "clickhouse" if self is HistoryState.ANSWERED else "database"

@@ -351,7 +351,7 @@ class CommitView:
     event: str
     ref: str | None
     place: CommitPlace | None
-    """Where it stands in the upstream, once somebody has tested it on their own."""
+    """Its place in the upstream's history, once a self-report names it."""
     numbers: tuple[int, ...]
     """The pull requests that have it, or had it, as their head."""
     group: GroupView | None
@@ -364,21 +364,21 @@ class CommitView:
 
 
 _MOST_PARTS = 10
-_STANDINGS = tuple(GateStatus)
+_BY_SEVERITY = tuple(GateStatus)
 
 
 def gate_view(
     judgement: GateJudgement, public: Collection[str], judged_at: datetime, head_sha: str
 ) -> GateView:
     """Return the gate's view; `public` are the keys of the visible backends."""
-    counted = [backend.backend for one in judgement.subjects for backend in one.backends]
+    counted = [backend.backend for judged in judgement.subjects for backend in judged.backends]
     whole = all(_is_visible(backend, public) for backend in counted)
     return GateView(
         state=GateShown(judgement.state.value),
         title=gate_title(judgement) if whole else None,
         judged_at=judged_at,
         whole=whole,
-        subjects=tuple(_subject_view(one, public, head_sha) for one in judgement.subjects),
+        subjects=tuple(_subject_view(judged, public, head_sha) for judged in judgement.subjects),
     )
 
 
@@ -386,15 +386,17 @@ def _is_visible(backend: BackendResults, public: Collection[str]) -> bool:
     return backend.name.key in public
 
 
-def _subject_view(one: SubjectJudgement, public: Collection[str], head_sha: str) -> GateSubject:
-    head = head_named(one.subject, head_sha)
-    reused = one.subject.reused_from
-    shown = [backend for backend in one.backends if reused is None and _is_visible(backend.backend, public)]
+def _subject_view(judged: SubjectJudgement, public: Collection[str], head_sha: str) -> GateSubject:
+    head = head_named(judged.subject, head_sha)
+    reused = judged.subject.reused_from
+    shown = [
+        backend for backend in judged.backends if reused is None and _is_visible(backend.backend, public)
+    ]
     return GateSubject(
-        number=one.subject.number,
-        numbers=one.subject.numbers,
-        state=one.state,
-        in_doubt=one.subject.in_doubt,
+        number=judged.subject.number,
+        numbers=judged.subject.numbers,
+        state=judged.state,
+        in_doubt=judged.subject.in_doubt,
         reused_from=reused,
         rows=tuple(
             _gate_row(_without_hidden(backend, public), head) for backend in sorted(shown, key=_severity)
@@ -403,7 +405,7 @@ def _subject_view(one: SubjectJudgement, public: Collection[str], head_sha: str)
 
 
 def _severity(judged: BackendJudgement) -> tuple[int, str]:
-    return _STANDINGS.index(judged.standing), judged.backend.name.key
+    return _BY_SEVERITY.index(judged.standing), judged.backend.name.key
 
 
 def _without_hidden(judged: BackendJudgement, public: Collection[str]) -> BackendJudgement:

@@ -61,7 +61,7 @@ class AskFiles:
             log.warning("files_not_told", upstream=str(effect.upstream), number=number, error=str(fault))
             return None
 
-    async def _compared(self, where: Target, question: ChangedFilesQuery) -> ChangedFiles | None:
+    async def _compared(self, target: Target, question: ChangedFilesQuery) -> ChangedFiles | None:
         """Return what the query's head changes against its base and against the default branch.
 
         A comparison, not the pull request's list of files, which GitHub returns as of now: its author may have moved it
@@ -74,24 +74,24 @@ class AskFiles:
         for branch in question.branches:
             if branch is None:
                 return None
-            files = (await self._github.commits.compare(where, branch, question.head_sha)).files
+            files = (await self._github.commits.compare(target, branch, question.head_sha)).files
             if not files.complete and branch == question.base_ref:
-                files = await self._with_pull_files(where, question, files)
+                files = await self._with_pull_files(target, question, files)
             paths += files.paths
             complete = complete and files.complete
         return ChangedFiles(tuple(paths), complete=complete)
 
     async def _with_pull_files(
-        self, where: Target, question: ChangedFilesQuery, compared: ChangedFiles
+        self, target: Target, question: ChangedFilesQuery, compared: ChangedFiles
     ) -> ChangedFiles:
         """GitHub lists more files of a pull request than of a comparison; they count if it has not moved."""
-        listed = await self._github.pull_requests.list_files(where, question.number)
-        known = listed.complete and await self._is_unmoved(where, question)
+        listed = await self._github.pull_requests.list_files(target, question.number)
+        known = listed.complete and await self._is_unmoved(target, question)
         return ChangedFiles((*compared.paths, *listed.paths), complete=known)
 
-    async def _is_unmoved(self, where: Target, question: ChangedFilesQuery) -> bool:
+    async def _is_unmoved(self, target: Target, question: ChangedFilesQuery) -> bool:
         facts = await self._github.pull_requests.read(
-            where.repository, question.number, where.installation_id
+            target.repository, question.number, target.installation_id
         )
         return (facts.head_sha, facts.base_ref) == (question.head_sha, question.base_ref)
 
@@ -111,11 +111,11 @@ class ReadGroup:
         if group is None:
             return False
         try:
-            where = await self._upstreams.target(upstream)
-            compared, numbers = await self._content(upstream, where, group)
+            target = await self._upstreams.target(upstream)
+            compared, numbers = await self._content(upstream, target, group)
             named = queued_pull_number(group.head_ref)
             candidates = numbers or ((named,) if named is not None else ())
-            reused_from = await self._same_content(upstream, where, group, candidates)
+            reused_from = await self._same_content(upstream, target, group, candidates)
         except OutsideFault as fault:
             if not _is_final(fault, effect, self._clock.now()):
                 raise
@@ -132,13 +132,13 @@ class ReadGroup:
         return True
 
     async def _content(
-        self, upstream: RepoName, where: Target, group: GroupToRead
+        self, upstream: RepoName, target: Target, group: GroupToRead
     ) -> tuple[Comparison, tuple[int, ...]]:
         """Return what the group adds to its base, and the pull requests in it; none while they are unknown.
 
         Only queued pull requests count: anybody can put a waived pull request's commits on a branch of their own.
         """
-        compared = await self._commits.compare(where, group.base_sha, group.head_sha)
+        compared = await self._commits.compare(target, group.base_sha, group.head_sha)
         if not compared.complete or len(compared.commits) > _MOST_COMMITS:
             return compared, ()
         queued = await self._groups.queued(upstream)
@@ -146,19 +146,19 @@ class ReadGroup:
         for sha in compared.commits:
             if sha == group.head_sha:
                 continue  # the queue's own
-            found = {queued[sha]} if sha in queued else await self._commits.list_open_pulls(where, sha)
-            brought.append(frozenset(found).intersection(queued.values()))
+            pulls = {queued[sha]} if sha in queued else await self._commits.list_open_pulls(target, sha)
+            brought.append(frozenset(pulls).intersection(queued.values()))
         return compared, pulls_in_group(queued_pull_number(group.head_ref), brought)
 
     async def _same_content(
-        self, upstream: RepoName, where: Target, group: GroupToRead, numbers: tuple[int, ...]
+        self, upstream: RepoName, target: Target, group: GroupToRead, numbers: tuple[int, ...]
     ) -> str | None:
         """Return the head of a pull request that has passed and has the same tree as the group."""
         heads = await self._groups.passed_heads(upstream, group, numbers, self._clock.now())
         if not heads:
             return None
-        tree = await self._commits.read_tree_sha(where, group.head_sha)
+        tree = await self._commits.read_tree_sha(target, group.head_sha)
         for head in heads:
-            if await self._commits.read_tree_sha(where, head) == tree:
+            if await self._commits.read_tree_sha(target, head) == tree:
                 return head
         return None

@@ -39,11 +39,11 @@ class CommentWriter:
     def __init__(self, comments: CommentsApi) -> None:
         self._comments = comments
 
-    async def write(self, where: Target, number: int, text: str, mark: str) -> None:
-        await self._comments.create(where, number, f"{text}\n\n{mark}")
+    async def write(self, target: Target, number: int, text: str, mark: str) -> None:
+        await self._comments.create(target, number, f"{text}\n\n{mark}")
 
-    async def is_written(self, where: Target, number: int, mark: str, since: datetime) -> bool:
-        comments = await self._comments.list_since(where, number, since - _LOOK_BACK)
+    async def is_written(self, target: Target, number: int, mark: str, since: datetime) -> bool:
+        comments = await self._comments.list_since(target, number, since - _LOOK_BACK)
         return any(mark in comment.body for comment in comments)
 
 
@@ -68,23 +68,23 @@ class AnswerCommand:
     async def __call__(self, effect: ClaimedEffect) -> bool:
         request = json.loads(effect.payload or b"{}")
         number, comment_id = int(request["number"]), int(request["comment_id"])
-        where = await self._upstreams.target(effect.upstream)
+        target = await self._upstreams.target(effect.upstream)
         mark = comment_marker("answer", str(comment_id))
         answer, written = await self._commands.find_answer(effect.upstream, comment_id), False
         if answer is None:
-            answer = await self._decide(effect, where, request)
+            answer = await self._decide(effect, target, request)
         elif answer.comment is not None:
-            written = await self._writer.is_written(where, number, mark, effect.created_at)
+            written = await self._writer.is_written(target, number, mark, effect.created_at)
         if answer.comment is not None and not written:
-            await self._writer.write(where, number, f"@{request['author']}\n\n{answer.comment}", mark)
-        await self._react(where, comment_id, "+1" if answer.obeyed else "-1")
+            await self._writer.write(target, number, f"@{request['author']}\n\n{answer.comment}", mark)
+        await self._react(target, comment_id, "+1" if answer.obeyed else "-1")
         return True
 
     async def _decide(
-        self, effect: ClaimedEffect, where: Target, request: dict[str, object]
+        self, effect: ClaimedEffect, target: Target, request: dict[str, object]
     ) -> CommandAnswer:
         author, now = str(request["author"]), self._clock.now()
-        role = await self._comments.read_role(where, author) if request["person"] else Role.NONE
+        role = await self._comments.read_role(target, author) if request["person"] else Role.NONE
         number, comment_id = int(str(request["number"])), int(str(request["comment_id"]))
         spoke_at = datetime.fromisoformat(str(request["created_at"]))
         speaker = CommandAuthor(
@@ -97,9 +97,9 @@ class AnswerCommand:
         health = await self._read_health(effect.upstream) if asks_status else None
         return await self._commands.obey(effect.upstream, speaker, commands, now, health=health)
 
-    async def _react(self, where: Target, comment_id: int, content: str) -> None:
+    async def _react(self, target: Target, comment_id: int, content: str) -> None:
         try:
-            await self._comments.react(where, comment_id, content)
+            await self._comments.react(target, comment_id, content)
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
@@ -120,9 +120,9 @@ class OfferWaiver:
         offers = await self._requests.waiver_offers(effect.upstream, head_sha, self._clock.now())
         if not offers:
             return False
-        where = await self._upstreams.target(effect.upstream)
+        target = await self._upstreams.target(effect.upstream)
         mark = comment_marker("offer", effect.delivery or head_sha)
         for number, text in offers:
-            if not await self._writer.is_written(where, number, mark, effect.created_at):
-                await self._writer.write(where, number, text, mark)
+            if not await self._writer.is_written(target, number, mark, effect.created_at):
+                await self._writer.write(target, number, text, mark)
         return True

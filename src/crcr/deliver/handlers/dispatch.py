@@ -53,10 +53,10 @@ class SendDispatch:
             if refusal.status != 404:
                 raise
             # Reinstalling the App gives it a new installation id: look it up once more before giving up.
-            found = await self._find(upstream, load.downstream)
-            if found == load.installation_id:
+            installation = await self._find(upstream, load.downstream)
+            if installation == load.installation_id:
                 raise
-            await self._send(load, found, body)
+            await self._send(load, installation, body)
 
     async def _send(self, load: DispatchLoad, installation_id: int, body: bytes) -> None:
         await self._repositories.dispatch(Target(load.downstream, load.repository_id, installation_id), body)

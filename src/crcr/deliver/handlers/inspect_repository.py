@@ -47,12 +47,12 @@ class InspectRepository:
         bound_id = await self._inspections.bound_id(effect.upstream, downstream)
         try:
             async with asyncio.timeout(MOST_S):
-                found = await self._inspect(downstream, known, bound_id)
+                inspection = await self._inspect(downstream, known, bound_id)
         except TimeoutError:
-            found = Inspection(installed=None, trouble="GitHub answers too slowly")
-        if found.trouble:
-            log.info("inspection_incomplete", downstream=str(downstream), trouble=found.trouble)
-        await self._inspections.note(effect.upstream, downstream, found, self._clock.now())
+            inspection = Inspection(installed=None, trouble="GitHub answers too slowly")
+        if inspection.trouble:
+            log.info("inspection_incomplete", downstream=str(downstream), trouble=inspection.trouble)
+        await self._inspections.note(effect.upstream, downstream, inspection, self._clock.now())
         return True
 
     async def _inspect(self, repo: RepoName, known: Inspection | None, bound_id: int | None) -> Inspection:
@@ -62,55 +62,61 @@ class InspectRepository:
             return Inspection(installed=None, trouble=_describe(fault))
         if installation is None:
             return Inspection(installed=False)
-        found = Inspection(installed=True, installation=installation)
+        inspection = Inspection(installed=True, installation=installation)
         if installation.suspended:
-            return found
-        where = Target(repo, None, installation.installation_id)
+            return inspection
+        target = Target(repo, None, installation.installation_id)
         try:
-            branch = await self._github.repositories.read_default_branch(where)
+            branch = await self._github.repositories.read_default_branch(target)
         except OutsideFault as fault:
-            return replace(found, trouble=_describe(fault))
+            return replace(inspection, trouble=_describe(fault))
         if bound_id not in (None, branch.repository_id):
             return Inspection(installed=None, other_id=branch.repository_id)
-        found = replace(found, branch=branch)
+        inspection = replace(inspection, branch=branch)
         # By its id from here on: a name can be taken over at any moment.
-        where = replace(where, repository_id=branch.repository_id)
+        target = replace(target, repository_id=branch.repository_id)
         try:
-            return await self._with_workflows(found, where, branch, _reusable_facts(known))
+            return await self._with_workflows(inspection, target, branch, _reusable_facts(known))
         except OutsideFault as fault:
-            return replace(found, trouble=_describe(fault))
+            return replace(inspection, trouble=_describe(fault))
 
     async def _with_workflows(
-        self, found: Inspection, where: Target, branch: BranchFacts, kept: dict[str, WorkflowFacts]
+        self,
+        inspection: Inspection,
+        target: Target,
+        branch: BranchFacts,
+        known_workflows: dict[str, WorkflowFacts],
     ) -> Inspection:
-        files = await self._github.workflow_files.list_all(where, branch.default_branch)
-        workflows = [await self._workflow(where, branch, file, kept) for file in files[:MOST_FILES]]
-        states = await self._states(where, found.installation)
+        files = await self._github.workflow_files.list_all(target, branch.default_branch)
+        workflows = [
+            await self._workflow(target, branch, file, known_workflows) for file in files[:MOST_FILES]
+        ]
+        states = await self._states(target, inspection.installation)
         return replace(
-            found,
+            inspection,
             workflows=tuple(replace(workflow, state=states.get(workflow.path)) for workflow in workflows),
             files_left=max(len(files) - MOST_FILES, 0),
         )
 
     async def _workflow(
-        self, where: Target, branch: BranchFacts, file: ListedFile, kept: dict[str, WorkflowFacts]
+        self, target: Target, branch: BranchFacts, file: ListedFile, known_workflows: dict[str, WorkflowFacts]
     ) -> WorkflowFacts:
-        if file.sha in kept:
-            return replace(kept[file.sha], path=file.path)
+        if file.sha in known_workflows:
+            return replace(known_workflows[file.sha], path=file.path)
         if file.size > MAX_FILE_BYTES:
             return WorkflowFacts(path=file.path, sha=file.sha, problem="too large to be read")
         try:
-            text = await self._github.workflow_files.read(where, file.path, branch.default_branch)
+            text = await self._github.workflow_files.read(target, file.path, branch.default_branch)
         except OutsideRefused as refused:
             return WorkflowFacts(path=file.path, sha="", problem=_describe(refused))
         return await asyncio.to_thread(workflow_facts, file.path, file.sha, text)
 
-    async def _states(self, where: Target, installation: InstallationFacts | None) -> dict[str, str]:
+    async def _states(self, target: Target, installation: InstallationFacts | None) -> dict[str, str]:
         """Return nothing where the App lacks the permission: whether a workflow is disabled is then unknown."""
         if installation is None or not installation.grants("actions", "read"):
             return {}
         try:
-            return await self._github.workflow_files.read_states(where)
+            return await self._github.workflow_files.read_states(target)
         except OutsideFault:
             return {}
 

@@ -82,54 +82,54 @@ class LookUp:
         installation_id = question.installation_id
         if installation_id is None:
             installation_id = await self._github.repositories.find_installation(question.downstream)
-        where = Target(question.downstream, question.repository_id, installation_id)
-        listed = await self._listed(where, question) if question.wants_list else None
-        seen = await self._runs(where, question, listed or ())
-        jobs = {run.run_id: await self._jobs(where, question, run) for run in seen}
-        known = {run_id: found for run_id, found in jobs.items() if found is not None}
-        return await self._lookups.settle(question, seen, known, self._clock.now(), listed=listed)
+        target = Target(question.downstream, question.repository_id, installation_id)
+        listed = await self._listed(target, question) if question.wants_list else None
+        runs = await self._runs(target, question, listed or ())
+        jobs = {run.run_id: await self._jobs(target, question, run) for run in runs}
+        known = {run_id: run_jobs for run_id, run_jobs in jobs.items() if run_jobs is not None}
+        return await self._lookups.settle(question, runs, known, self._clock.now(), listed=listed)
 
-    async def _listed(self, where: Target, question: RunLookup) -> tuple[ActionsRun, ...]:
+    async def _listed(self, target: Target, question: RunLookup) -> tuple[ActionsRun, ...]:
         since, until = question.sent_at - _BEFORE, question.sent_at + _AFTER
         return await self._github.actions.list_runs(
-            where, event="repository_dispatch", since=since, until=until, urgency=_urgency(question)
+            target, event="repository_dispatch", since=since, until=until, urgency=_urgency(question)
         )
 
     async def _runs(
-        self, where: Target, question: RunLookup, listed: tuple[ActionsRun, ...]
+        self, target: Target, question: RunLookup, listed: tuple[ActionsRun, ...]
     ) -> tuple[ActionsRun, ...]:
         """Return the runs of this delivery: those with its id in their name, and those known from their reports."""
         known = {run.run_id for run in question.runs}
-        found = {
+        runs = {
             run.run_id: run for run in listed if run.run_id in known or question.delivery in run.display_title
         }
-        for run_id in known - found.keys():
-            run = await self._read(where, run_id, _urgency(question))
+        for run_id in known - runs.keys():
+            run = await self._read(target, run_id, _urgency(question))
             if run is not None:
-                found[run_id] = run
-        return tuple(found[run_id] for run_id in sorted(found))
+                runs[run_id] = run
+        return tuple(runs[run_id] for run_id in sorted(runs))
 
-    async def _read(self, where: Target, run_id: int, urgency: Urgency) -> ActionsRun | None:
+    async def _read(self, target: Target, run_id: int, urgency: Urgency) -> ActionsRun | None:
         try:
-            return await self._github.actions.read_run(where, run_id, urgency=urgency)
+            return await self._github.actions.read_run(target, run_id, urgency=urgency)
         except OutsideRefused as refusal:
             if refusal.status != 404:
                 raise
             return None  # deleted since
 
     async def _jobs(
-        self, where: Target, question: RunLookup, run: ActionsRun
+        self, target: Target, question: RunLookup, run: ActionsRun
     ) -> tuple[ActionsJob, ...] | None:
         """Return GitHub's jobs of the attempts that have not been checked; None when there are none."""
         known = next((known for known in question.runs if known.run_id == run.run_id), None)
         if known is None or not known.unchecked_attempts:
             return None
-        found: list[ActionsJob] = []
+        jobs: list[ActionsJob] = []
         for attempt in known.unchecked_attempts:
-            found += await self._github.actions.list_jobs(
-                where, run.run_id, attempt, urgency=_urgency(question)
+            jobs += await self._github.actions.list_jobs(
+                target, run.run_id, attempt, urgency=_urgency(question)
             )
-        return tuple(found)
+        return tuple(jobs)
 
 
 def _urgency(question: RunLookup) -> Urgency:

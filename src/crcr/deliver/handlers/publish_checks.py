@@ -40,12 +40,12 @@ class PublishChecks:
 
     async def _publish_all(self, effect: ClaimedEffect, tier: Tier, checks: list[CheckToPublish]) -> bool:
         """Publish every check; one that GitHub refuses does not stop the others."""
-        where = await self._upstreams.target(effect.upstream)
+        target = await self._upstreams.target(effect.upstream)
         retried = effect.attempts > 1
         done, refused = True, None
         for check in checks:
             try:
-                done &= await self._publish(where, check, urgency=TIER_URGENCY[tier], retried=retried)
+                done &= await self._publish(target, check, urgency=TIER_URGENCY[tier], retried=retried)
                 if effect.unsure and tier is Tier.GATE:
                     # An earlier attempt's request may still be in flight, and arrive after this one.
                     await self._reread(check, after=LATE_WRITE)
@@ -62,22 +62,22 @@ class PublishChecks:
         return done
 
     async def _publish(
-        self, where: Target, check: CheckToPublish, *, urgency: Urgency, retried: bool
+        self, target: Target, check: CheckToPublish, *, urgency: Urgency, retried: bool
     ) -> bool:
         """Publish one check; False when GitHub had completed it already and another must replace it."""
         uncertain = check.reread_at is not None or retried
         if check.maybe_created or (uncertain and check.check_run_id is not None):
-            found = await self._find(where, check, urgency)
-            if found is not None and found.completed and check.shown.status is not CheckStatus.COMPLETED:
-                await self._checks.record_completed(check.check_id, found.check_run_id)
+            listed = await self._find(target, check, urgency)
+            if listed is not None and listed.completed and check.shown.status is not CheckStatus.COMPLETED:
+                await self._checks.record_completed(check.check_id, listed.check_run_id)
                 return False
-            check = _as_found(check, found)
+            check = _as_found(check, listed)
         check_run_id = check.check_run_id
         if check_run_id is not None:
-            if not await self._update(where, check_run_id, check, urgency=urgency):
+            if not await self._update(target, check_run_id, check, urgency=urgency):
                 return False
         elif not check.ends:
-            check_run_id = await self._create(where, check, urgency=urgency)
+            check_run_id = await self._create(target, check, urgency=urgency)
         await self._checks.record_published(check, check_run_id, self._clock.now())
         return True
 
@@ -86,12 +86,12 @@ class PublishChecks:
         await self._checks.request_reread(check.check_id, now, at=now + after)
 
     async def _update(
-        self, where: Target, check_run_id: int, check: CheckToPublish, *, urgency: Urgency
+        self, target: Target, check_run_id: int, check: CheckToPublish, *, urgency: Urgency
     ) -> bool:
         """Update what it shows; False when GitHub no longer has it, as after the App was recreated."""
         try:
             await self._check_runs.update(
-                where, check_run_id, _without_sent_annotations(check), urgency=urgency
+                target, check_run_id, _without_sent_annotations(check), urgency=urgency
             )
         except OutsideRefused as refusal:
             if refusal.status != 404:
@@ -101,10 +101,10 @@ class PublishChecks:
             return check.ends
         return True
 
-    async def _create(self, where: Target, check: CheckToPublish, *, urgency: Urgency) -> int:
+    async def _create(self, target: Target, check: CheckToPublish, *, urgency: Urgency) -> int:
         await self._checks.record_attempt(check.check_id, self._clock.now())
         return await self._check_runs.create(
-            where,
+            target,
             head_sha=check.head_sha,
             name=check.name,
             external_id=str(check.check_id),
@@ -112,18 +112,18 @@ class PublishChecks:
             urgency=urgency,
         )
 
-    async def _find(self, where: Target, check: CheckToPublish, urgency: Urgency) -> ListedCheck | None:
-        listed = await self._check_runs.find(where, check.head_sha, check.name, urgency=urgency)
+    async def _find(self, target: Target, check: CheckToPublish, urgency: Urgency) -> ListedCheck | None:
+        listed = await self._check_runs.find(target, check.head_sha, check.name, urgency=urgency)
         own = [run for run in listed if run.external_id == str(check.check_id)]
         # When two workers have created one each, GitHub uses the newer one.
         return max(own, key=lambda run: run.check_run_id, default=None)
 
 
-def _as_found(check: CheckToPublish, found: ListedCheck | None) -> CheckToPublish:
-    if found is None:
+def _as_found(check: CheckToPublish, listed: ListedCheck | None) -> CheckToPublish:
+    if listed is None:
         return check
-    annotated = check.annotated or found.annotations > 0
-    return replace(check, check_run_id=found.check_run_id, annotated=annotated)
+    annotated = check.annotated or listed.annotations > 0
+    return replace(check, check_run_id=listed.check_run_id, annotated=annotated)
 
 
 def _without_sent_annotations(check: CheckToPublish) -> CheckContent:

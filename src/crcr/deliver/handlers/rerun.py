@@ -35,10 +35,10 @@ class Rerun:
             installation_id = run.installation_id
             if installation_id is None:
                 installation_id = await self._github.repositories.find_installation(run.downstream)
-            where = Target(run.downstream, run.repository_id, installation_id)
-            if effect.attempts > 1 and await self._ran_again(where, int(run_id), run.attempt):
+            target = Target(run.downstream, run.repository_id, installation_id)
+            if effect.attempts > 1 and await self._ran_again(target, int(run_id), run.attempt):
                 return True  # an earlier attempt reached GitHub after all
-            if await self._rerun(where, int(run_id), run.attempt):
+            if await self._rerun(target, int(run_id), run.attempt):
                 return True
         log.info(
             "rerun_becomes_dispatch", downstream=str(run.downstream), run=run_id, delivery=effect.delivery
@@ -47,32 +47,32 @@ class Rerun:
             effect.upstream, effect.delivery or "", effect.target, self._clock.now()
         )
 
-    async def _rerun(self, where: Target, run_id: int, attempt: int) -> bool:
+    async def _rerun(self, target: Target, run_id: int, attempt: int) -> bool:
         """Request the failed jobs first, then all jobs; False when GitHub no longer re-runs this run."""
         for failed_only in (True, False):
             try:
-                await self._github.actions.rerun(where, run_id, failed_only=failed_only)
+                await self._github.actions.rerun(target, run_id, failed_only=failed_only)
             except OutsideRefused as refusal:
                 if refusal.status == 401:
                     raise
-                if await self._runs_again(where, run_id, attempt):
+                if await self._runs_again(target, run_id, attempt):
                     return True
             else:
                 return True
         return False
 
-    async def _ran_again(self, where: Target, run_id: int, attempt: int) -> bool:
+    async def _ran_again(self, target: Target, run_id: int, attempt: int) -> bool:
         try:
-            return (await self._github.actions.read_run(where, run_id)).attempt > attempt
+            return (await self._github.actions.read_run(target, run_id)).attempt > attempt
         except OutsideRefused as refusal:
             if refusal.status == 401:
                 raise
             return False
 
-    async def _runs_again(self, where: Target, run_id: int, attempt: int) -> bool:
+    async def _runs_again(self, target: Target, run_id: int, attempt: int) -> bool:
         """Whether a later attempt is running. While the old one is, GitHub allows no re-run."""
         try:
-            run = await self._github.actions.read_run(where, run_id)
+            run = await self._github.actions.read_run(target, run_id)
         except OutsideRefused as refusal:
             if refusal.status == 401:
                 raise

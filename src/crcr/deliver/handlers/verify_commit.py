@@ -33,18 +33,18 @@ class VerifyCommit:
         sha = (effect.payload or b"").decode()
         if not await self._tested_commits.is_open(effect.upstream, sha):
             return False
-        place = await self._place(await self._upstreams.target(effect.upstream), sha)
+        place = await self._find_place(await self._upstreams.target(effect.upstream), sha)
         await self._tested_commits.settle(effect.upstream, sha, place, self._clock.now())
         return True
 
-    async def _place(self, where: Target, sha: str) -> CommitPlace:
-        default = await self._commits.read_default_branch(where)
-        if await self._commits.is_on_branch(where, default, sha):
+    async def _find_place(self, target: Target, sha: str) -> CommitPlace:
+        default = await self._commits.read_default_branch(target)
+        if await self._commits.is_on_branch(target, default, sha):
             return CommitPlace(CommitStanding.BASE, default)
-        if not await self._commits.exists(where, sha):
+        if not await self._commits.exists(target, sha):
             return UNKNOWN
-        releases = await self._commits.list_branches(where, RELEASE_BRANCHES)
+        releases = await self._commits.list_branches(target, RELEASE_BRANCHES)
         for branch in branches_to_ask(default, releases)[1:]:
-            if await self._commits.is_on_branch(where, branch, sha):
+            if await self._commits.is_on_branch(target, branch, sha):
                 return CommitPlace(CommitStanding.BASE, branch)
         return ELSEWHERE

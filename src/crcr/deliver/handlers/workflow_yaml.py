@@ -41,7 +41,7 @@ _ANY_FLAG = re.compile(r"--relays\b")
 _ASSIGNED = re.compile(r"\bCRCR_RELAYS(?:=|<<)")
 """In a script: set for one command, for the script, or for the job's later steps through GITHUB_ENV."""
 _SCRIPT = re.compile(r"""(?:^|[\s/"'])(?:report|bridge)\.py\b""", re.MULTILINE)
-_OURS = re.compile(r"(?i)crcr")
+_MENTIONS_CRCR = re.compile(r"(?i)crcr")
 _ACTION = re.compile(r"(?i)crcr|cross-repo")
 _OUR_ACTION = re.compile(r"(?:^\.|/action(?:@|$))")
 _STATUSES = frozenset({"in_progress", "completed"})
@@ -144,16 +144,16 @@ def find_pins(document: Table, steps: Sequence[tuple[Table, Table]]) -> PinResul
     runs = {run for _, step in steps if isinstance(run := step.get("run"), str)}
     scripts = _scripts(runs)
     workflow_env = _text(document, "env")
-    found = [
+    results = [
         _step(step, scripts, (_text(job, "env"), workflow_env))
         for job, step in steps
         if _reports(step, scripts)
     ]
     # An earlier step may have set the variable for the whole job; which one is not evaluated.
     assigned: list[PinResult] = [
-        (_assigned_by(run), ()) for run in runs if found and run not in scripts and _ASSIGNED.search(run)
+        (_assigned_by(run), ()) for run in runs if results and run not in scripts and _ASSIGNED.search(run)
     ]
-    return _combine(found + assigned)
+    return _combine(results + assigned)
 
 
 def find_pins_elsewhere(text: str) -> PinResult:
@@ -162,22 +162,22 @@ def find_pins_elsewhere(text: str) -> PinResult:
         pairs = list(every_pair(compose(text)))
     except (NotYaml, YamlTooLarge):
         return Pinning.NONE, ()
-    if not any(_SCRIPT.search(value) and _OURS.search(value) for _, value in pairs):
+    if not any(_SCRIPT.search(value) and _MENTIONS_CRCR.search(value) for _, value in pairs):
         return Pinning.NONE, ()
-    given = [value for key, value in pairs if key == _VARIABLE]
-    given += [_flag(value) for _, value in pairs if _flag(value)]
-    return _combine([_judge(value) for value in given] or [(Pinning.MISSING, ())])
+    values = [value for key, value in pairs if key == _VARIABLE]
+    values += [_flag(value) for _, value in pairs if _flag(value)]
+    return _combine([_judge(value) for value in values] or [(Pinning.MISSING, ())])
 
 
-def _combine(found: Sequence[PinResult]) -> PinResult:
-    pins = dict.fromkeys(pin[:MOST_CHARS] for _, pinned in found for pin in pinned)
-    return Pinning.worst(pinning for pinning, _ in found), tuple(pins)[:MOST_PINS]
+def _combine(results: Sequence[PinResult]) -> PinResult:
+    pins = dict.fromkeys(pin[:MOST_CHARS] for _, pinned in results for pin in pinned)
+    return Pinning.worst(pinning for pinning, _ in results), tuple(pins)[:MOST_PINS]
 
 
 def _scripts(runs: Iterable[str]) -> Mapping[str, _Script]:
     """Return the scripts that call the reporter or the bridge, each read once however often aliases repeat it."""
     return {
-        run: _Script(_flag(run), _otherwise(run), bool(_OURS.search(run)))
+        run: _Script(_flag(run), _otherwise(run), bool(_MENTIONS_CRCR.search(run)))
         for run in runs
         if _SCRIPT.search(run)
     }
@@ -197,7 +197,7 @@ def _reports(step: Table, scripts: Mapping[str, _Script]) -> bool:
     run, uses = step.get("run"), step.get("uses")
     if isinstance(run, str):
         script = scripts.get(run)
-        return script is not None and (script.is_ours or any(map(_OURS.search, _table(step, "env"))))
+        return script is not None and (script.is_ours or any(map(_MENTIONS_CRCR.search, _table(step, "env"))))
     if not isinstance(uses, str):
         return False
     return bool(_ACTION.search(uses)) or _table(step, "with").get("status") in _STATUSES
@@ -217,16 +217,16 @@ def _step(step: Table, scripts: Mapping[str, _Script], around: Sequence[str]) ->
     return pinning, pins
 
 
-def _judge(given: str) -> PinResult:
-    if _EXPRESSION in given:
-        return (Pinning.EVENT if _OF_THE_EVENT.search(given) else Pinning.UNKNOWN), ()
-    pins = read_pins(given)
+def _judge(value: str) -> PinResult:
+    if _EXPRESSION in value:
+        return (Pinning.EVENT if _OF_THE_EVENT.search(value) else Pinning.UNKNOWN), ()
+    pins = read_pins(value)
     return (Pinning.PINNED, pins) if pins else (Pinning.MISSING, ())
 
 
 def _flag(script: str) -> str:
-    found = _FLAG.search(script)
-    return (found[1] or found[2] or "") if found else ""
+    match = _FLAG.search(script)
+    return (match[1] or match[2] or "") if match else ""
 
 
 def _input(step: Table) -> str:
@@ -281,13 +281,13 @@ def values(tree: Tree | None) -> list[Tree]:
 def every_pair(tree: Tree | None) -> Iterator[tuple[str, str]]:
     """Yield all texts, each with its key or ""; a node that aliases share is visited once."""
     waiting: list[tuple[str, Tree]] = [("", tree)] if tree is not None else []
-    seen: set[int] = set()
+    visited: set[int] = set()
     while waiting:
         key, node = waiting.pop()
         if isinstance(node, str):
             yield key, node
-        elif id(node) not in seen:
-            seen.add(id(node))
+        elif id(node) not in visited:
+            visited.add(id(node))
             waiting += node.items() if isinstance(node, dict) else [(key, item) for item in node]
 
 

@@ -143,7 +143,7 @@ class Recovery:
         self._unsure: Counter[str] = Counter()
 
     async def run(self, on_progress: OnProgress = lambda _: None) -> RecoveryReport:
-        """Recover missed group_attempts. An outage ends the run early: the report says so, and nothing is raised."""
+        """Recover missed webhooks. An outage ends the run early: the report says so, and nothing is raised."""
         run, began_at = _Run(), self._clock.now()
         try:
             await self._find_and_take(run, began_at, on_progress)

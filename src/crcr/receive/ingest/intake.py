@@ -62,8 +62,8 @@ class IngestIntake:
 
     def _authenticate(self, token: bytes, request: Request) -> None:
         # Compared as bytes: `compare_digest` raises for text outside ASCII, and headers may hold any.
-        given = request.headers.get(HEADER, "").encode("latin-1", "replace")
-        if not hmac.compare_digest(token, given):
+        sent_token = request.headers.get(HEADER, "").encode("latin-1", "replace")
+        if not hmac.compare_digest(token, sent_token):
             raise NotAuthentic(
                 f"{HEADER} is missing or wrong", hint="send the token that this HUD's operator set"
             )

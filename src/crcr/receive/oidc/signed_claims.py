@@ -71,9 +71,9 @@ class SignedClaims:
         return value
 
     @staticmethod
-    def _matching(name: str, value: str, form: re.Pattern[str], wanted: str) -> str:
+    def _matching(name: str, value: str, form: re.Pattern[str], expected: str) -> str:
         if form.fullmatch(value) is None:
-            raise NotAuthentic(f"the claim {name!r} must be {wanted}", hint=_INCOMPLETE)
+            raise NotAuthentic(f"the claim {name!r} must be {expected}", hint=_INCOMPLETE)
         return value
 
 

@@ -40,12 +40,12 @@ class RefusedWebhookCounter:
     async def run(self, stopping: asyncio.Event) -> None:
         """Report the first one at once, then the count of each minute, until `stopping`."""
         while not stopping.is_set():
-            await _first_of(self._noted.wait(), stopping.wait())
+            await _wait_for_first(self._noted.wait(), stopping.wait())
             if not self._noted.is_set():
                 return
             self._noted.clear()
             await self._report()
-            await _first_of(self._clock.sleep(REPORT_EVERY_S), stopping.wait())
+            await _wait_for_first(self._clock.sleep(REPORT_EVERY_S), stopping.wait())
         await self._report()
 
     async def _report(self) -> None:
@@ -67,7 +67,7 @@ class RefusedWebhookCounter:
         log.warning("webhooks_refused", detail=f"{detail}, {total:,} since {since_utc} UTC", number=total)
 
 
-async def _first_of(*waits: Awaitable[object]) -> None:
+async def _wait_for_first(*waits: Awaitable[object]) -> None:
     tasks = {asyncio.ensure_future(wait) for wait in waits}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

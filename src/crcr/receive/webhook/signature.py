@@ -37,6 +37,6 @@ def verify_signature(secret: bytes, body: bytes, header: str | None) -> None:
     """Return if `header` signs `body`; raise `BadSignature` otherwise."""
     expected = sign(secret, body).encode()
     # Compared as bytes: `compare_digest` raises for text outside ASCII, and headers may hold any.
-    given = (header or "").encode("utf-8", "replace")
-    if not hmac.compare_digest(expected, given):
+    sent_signature = (header or "").encode("utf-8", "replace")
+    if not hmac.compare_digest(expected, sent_signature):
         raise BadSignature

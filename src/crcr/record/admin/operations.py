@@ -155,7 +155,7 @@ class AdminOperations:
     async def replay(
         self, upstream: RepoName, guid: str, *, who: str, now: datetime, everyone: bool = False
     ) -> int:
-        """Send a delivery again to those who did not get it (with `everyone`: to all); return to how many."""
+        """Send a delivery again to downstreams that did not get it (with `everyone`: to all); return to how many."""
 
         async def unit(tx: Tx) -> int:
             delivery = await tx.one(_DELIVERY, guid=guid, upstream=upstream.key)

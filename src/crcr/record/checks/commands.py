@@ -1,6 +1,6 @@
 """Execution of `/crcr` commands: each comment once, with its answer recorded before it is posted.
 
-Who may command was asked of GitHub before; here stands what a command does, and to whom it is refused.
+The author's role was read from GitHub before; this module executes a command or refuses it.
 """
 
 from dataclasses import dataclass
@@ -113,18 +113,18 @@ class Commands:
         self,
         upstream: RepoName,
         speaker: CommandAuthor,
-        wanted: tuple[Command | InvalidCommand, ...],
+        commands: tuple[Command | InvalidCommand, ...],
         now: datetime,
         *,
         health: Health | None = None,
     ) -> CommandAnswer:
         """Do what may be done, refuse the rest, and write down the answer; all of it once.
 
-        `health` was read before, since reading it takes long where much waits; only `status` tells it.
+        `health` was read before, since reading it takes long with many waiting effects; only `status` uses it.
         """
 
         async def unit(tx: Tx) -> CommandAnswer:
-            replies = await self._replies(tx, upstream, speaker, wanted, now, health=health)
+            replies = await self._replies(tx, upstream, speaker, commands, now, health=health)
             return await _record(tx, upstream, speaker, replies, now)
 
         return await self._database.write(unit)
@@ -141,7 +141,7 @@ class Commands:
         tx: Tx,
         upstream: RepoName,
         speaker: CommandAuthor,
-        wanted: tuple[Command | InvalidCommand, ...],
+        commands: tuple[Command | InvalidCommand, ...],
         now: datetime,
         *,
         health: Health | None,
@@ -149,64 +149,64 @@ class Commands:
         pull = await load_pull(tx, upstream, speaker.number)
         if pull is None:
             return [_Reply(ok=False, words="this pull request is not known to the relay yet")]
-        if await _given_lately(tx, upstream, speaker, now) + len(wanted) > MOST_COMMANDS_AN_HOUR:
+        if await _given_lately(tx, upstream, speaker, now) + len(commands) > MOST_COMMANDS_AN_HOUR:
             words = f"at most {MOST_COMMANDS_AN_HOUR} commands an hour are taken from a person"
             return [_Reply(ok=False, words=words, counts=False)]
         head = await _known_head(tx, upstream, pull)
         context = _CommandContext(tx, upstream, speaker, pull, head, health, now)
-        return [await self._one(context, line) for line in wanted]
+        return [await self._reply(context, line) for line in commands]
 
-    async def _one(self, context: _CommandContext, wanted: Command | InvalidCommand) -> _Reply:
-        if isinstance(wanted, InvalidCommand):
-            return _Reply(ok=False, words=f"{code(wanted.text)}: {wanted.why}. {wanted.hint}")
+    async def _reply(self, context: _CommandContext, command: Command | InvalidCommand) -> _Reply:
+        if isinstance(command, InvalidCommand):
+            return _Reply(ok=False, words=f"{code(command.text)}: {command.why}. {command.hint}")
         is_author = context.pull.author.casefold() == context.speaker.who.casefold()
-        refusal = refuse_role(wanted, role=context.speaker.role, is_author=is_author)
-        refusal = refusal or refuse_head(wanted, context.head, context.speaker.spoke_at)
+        refusal = refuse_role(command, role=context.speaker.role, is_author=is_author)
+        refusal = refusal or refuse_head(command, context.head, context.speaker.spoke_at)
         if refusal is None:
-            reply = await self._do(context, wanted)
+            reply = await self._execute(context, command)
         else:
-            reply = _Reply(ok=False, words=f"{code(format_command(wanted))}: {refusal}")
+            reply = _Reply(ok=False, words=f"{code(format_command(command))}: {refusal}")
         await note_act(
             context.tx,
             context.upstream,
             who=context.speaker.who,
-            act=command_verb(wanted),
+            act=command_verb(command),
             subject=f"#{context.pull.number}",
             now=context.now,
-            command=format_command(wanted),
+            command=format_command(command),
             head=context.pull.head_sha,
             obeyed=reply.ok,
         )
         return reply
 
-    async def _do(self, context: _CommandContext, wanted: Command) -> _Reply:
-        match wanted:
+    async def _execute(self, context: _CommandContext, command: Command) -> _Reply:
+        match command:
             case WaiveCommand():
-                return await self._waive(context, wanted)
+                return await self._waive(context, command)
             case UnwaiveCommand():
-                return await self._unwaive(context, wanted)
+                return await self._unwaive(context, command)
             case RetryCommand():
-                return await self._retry(context, wanted)
+                return await self._retry(context, command)
             case ApproveCommand():
                 return await self._approve(context)
             case StatusCommand():
                 return await self._status(context)
 
-    async def _waive(self, context: _CommandContext, wanted: WaiveCommand) -> _Reply:
+    async def _waive(self, context: _CommandContext, command: WaiveCommand) -> _Reply:
         pull, now = context.pull, context.now
         if not pull.is_open:
             return _Reply(ok=False, words="the pull request is closed: there is nothing to waive")
-        if not await self._gates(context, wanted.downstream):
-            return _Reply(ok=False, words=f"{code(str(wanted.downstream))} is not a gating (L4) backend")
+        if not await self._gates(context, command.downstream):
+            return _Reply(ok=False, words=f"{code(str(command.downstream))} is not a gating (L4) backend")
         waiver = NewWaiver(
             number=pull.number,
             head_sha=pull.head_sha,
             base_ref=pull.base_ref,
-            downstream=wanted.downstream,
-            job=wanted.job,
-            until_at=now + wanted.until if wanted.until else None,
+            downstream=command.downstream,
+            job=command.job,
+            until_at=now + command.until if command.until else None,
             who=context.speaker.who,
-            reason=wanted.reason,
+            reason=command.reason,
         )
         await add_waiver(context.tx, context.upstream, waiver, now)
         await self._reevaluate(context)
@@ -221,31 +221,37 @@ class Commands:
             context.tx, context.upstream, context.pull.head_sha, context.now
         )
         judged = (
-            [backend.backend for one in judgement.subjects for backend in one.backends] if judgement else []
+            [backend.backend for subject in judgement.subjects for backend in subject.backends]
+            if judgement
+            else []
         )
         return any(downstream in (backend.name, backend.recorded_name) for backend in judged)
 
-    async def _unwaive(self, context: _CommandContext, wanted: UnwaiveCommand) -> _Reply:
+    async def _unwaive(self, context: _CommandContext, command: UnwaiveCommand) -> _Reply:
         number, who = context.pull.number, context.speaker.who
         ended = await revoke_waivers(
-            context.tx, context.upstream, number, wanted.downstream, wanted.job, who=who, now=context.now
+            context.tx, context.upstream, number, command.downstream, command.job, who=who, now=context.now
         )
         if not ended:
-            return _Reply(ok=False, words=f"{code(format_command(wanted))}: there is no such waiver in force")
+            return _Reply(
+                ok=False, words=f"{code(format_command(command))}: there is no such waiver in force"
+            )
         await self._reevaluate(context)
         return _DONE
 
-    async def _retry(self, context: _CommandContext, wanted: RetryCommand) -> _Reply:
+    async def _retry(self, context: _CommandContext, command: RetryCommand) -> _Reply:
         head_sha = context.pull.head_sha
-        if await self._requests.retry(context.tx, context.upstream, head_sha, wanted.downstream, context.now):
+        if await self._requests.retry(
+            context.tx, context.upstream, head_sha, command.downstream, context.now
+        ):
             return _DONE
-        if wanted.downstream is None:
+        if command.downstream is None:
             return _Reply(
                 ok=False,
                 words="there is nothing to run again: no backend of L3 or L4 fails here, or it is suspended",
             )
         words = (
-            f"{code(str(wanted.downstream))} has nothing to run again on this commit, or is not at L3 or L4"
+            f"{code(str(command.downstream))} has nothing to run again on this commit, or is not at L3 or L4"
         )
         return _Reply(ok=False, words=words)
 
@@ -271,11 +277,11 @@ class Commands:
     async def _late(self, context: _CommandContext, state: str) -> list[str]:
         """State that GitHub does not show yet, and the reasons why the relay is not healthy."""
         gate = await unpublished_gate(context.tx, context.upstream, context.pull.head_sha, state, context.now)
-        said = [gate.text] if gate else []
+        lines = [gate.text] if gate else []
         if context.health is None or not context.health.reasons:
-            return said
+            return lines
         relay = "\n".join(f"- {reason.text}" for reason in context.health.reasons)
-        return [*said, f"The relay is {context.health.state.value}:\n\n{relay}"]
+        return [*lines, f"The relay is {context.health.state.value}:\n\n{relay}"]
 
     async def _reevaluate(self, context: _CommandContext) -> None:
         """Refresh the checks of the pull request's head, and of the merge groups that it may be part of."""
@@ -308,9 +314,9 @@ async def _record(
 ) -> CommandAnswer:
     """Record the answer. An author who got a refusal on this pull request before gets a reaction only."""
     obeyed = all(reply.ok for reply in replies)
-    where = {"upstream": upstream.key, "who": speaker.who, "number": speaker.number}
-    told = not obeyed and await tx.one(_TOLD_BEFORE, **where) is not None
-    words = [reply.words for reply in replies if reply.words and (reply.ok or not told)]
+    command_key = {"upstream": upstream.key, "who": speaker.who, "number": speaker.number}
+    already_answered = not obeyed and await tx.one(_TOLD_BEFORE, **command_key) is not None
+    words = [reply.words for reply in replies if reply.words and (reply.ok or not already_answered)]
     answer = CommandAnswer(obeyed=obeyed, comment="\n\n".join(words) or None)
     await tx.run(
         _RECORD,
@@ -319,6 +325,6 @@ async def _record(
         answer=answer.comment,
         commands=sum(reply.counts for reply in replies),
         at=to_us(now),
-        **where,
+        **command_key,
     )
     return answer

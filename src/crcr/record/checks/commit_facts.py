@@ -1,8 +1,8 @@
 """A commit's recorded facts, gathered in one transaction for `decide.checks.gate` and `decide.checks.wanted_checks`.
 
-A pull request speaks for its head on its base through its newest delivery; older ones of the same head (it was closed
-and reopened, or pushed back to), and those of another base, count no more. While GitHub is asked whether a commit is the head again, it counts as
-one: what it earned before must not let it in.
+For a pull request's head on its base the newest delivery counts; older ones of the same head (it was closed and reopened,
+or pushed back to), and those of another base, do not. While it is unknown whether a commit is the head again, the commit
+is judged as a head in doubt: its earlier results must not let it merge.
 """
 
 import json
@@ -185,14 +185,14 @@ async def _own_heads(
     tx: Tx, upstream: RepoName, group: Row, allowlist: Allowlist, now: datetime
 ) -> tuple[MergeSubject, ...]:
     """The open pull requests of a group at their own heads, without those pushed to since the group was created."""
-    found = []
+    heads = []
     for number in json.loads(group["numbers"] or "[]"):
         pull = await tx.one(_OPEN_PULL, upstream=upstream.key, number=number)
         if pull is not None:
             own = await _pull_subject(tx, upstream, pull, pull["head_sha"], allowlist, now=now)
-            found.append(own)
+            heads.append(own)
     created_at = from_us(group["created_at"])
-    return tuple(own for own in found if own.received_at <= created_at)
+    return tuple(own for own in heads if own.received_at <= created_at)
 
 
 async def _backends(
@@ -205,17 +205,19 @@ async def _backends(
     runs: dict[str, list[DispatchRun]] = defaultdict(list)
     for row in await tx.all(_RUNS, **key):
         runs[row["downstream"]].append(_run(row))
-    found: dict[str, list[JobResult]] = defaultdict(list)
+    jobs_by_backend: dict[str, list[JobResult]] = defaultdict(list)
     for row in await tx.all(_JOBS, **key):
-        found[row["downstream"]].append(_job(row))
+        jobs_by_backend[row["downstream"]].append(_job(row))
     listings = await find_listings(tx, upstream, allowlist, dispatches)
     return tuple(
-        _backend(row, listings[row["downstream"]], runs[row["downstream"]], found[row["downstream"]])
+        _backend(
+            row, listings[row["downstream"]], runs[row["downstream"]], jobs_by_backend[row["downstream"]]
+        )
         for row in dispatches
     )
 
 
-def _backend(row: Row, listing: Listing, runs: list[DispatchRun], found: list[JobResult]) -> BackendResults:
+def _backend(row: Row, listing: Listing, runs: list[DispatchRun], jobs: list[JobResult]) -> BackendResults:
     recorded = RepoName(row["name"] or row["downstream"])
     renamed = listing.entry is not None and listing.entry.name != recorded
     name = listing.entry.name if listing.entry and renamed else recorded
@@ -233,7 +235,7 @@ def _backend(row: Row, listing: Listing, runs: list[DispatchRun], found: list[Jo
         listed_at=from_us_or_none(row["listed_at"]),
         readable=None if row["reads_actions"] is None else bool(row["reads_actions"]),
         runs=tuple(runs),
-        jobs=tuple(found),
+        jobs=tuple(jobs),
     )
 
 
@@ -280,10 +282,10 @@ def _job(row: Row) -> JobResult:
 def _device(environment: str | None) -> str | None:
     """The device that the report names, if it is a string."""
     try:
-        said: Any = json.loads(environment) if environment else None
+        parsed: Any = json.loads(environment) if environment else None
     except ValueError:
         return None
-    device = said.get("device") if isinstance(said, dict) else None
+    device = parsed.get("device") if isinstance(parsed, dict) else None
     return device if isinstance(device, str) else None
 
 

@@ -43,7 +43,7 @@ _END_GATE = Statement(
         " WHERE head_sha = :head_sha AND upstream = :upstream"
     )
 )
-_DUE = Statement(
+_DUE_GATES = Statement(
     text(
         "SELECT head_sha FROM gates WHERE recheck_at IS NOT NULL AND recheck_at <= :now AND upstream = :upstream"
         " ORDER BY recheck_at LIMIT :most"
@@ -69,7 +69,7 @@ async def record_gate(
     before = await tx.one(_STATE, **key)
     recheck_us = to_us(recheck_at) if recheck_at else None
     at = to_us(now)
-    decided_at = _decided_at(before, state, at)
+    decided_at = _decision_time(before, state, at)
     await tx.run(
         _SAVE, **key, state=state, title=title, judged_at=at, recheck_at=recheck_us, decided_at=decided_at
     )
@@ -81,7 +81,7 @@ async def record_gate(
         await _record_used_waivers(tx, commit.upstream, judgement, now)
 
 
-def _decided_at(before: Row | None, state: str, at: int) -> int:
+def _decision_time(before: Row | None, state: str, at: int) -> int:
     """When the gate entered its state; judging it again with the same result keeps the time."""
     if before is None or before["state"] != state:
         return at
@@ -89,7 +89,7 @@ def _decided_at(before: Row | None, state: str, at: int) -> int:
 
 
 async def find_due_gates(tx: Tx, upstream: RepoName, now: datetime, most: int) -> list[Row]:
-    return await tx.all(_DUE, upstream=upstream.key, now=to_us(now), most=most)
+    return await tx.all(_DUE_GATES, upstream=upstream.key, now=to_us(now), most=most)
 
 
 async def _notify_pages(tx: Tx, commit: CommitFacts, now: datetime) -> None:

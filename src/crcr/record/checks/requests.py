@@ -23,7 +23,7 @@ from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.reruns import request_reruns
-from crcr.record.deliveries.webhooks import SEEN, is_new_body
+from crcr.record.deliveries.webhooks import DELIVERY_STATE, is_new_body
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.schema.main_tables import deliveries
 from crcr.record.store.database import Database, Row, Tx
@@ -83,7 +83,7 @@ class PeopleRequests:
                 return IgnoredEvent("not a check of this relay")
             if is_too_old(event, receipt.received_at):
                 return IgnoredEvent("the comment is older than three days")
-            if await tx.one(SEEN, guid=receipt.guid, upstream=event.upstream.key):
+            if await tx.one(DELIVERY_STATE, guid=receipt.guid, upstream=event.upstream.key):
                 return AlreadyProcessed()
             if not await is_new_body(tx, receipt, event):
                 return AlreadyProcessed()
@@ -99,27 +99,27 @@ class PeopleRequests:
     ) -> int:
         """Re-run what fails on a commit: of every backend, or everything of the named one."""
         commit, judgement = await self._checks.judge(tx, upstream, head_sha, now)
-        asked = 0
+        queued = 0
         for subject in commit.subjects:
             for backend in subject.backends:
                 if downstream in (None, backend.name, backend.recorded_name) and _may_run_again(backend):
                     judged = judge_for_subject(subject, backend, self._checks.timeouts, now)
-                    wanted = plan_rerun_of_failed(judged)
-                    if downstream is not None and not wanted:
-                        wanted = plan_rerun(backend)
-                    asked += await request_reruns(tx, upstream, subject, backend, wanted=wanted, now=now)
-        if asked:
+                    reruns = plan_rerun_of_failed(judged)
+                    if downstream is not None and not reruns:
+                        reruns = plan_rerun(backend)
+                    queued += await request_reruns(tx, upstream, subject, backend, reruns=reruns, now=now)
+        if queued:
             await self._refresher.request_refresh(tx, upstream, (head_sha,), now)
-        return asked if judgement is not None else 0
+        return queued if judgement is not None else 0
 
     async def _check(self, tx: Tx, event: CheckRunEvent) -> Row | None:
         """Find the check by our own id, and by GitHub's where it is known."""
-        given = event.external_id or ""
-        if not given.isdigit() or len(given) > 18:
+        external_id = event.external_id or ""
+        if not external_id.isdigit() or len(external_id) > 18:
             return None
         return await tx.one(
             _CHECK,
-            check_id=int(given),
+            check_id=int(external_id),
             check_run_id=event.check_run_id,
             upstream=event.upstream.key,
             head_sha=event.head_sha,
@@ -134,7 +134,7 @@ class PeopleRequests:
             if event.identifier == WAIVE:
                 await add_once(tx, _offer(event, receipt))
             return
-        asked = await self._run_again(tx, upstream, event.head_sha, check, now)
+        queued = await self._run_again(tx, upstream, event.head_sha, check, now)
         subject = check["name"] if check else f"all checks of {event.head_sha[:12]}"
         await note_act(
             tx,
@@ -144,7 +144,7 @@ class PeopleRequests:
             subject=subject,
             now=now,
             head=event.head_sha,
-            runs=asked,
+            runs=queued,
         )
         await note_change(tx, upstream, "delivery", delivery=receipt.guid, now=now)
         await self._refresher.request_refresh(tx, upstream, (event.head_sha,), now)
@@ -165,12 +165,12 @@ class PeopleRequests:
             if _may_run_again(backend) and (check is None or check["downstream"] in _keys(backend))
         ]
         # Of several pull requests on the head, only the one whose delivery started the job's run.
-        own = [(subject, backend) for subject, backend in meant if _knows(backend, run_id)]
-        asked = 0
+        own = [(subject, backend) for subject, backend in meant if _has_run(backend, run_id)]
+        queued = 0
         for subject, backend in own or meant:
-            wanted = plan_rerun(backend, only_run=run_id)
-            asked += await request_reruns(tx, upstream, subject, backend, wanted=wanted, now=now)
-        return asked
+            reruns = plan_rerun(backend, only_run=run_id)
+            queued += await request_reruns(tx, upstream, subject, backend, reruns=reruns, now=now)
+        return queued
 
     async def waiver_offers(
         self, upstream: RepoName, head_sha: str, now: datetime
@@ -179,9 +179,11 @@ class PeopleRequests:
         judgement = await self._database.quick_read(lambda tx: self.judge(tx, upstream, head_sha, now))
         if judgement is None:
             return ()
-        numbers = [one.subject.number for one in judgement.subjects if one.subject.number is not None]
-        found = ((number, waiver_offer(judgement, number, head_sha)) for number in numbers)
-        return tuple((number, words) for number, words in found if words is not None)
+        numbers = [
+            judged.subject.number for judged in judgement.subjects if judged.subject.number is not None
+        ]
+        offers = ((number, waiver_offer(judgement, number, head_sha)) for number in numbers)
+        return tuple((number, words) for number, words in offers if words is not None)
 
     async def judge(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
         return (await self._checks.judge(tx, upstream, head_sha, now))[1]
@@ -201,7 +203,7 @@ def _keys(backend: BackendResults) -> set[str]:
     return {backend.name.key, backend.recorded_name.key}
 
 
-def _knows(backend: BackendResults, run_id: str | None) -> bool:
+def _has_run(backend: BackendResults, run_id: str | None) -> bool:
     return any(run.run_id == run_id for run in backend.runs)
 
 
@@ -222,7 +224,7 @@ def _delivery_row(receipt: ReceivedDelivery, event: PeopleRequest) -> dict[str, 
 
 
 def _command(event: IssueCommentEvent, receipt: ReceivedDelivery) -> dict[str, Any]:
-    asked = {
+    payload = {
         "number": event.number,
         "comment_id": event.comment_id,
         "author": event.author,
@@ -236,7 +238,7 @@ def _command(event: IssueCommentEvent, receipt: ReceivedDelivery) -> dict[str, A
         target="commands",
         lane=f"pull/{event.number}",
         delivery=receipt.guid,
-        payload=json.dumps(asked).encode(),
+        payload=json.dumps(payload).encode(),
         now=receipt.received_at,
     )
 

@@ -18,7 +18,7 @@ from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 
-_ASKED = Statement(
+_MARK_RERUN = Statement(
     text(
         "UPDATE runs SET rerun_from = attempt, rerun_at = :at"
         " WHERE run_id = :run_id AND upstream = :upstream AND downstream = :downstream"
@@ -74,21 +74,21 @@ async def request_reruns(
     subject: MergeSubject,
     backend: BackendResults,
     *,
-    wanted: tuple[Rerun, ...],
+    reruns: tuple[Rerun, ...],
     now: datetime,
 ) -> int:
     """Record the re-runs with the effects that request them; return how many."""
     downstream = backend.recorded_name.key
-    asked = 0
-    for again in wanted:
+    queued = 0
+    for again in reruns:
         if isinstance(again, Redispatch):
-            asked += await redispatch(tx, upstream, subject.delivery, downstream, now)
+            queued += await redispatch(tx, upstream, subject.delivery, downstream, now)
         else:
             key = {"run_id": again.run_id, "upstream": upstream.key, "downstream": downstream}
-            await tx.run(_ASKED, at=to_us(now), **key)
+            await tx.run(_MARK_RERUN, at=to_us(now), **key)
             await add_once(tx, _effect(upstream, downstream, subject.delivery, again.run_id, now))
-            asked += 1
-    return asked
+            queued += 1
+    return queued
 
 
 async def redispatch(tx: Tx, upstream: RepoName, delivery: str, downstream: str, now: datetime) -> bool:

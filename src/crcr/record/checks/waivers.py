@@ -108,11 +108,11 @@ async def waivers_in_force(
     base_ref: str,
     head_sha: str | None = None,
 ) -> tuple[GrantedWaiver, ...]:
-    found: list[GrantedWaiver] = []
+    waivers: list[GrantedWaiver] = []
     for number in numbers:
         where = {"upstream": upstream.key, "number": number, "base_ref": base_ref, "head_sha": head_sha}
         rows = await tx.all(_IN_FORCE, now=now_us, **where)
-        found += (
+        waivers += (
             GrantedWaiver(
                 downstream=RepoName(row["downstream"]),
                 job=row["job"],
@@ -124,7 +124,7 @@ async def waivers_in_force(
             )
             for row in rows
         )
-    return tuple(found)
+    return tuple(waivers)
 
 
 async def record_waiver_use(tx: Tx, upstream: RepoName, waiver: GrantedWaiver, now: datetime) -> bool:

@@ -61,7 +61,7 @@ def _facts(kind: str, table: Any, columns: Sequence[Any], **names: str) -> State
     """The facts behind the queued rows of one kind with these numbers; a deleted fact has no row."""
     key = ("upstream", "downstream", "delivery")
     same = [table.c[name] == unfed.c[name] for name in key]
-    same += [table.c[mine] == unfed.c[theirs] for mine, theirs in names.items()]
+    same += [table.c[column] == unfed.c[unfed_column] for column, unfed_column in names.items()]
     query: ClauseElement = (
         select(unfed.c.seq, unfed.c.was_at, *columns)
         .select_from(unfed.join(table, and_(*same)))

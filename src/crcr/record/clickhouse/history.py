@@ -8,7 +8,7 @@ ClickHouse's queries use FINAL, so that only the newest version of a fact counts
 columns of the main store's sums.
 """
 
-# ruff: noqa: S608 - every name in these questions is our own; what comes from outside is bound
+# ruff: noqa: S608 - every name in these queries is our own; values from outside are bound
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -127,7 +127,7 @@ class HistoryReader:
         if self.source is None:
             return NO_ANSWER
         start = await self.database.read(lambda tx: _read_start(tx, upstream.key, now))
-        if start.state is not HistoryState.TOLD:
+        if start.state is not HistoryState.ANSWERED:
             return start
         paused_until = self._paused_until
         if paused_until is not None:
@@ -155,7 +155,7 @@ async def _read_start(tx: Tx, upstream: str, now: datetime) -> HistoryAnswer:
     if is_behind(rows, now):
         return HistoryAnswer(state=HistoryState.BEHIND)
     unfed = frozenset(row["downstream"] for row in rows)
-    return HistoryAnswer(state=HistoryState.TOLD, cursor=await newest_change(tx), unfed=unfed)
+    return HistoryAnswer(state=HistoryState.ANSWERED, cursor=await newest_change(tx), unfed=unfed)
 
 
 def is_behind(rows: list[Row], now: datetime) -> bool:
@@ -242,11 +242,11 @@ def _named(table: str) -> str:
     )
 
 
-_TABLE_OF = {kind: INGESTED.name if kind is ResultKind.INGESTED else JOBS.name for kind in ResultKind}
-_WHERE = {True: _BACKEND_FILTER, False: _UPSTREAM_FILTER}
-_FIGURES = {(t, one): _figures(t, _WHERE[one]) for t in {*_TABLE_OF.values()} for one in _WHERE}
-_SENT = {one: _sent(where) for one, where in _WHERE.items()}
-_BY_NAME = {table: _by_name(table) for table in _TABLE_OF.values()}
+_TABLES = {kind: INGESTED.name if kind is ResultKind.INGESTED else JOBS.name for kind in ResultKind}
+_FILTERS = {True: _BACKEND_FILTER, False: _UPSTREAM_FILTER}
+_FIGURES = {(t, one): _figures(t, _FILTERS[one]) for t in {*_TABLES.values()} for one in _FILTERS}
+_SENT = {one: _sent(where) for one, where in _FILTERS.items()}
+_BY_NAME = {table: _by_name(table) for table in _TABLES.values()}
 _NAMED = tuple(_named(table) for table in (JOBS.name, INGESTED.name))
 
 SumsByBackend = dict[str, list[Record]]
@@ -266,14 +266,14 @@ class ClickHouseHistory:
         if downstream is not None:
             parameters["downstream"] = downstream
         parameters["width"] = window.width // timedelta(microseconds=1)
-        ended = await self._link.query(_FIGURES[_TABLE_OF[kind], one], **parameters)
+        ended = await self._link.query(_FIGURES[_TABLES[kind], one], **parameters)
         sent = [] if kind is ResultKind.INGESTED else await self._link.query(_SENT[one], **parameters)
         return _merge(ended, sent)
 
     async def by_name(self, upstream: str, downstream: str, kind: ResultKind, window: Window) -> list[Record]:
         """A backend's jobs that counted in the window, one row per name."""
         where = {"upstream": upstream, "downstream": downstream, "kind": kind.value}
-        return await self._link.query(_BY_NAME[_TABLE_OF[kind]], **where, **_times(window))
+        return await self._link.query(_BY_NAME[_TABLES[kind]], **where, **_times(window))
 
     async def named(self, upstream: str, part: str, since: datetime, most: int) -> list[Record]:
         """Jobs with this text in their name: the newest of each backend and kind."""

@@ -251,7 +251,7 @@ _HELD = Statement(
         " ORDER BY d.created_at, d.delivery, d.downstream"
     )
 )
-_HELD_OF = Statement(
+_HELD_OF_DELIVERY = Statement(
     text(
         f"{_SELECT}"
         " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.state = 'held' ORDER BY d.downstream"
@@ -279,7 +279,7 @@ async def find_held_of_pull(
 
 
 async def find_held_of_delivery(tx: Tx, upstream: RepoName, delivery: str) -> list[Row]:
-    return await tx.all(_HELD_OF, upstream=upstream.key, delivery=delivery)
+    return await tx.all(_HELD_OF_DELIVERY, upstream=upstream.key, delivery=delivery)
 
 
 async def reconsider_held(

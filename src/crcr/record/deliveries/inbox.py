@@ -1,7 +1,7 @@
 """The durable inbox: one transaction records a delivery, plans its dispatches, and writes all effects.
 
-A GUID is taken once, and so is a body. The dispatches, what they supersede and the effects that will send them stand in the
-same commit as the delivery itself, so an acknowledged event is never without its consequences.
+A GUID is recorded once, and so is a body. The dispatches, the changes to superseded ones and the effects that will send
+them are in the same commit as the delivery itself, so an acknowledged event is never without its consequences.
 """
 
 import json
@@ -134,10 +134,10 @@ class Inbox:
         await _follow_installation(tx, event, known)
         await self._write_plan(tx, receipt, event, planned, facts)
         await self._write_consequences(tx, receipt, event, planned, facts)
-        return AcceptedDelivery(sum(dispatch.leaves for dispatch in planned.dispatches), planned.state)
+        return AcceptedDelivery(sum(dispatch.may_be_sent for dispatch in planned.dispatches), planned.state)
 
     async def _alarm(self, tx: Tx, event: DispatchedEvent, now: datetime) -> None:
-        """Say once that somebody else has the upstream's name."""
+        """Raise one alarm when another repository has the upstream's name."""
         detail = {"repository_id": event.repository_id}
         if not await tx.one(_ALARMED, upstream=event.upstream.key, detail=json.dumps(detail)):
             await note_act(
@@ -158,7 +158,7 @@ class Inbox:
             ignore_refs=self._ignore_refs[upstream.key],
             suspended=frozenset(row["suspended"] for row in rows if row["suspended"] is not None),
             gate_on=self._refresher.has_gate(upstream, rows[0]["gate_since"]),
-            told_of_group=await dispatched_for_group(tx, upstream, group.head_sha) if group else None,
+            dispatched_to_group=await dispatched_for_group(tx, upstream, group.head_sha) if group else None,
         )
         return await _pull_facts(tx, event, facts) if isinstance(event, PullRequestEvent) else facts
 
@@ -191,14 +191,14 @@ class Inbox:
         planned: DispatchPlan,
         facts: UpstreamFacts,
     ) -> None:
-        """What follows beside the dispatches: what was held moves on, and the commits' checks are looked at."""
+        """Write the other consequences: held dispatches are reconsidered, and the commits' checks refreshed."""
         now = receipt.received_at
         if isinstance(event, MergeGroupEvent):
             await self._follow_group(tx, receipt, event)
         elif isinstance(event, PullRequestEvent) and planned.pull is not None:
-            if planned.looks_again:
+            if planned.reconsiders_left_out:
                 await reconsider_left_out(tx, event.upstream, planned.pull, facts.allowlist, now)
-            if planned.reconsiders:
+            if planned.reconsiders_held:
                 await reconsider_held(tx, event.upstream, planned.pull, facts.allowlist, now)
             elif facts.pull is not None or any(dispatch.reason == PATHS for dispatch in planned.dispatches):
                 await request_changed_files(tx, event.upstream, event.number, now)
@@ -228,12 +228,12 @@ async def _follow_installation(tx: Tx, event: DispatchedEvent, known: Row) -> No
 
 
 async def _pull_facts(tx: Tx, event: PullRequestEvent, facts: UpstreamFacts) -> UpstreamFacts:
-    """What is known of the pull request besides, of its event's head and base."""
+    """Add the recorded facts of the pull request, and of its event's head and base."""
     upstream, number = event.upstream, event.number
     where = {"head_sha": event.head_sha, "base_ref": event.base_ref}
     known = await load_pull(tx, upstream, number)
     is_known = known is not None and (known.head_sha, known.base_ref) == (event.head_sha, event.base_ref)
-    # Only who may be left out has to be remembered as dispatched.
+    # Earlier dispatches matter only where options can leave a backend out.
     selective = any(entry.labels is not None or entry.paths is not None for entry in facts.allowlist.entries)
     return replace(
         facts,
@@ -254,7 +254,7 @@ def refresh_effect(upstream: RepoName, now: datetime) -> dict[str, Any]:
 def _heads(
     event: PullRequestEvent | MergeGroupEvent, known: KnownPull | None, planned: DispatchPlan
 ) -> set[str]:
-    """The commits whose standing an event may have changed: its own, and the one that was the head before."""
+    """The commits whose checks an event may have changed: its own head, and the head before it."""
     heads = {event.head_sha}
     if known is not None:
         heads.add(known.head_sha)
@@ -294,15 +294,15 @@ def _confirm_head(upstream: RepoName, receipt: ReceivedDelivery, number: int) ->
     )
 
 
-def _place(event: DispatchedEvent) -> dict[str, Any]:
+def _event_columns(event: DispatchedEvent) -> dict[str, Any]:
     """Where an event belongs: its action, pull request, commit, ref and base, as far as it has them."""
     if isinstance(event, PushEvent):
         return {"action": None, "number": None, "head_sha": event.after, "ref": event.ref, "base_ref": None}
     if isinstance(event, MergeGroupEvent):
-        place: dict[str, Any] = {"number": None, "ref": event.head_ref, "base_ref": None}
+        columns: dict[str, Any] = {"number": None, "ref": event.head_ref, "base_ref": None}
     else:
-        place = {"number": event.number, "ref": None, "base_ref": event.base_ref}
-    return {"action": event.action, "head_sha": event.head_sha, **place}
+        columns = {"number": event.number, "ref": None, "base_ref": event.base_ref}
+    return {"action": event.action, "head_sha": event.head_sha, **columns}
 
 
 def _delivery_row(receipt: ReceivedDelivery, event: DispatchedEvent, planned: DispatchPlan) -> dict[str, Any]:
@@ -310,7 +310,7 @@ def _delivery_row(receipt: ReceivedDelivery, event: DispatchedEvent, planned: Di
         "guid": receipt.guid,
         "upstream": event.upstream.key,
         "event": receipt.event,
-        **_place(event),
+        **_event_columns(event),
         "state": planned.state.value,
         "reason": planned.reason,
         "relay_reason": planned.relay_reason,
@@ -324,13 +324,13 @@ def _delivery_row(receipt: ReceivedDelivery, event: DispatchedEvent, planned: Di
 def _dispatch_columns(
     receipt: ReceivedDelivery, event: DispatchedEvent, planned: DispatchPlan
 ) -> dict[str, Any]:
-    place = _place(event)
+    columns = _event_columns(event)
     return {
         "upstream": event.upstream.key,
         "delivery": receipt.guid,
         "event": receipt.event,
-        **{name: place[name] for name in ("number", "head_sha")},
-        "action": planned.sent_as or place["action"],
+        **{name: columns[name] for name in ("number", "head_sha")},
+        "action": planned.sent_as or columns["action"],
         "lane": dispatch_lane(event),
         "created_at": to_us(receipt.received_at),
     }

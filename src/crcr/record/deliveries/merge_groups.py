@@ -53,7 +53,7 @@ _LIVE = Statement(
         "SELECT head_sha, head_ref, reused_from, numbers FROM merge_groups WHERE upstream = :upstream AND destroyed_at IS NULL"
     )
 )
-_TOLD = Statement(
+_DISPATCHED = Statement(
     text(
         "SELECT downstream FROM dispatches WHERE delivery = :delivery AND upstream = :upstream"
         " AND (state = 'sent' OR attempted_at IS NOT NULL)"
@@ -74,7 +74,7 @@ async def dispatched_for_group(tx: Tx, upstream: RepoName, head_sha: str) -> fro
     group = await load_group(tx, upstream, head_sha)
     if group is None:
         return None
-    rows = await tx.all(_TOLD, delivery=group["delivery"], upstream=upstream.key)
+    rows = await tx.all(_DISPATCHED, delivery=group["delivery"], upstream=upstream.key)
     return frozenset(row["downstream"] for row in rows)
 
 

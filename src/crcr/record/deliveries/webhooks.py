@@ -22,7 +22,7 @@ from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 
-SEEN = Statement(
+DELIVERY_STATE = Statement(
     select(deliveries.c.state).where(
         deliveries.c.guid == bindparam("guid"), deliveries.c.upstream == bindparam("upstream")
     )
@@ -97,7 +97,7 @@ _CHUNK = 100
 _WATERMARK = "delivery_log"
 
 _GUIDS: list[BindParameter[str]] = [bindparam(f"guid_{number}") for number in range(_CHUNK)]
-_TAKEN = Statement(select(deliveries.c.guid).where(deliveries.c.guid.in_(_GUIDS)))
+_STORED = Statement(select(deliveries.c.guid).where(deliveries.c.guid.in_(_GUIDS)))
 _RECOVERED = Statement(select(recovered.c.guid).where(recovered.c.guid.in_(_GUIDS)))
 _SUPERSEDED = Statement(
     select(deliveries.c.guid).where(
@@ -123,12 +123,14 @@ class RecoveryStore:
         self._database = database
 
     async def find_known(self, guids: Iterable[str]) -> KnownWebhooks:
-        wanted = list(guids)
-        return KnownWebhooks(await self._found(_TAKEN, wanted), await self._found(_RECOVERED, wanted))
+        wanted_guids = list(guids)
+        return KnownWebhooks(
+            await self._find_guids(_STORED, wanted_guids), await self._find_guids(_RECOVERED, wanted_guids)
+        )
 
     async def count_superseded(self, guids: Iterable[str]) -> int:
         """How many of these deliveries are superseded."""
-        return len(await self._found(_SUPERSEDED, list(guids)))
+        return len(await self._find_guids(_SUPERSEDED, list(guids)))
 
     async def read_upstream_ids(self) -> frozenset[int] | None:
         """The upstreams' repository ids; None while one is unknown."""
@@ -153,7 +155,7 @@ class RecoveryStore:
 
         await self._database.write(unit)
 
-    async def _found(self, statement: Statement, guids: Sequence[str]) -> frozenset[str]:
+    async def _find_guids(self, statement: Statement, guids: Sequence[str]) -> frozenset[str]:
         async def unit(tx: Tx) -> frozenset[str]:
             rows = [row for chunk in _chunks(guids) for row in await tx.all(statement, **chunk)]
             return frozenset(row["guid"] for row in rows)

@@ -76,7 +76,7 @@ class Forwards:
         job = await tx.one(_JOB, **where)
         if job is None or job["test"]:
             return
-        outcome = _outcome_of(job)
+        outcome = _read_outcome(job)
         if job["forwarded"] == str(outcome):
             return
         number = job["forwarded_no"] + 1
@@ -94,7 +94,7 @@ class Forwards:
         await tx.run(_FORWARDED, outcome=str(outcome), number=number, **where)
 
 
-def _outcome_of(job: Row) -> ForwardedOutcome:
+def _read_outcome(job: Row) -> ForwardedOutcome:
     bound = job["run_delivery"]
     return outcome_to_forward(
         JobState(job["state"]),
@@ -158,20 +158,20 @@ _OF_THE_EVENT = (
 )
 """What names an event: never taken from the echo."""
 _NEEDED = ("schema_version", "test_results", "environment")
-"""What is kept of a report that is too large, beside what our records say of it."""
+"""The parts that are kept of a report that is too large, beside our own records."""
 
 
 def envelope(job: Row, outcome: ForwardedOutcome, number: int, body: bytes | None, now: datetime) -> bytes:
     """`number` counts the forwards of the job; `body` is the callback that brought the outcome about, if one did."""
-    said = _PARTS.decode(job["untrusted"])
-    workflow = _PARTS.decode(said["workflow"])
+    untrusted = _PARTS.decode(job["untrusted"])
+    workflow = _PARTS.decode(untrusted["workflow"])
     facts = _workflow_facts(job, outcome, workflow, now)
     trusted = _ENCODE(_trusted(job, outcome, number))
-    about = {"event_type": job["event"], "delivery_id": _delivery(job, said)}
+    about = {"event_type": job["event"], "delivery_id": _delivery(job, untrusted)}
     echoed = _echoed(body)
     for kept, told, echo in (
-        ({**said, **_raw(about)}, {**workflow, **_raw(facts)}, echoed),
-        ({**said, **_raw(about)}, {**workflow, **_raw(facts)}, {}),
+        ({**untrusted, **_raw(about)}, {**workflow, **_raw(facts)}, echoed),
+        ({**untrusted, **_raw(about)}, {**workflow, **_raw(facts)}, {}),
         (_raw(about), {**{name: workflow[name] for name in _NEEDED if name in workflow}, **_raw(facts)}, {}),
         (_raw(about), _raw(facts), {}),
     ):
@@ -187,7 +187,7 @@ def is_self_report(job: Row) -> bool:
 
 
 def _trusted(job: Row, outcome: ForwardedOutcome, number: int) -> dict[str, Any]:
-    """What the relay vouches for. The commit of a self-report is its sender's word, so it does not stand here."""
+    """The values that the relay vouches for. The commit of a self-report is claimed by its sender, so it is not here."""
     stored = _OBJECT.decode(job["trusted"])
     own = is_self_report(job)
     return {
@@ -216,8 +216,8 @@ def _repository(job: Row, verified: str) -> str:
     return verified if verified.lower() == job["downstream"] else job["downstream_name"] or job["downstream"]
 
 
-def _delivery(job: Row, said: Parts) -> str:
-    return job["delivery"] or _text(said.get("delivery_id")) or job["run_id"]
+def _delivery(job: Row, untrusted: Parts) -> str:
+    return job["delivery"] or _text(untrusted.get("delivery_id")) or job["run_id"]
 
 
 def _workflow_facts(job: Row, outcome: ForwardedOutcome, workflow: Parts, now: datetime) -> dict[str, Any]:
@@ -254,7 +254,7 @@ def _failed_tests(stored: str) -> list[dict[str, str]]:
 
 
 def _event(job: Row, echoed: Parts) -> dict[str, Any]:
-    """The event as that HUD reads it. What the echo says of another event than ours is left out."""
+    """The event in that HUD's format. Echoed values that belong to another event are left out."""
     upstream, sha = job["upstream_name"] or job["upstream"], job["head_sha"]
     event: dict[str, Any] = {name: raw for name, raw in echoed.items() if name not in _OF_THE_EVENT}
     repository = _parts(echoed.get("repository"))

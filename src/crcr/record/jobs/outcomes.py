@@ -2,8 +2,8 @@
 
 `outcomes` is their only caller: a write of a state or conclusion is followed by its forward.
 
-`trusted` is what the relay itself knows and measured, `untrusted` is the report's own body. They are stored
-and forwarded apart, and nothing reads the second to decide anything.
+`trusted` has values that the relay knows or measured, `untrusted` is the report's own body. They are stored and forwarded
+separately, and no decision reads the second.
 """
 
 import json
@@ -52,8 +52,8 @@ _RESULT = (
     ),
     *("failed_tests", "failed_tests_cut", "trusted", "untrusted"),
 )
-_KEPT = ("url", "artifact_url", "check_run_text", "environment")
-"""What a completed report may leave out because in_progress said it."""
+_FROM_START = ("url", "artifact_url", "check_run_text", "environment")
+"""Columns that keep the values of the in_progress report where the completed one has none."""
 _OPEN = Statement(
     inserting(
         jobs,
@@ -97,7 +97,7 @@ _CLOSE = Statement(
             (jobs.c.started_at > _NEW_START, _NEW_START), else_=func.coalesce(jobs.c.started_at, _NEW_START)
         ),
         **{name: bindparam(f"new_{name}") for name in _RESULT},
-        **{name: func.coalesce(bindparam(f"new_{name}"), jobs.c[name]) for name in _KEPT},
+        **{name: func.coalesce(bindparam(f"new_{name}"), jobs.c[name]) for name in _FROM_START},
     )
 )
 _DISPUTE = Statement(
@@ -256,7 +256,7 @@ async def end_job(
     ended_at: datetime,
     now: datetime,
 ) -> None:
-    """End a silent job as GitHub says; without a conclusion of GitHub's it has only timed out."""
+    """End a silent job with GitHub's conclusion; without one it has timed out."""
     await tx.run(
         _END,
         **key,
@@ -302,7 +302,7 @@ class JobOutcomes:
         now: datetime,
         ended: EndedAs | None,
     ) -> None:
-        """`ended` is where the caller counts it, when it does so at once."""
+        """`ended` is the category under which the caller counts the job in the same transaction, if it does."""
         await close_job(tx, row, report, outcome, now, ended=ended)
         await self._forwards.add(tx, row.key, now, body)
 
@@ -323,7 +323,7 @@ class JobOutcomes:
         await self._forwards.add(tx, row.key, now, body)
 
     async def dispute(self, tx: Tx, row: JobRow, dispute: DisputeJob, now: datetime) -> bool:
-        """Record the dispute; False when just this claim is on record."""
+        """Record the dispute; False when this very claim is recorded already."""
         if not await dispute_job(tx, row, dispute):
             return False
         await self._forwards.add(tx, row.key, now)
@@ -350,7 +350,7 @@ class JobOutcomes:
         ended_at: datetime,
         now: datetime,
     ) -> None:
-        """End a silent job as GitHub says."""
+        """End a silent job with GitHub's conclusion."""
         await end_job(tx, key, end, state, ended_at=ended_at, now=now)
         await self._forwards.add(tx, key, now)
 

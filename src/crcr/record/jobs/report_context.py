@@ -113,10 +113,10 @@ class ReportContext:
         workflow = workflow_key(identity, report)
         dispatch = await tx.one(_DISPATCH, **key, run_id=report.run_id)
         bound = dispatch["run_delivery"] if dispatch else None
-        # A run meets its siblings once, when it is bound; from then on its own row says whether it counts.
+        # A run is compared with its siblings once, when it is bound; then its own row has the result.
         siblings = [] if bound else await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
         run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
-        found = await find_named_jobs(tx, run, report.job_name)
+        jobs = await find_named_jobs(tx, run, report.job_name)
         facts = ReportFacts(
             dispatch=await _dispatch_facts(tx, dispatch),
             run_delivery=bound,
@@ -126,9 +126,9 @@ class ReportContext:
             build=await read_build(tx, identity, report.run_id),
             run_kind=IssuerKind(dispatch["run_issuer"]) if dispatch and dispatch["run_issuer"] else None,
             sibling_runs=tuple(RunFacts(row["run_id"], bool(row["superseded"])) for row in siblings),
-            jobs=found,
-            rerun_asked_at=_rerun_asked_at(dispatch, report),
-            opened_others=await _opened_others(tx, run, identity.check_run_id, report.job_name, found),
+            jobs=jobs,
+            rerun_asked_at=_rerun_request_time(dispatch, report),
+            opened_others=await _opened_others(tx, run, identity.check_run_id, report.job_name, jobs),
         )
         return cls(
             standing=standing,
@@ -157,7 +157,7 @@ class ReportContext:
 
     @property
     def proves_arrival(self) -> bool:
-        """Whether this report ends a doubt; what is under way or waits untried is for its worker to tell."""
+        """Whether this report proves that an unsure dispatch arrived; one in progress or untried is left to its worker."""
         return (
             self.dispatch is not None
             and self.dispatch["state"] != "sent"
@@ -166,7 +166,7 @@ class ReportContext:
         )
 
     def ended_as(self, outcome: CloseJob) -> EndedAs | None:
-        """Where a result belongs in the sums, if this report alone says so; None when rows must be asked."""
+        """The result's category in the sums, if this report alone decides it; None when rows must be read."""
         dispatch, report = self.dispatch, self.report
         job = next((job for job in self.facts.jobs if job.job_name == outcome.job_name), None)
         if dispatch is None or dispatch["test"] or job is None or job.state is not JobState.IN_PROGRESS:
@@ -182,7 +182,7 @@ class ReportContext:
         )
 
     def share(self, outcome: CloseJob, ended: EndedAs) -> Share | None:
-        """What the result adds to the sums."""
+        """The share that the result adds to the sums."""
         if self.dispatch is None or (kind := result_kind(self.dispatch["event"])) is None:
             return None
         job = next(job for job in self.facts.jobs if job.job_name == outcome.job_name)
@@ -233,10 +233,10 @@ async def find_named_jobs(tx: Tx, run: dict[str, Any], name: str) -> tuple[JobFa
 
 
 async def _opened_others(
-    tx: Tx, run: dict[str, Any], signed_id: str | None, name: str, found: tuple[JobFacts, ...]
+    tx: Tx, run: dict[str, Any], signed_id: str | None, name: str, jobs: tuple[JobFacts, ...]
 ) -> bool:
-    """Asked only where it matters: when rows have the name and this id opened none of them."""
-    named = [job for job in found if job.reported_name == name]
+    """Whether the signed id opened other jobs; read only when rows have the name and this id opened none of them."""
+    named = [job for job in jobs if job.reported_name == name]
     if signed_id is None or not named or any(job.opened_by == signed_id for job in named):
         return False
     return await tx.one(_OPENED, **run, opened_by=signed_id) is not None
@@ -252,8 +252,8 @@ async def _dispatch_facts(tx: Tx, row: Row | None) -> DispatchFacts | None:
     return DispatchFacts(row["event"], Level(row["level"]), began_at, arrived)
 
 
-def _rerun_asked_at(row: Row | None, report: Report) -> datetime | None:
-    """When the relay asked for the attempt that reports, if it did."""
+def _rerun_request_time(row: Row | None, report: Report) -> datetime | None:
+    """When the relay requested the re-run that is now reporting, if it did."""
     if row is None or row["rerun_from"] is None or report.run_attempt != row["rerun_from"] + 1:
         return None
     return from_us_or_none(row["rerun_at"])
@@ -277,10 +277,10 @@ def _job_facts(row: Row) -> JobFacts:
     )
 
 
-_RUN_OF = Statement(
+_RUN_OF_BUILD = Statement(
     text("SELECT run_id FROM builds WHERE build = :build AND downstream = :downstream AND issuer = :issuer")
 )
-_BUILD_OF = Statement(
+_BUILD_OF_RUN = Statement(
     text("SELECT build FROM builds WHERE run_id = :run_id AND downstream = :downstream AND issuer = :issuer")
 )
 _BIND = Statement(
@@ -289,12 +289,12 @@ _BIND = Statement(
 
 
 async def read_build(tx: Tx, identity: Identity, run_id: str) -> BuildFacts | None:
-    """What is bound already; None for issuers that sign no build."""
+    """The recorded binding of the build and of the run; None for issuers that sign no build."""
     if identity.build is None:
         return None
     of = {"downstream": identity.repository.key, "issuer": identity.issuer}
-    run = await tx.one(_RUN_OF, build=identity.build, **of)
-    build = await tx.one(_BUILD_OF, run_id=run_id, **of)
+    run = await tx.one(_RUN_OF_BUILD, build=identity.build, **of)
+    build = await tx.one(_BUILD_OF_RUN, run_id=run_id, **of)
     return BuildFacts(run["run_id"] if run else None, build["build"] if build else None)
 
 

@@ -1,7 +1,7 @@
 """Reports of jobs: one transaction judges a report against our own records and writes its consequences.
 
-The result, the run's binding, the live change and the forward stand in one commit; a retry of the same report
-finds them and is a repeat. Of any number of simultaneous reports exactly one is applied.
+The result, the run's binding, the live change and the forward are in one commit; a retry of the same report finds them
+and is a repeat. Of any number of simultaneous reports exactly one is applied.
 """
 
 from dataclasses import replace
@@ -42,7 +42,7 @@ from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 from crcr.record.workflow_runs.lookup_effects import look_up_result
 
-_STANDING = Statement(
+_STANDING_ROWS = Statement(
     text(
         "SELECT d.upstream, r.repository_id, r.owner_id, r.confirmed, r.suspended_at, r.default_branch,"
         " x.downstream AS dispatched,"
@@ -134,19 +134,19 @@ class Reports:
     async def read_standings(
         self, caller: RepoName, delivery: str, caller_id: int | None = None
     ) -> tuple[CallerStanding, ...]:
-        """How the caller stands with the delivery's upstream; with every upstream when the delivery is unknown.
+        """The caller's standing with the delivery's upstream; with every upstream when the delivery is unknown.
 
-        By its id it is known under a name that it had, or has, beside the one in its token.
+        By its id the caller is found under a former or newer name, too, beside the one in its token.
         """
 
         async def unit(tx: Tx) -> tuple[CallerStanding, ...]:
-            rows = await tx.all(_STANDING, guid=delivery, caller=caller.key)
-            found = [
-                await self._standing_with(tx, row, caller, delivery, caller_id=caller_id)
+            rows = await tx.all(_STANDING_ROWS, guid=delivery, caller=caller.key)
+            standings = [
+                await self._read_standing_with(tx, row, caller, delivery, caller_id=caller_id)
                 for row in rows
                 if row["upstream"] in self._upstreams
             ]
-            return tuple(found) or await self.read_all_standings(tx, caller)
+            return tuple(standings) or await self.read_all_standings(tx, caller)
 
         return await self._database.quick_read(unit)
 
@@ -195,7 +195,9 @@ class Reports:
         if context.dispatch is None:
             return None
         identity = context.identity
-        standing = await self._standing_of(tx, context.dispatch, identity.repository, identity.repository_id)
+        standing = await self._read_standing_row(
+            tx, context.dispatch, identity.repository, identity.repository_id
+        )
         if context.standing.dispatched_as is not None:
             # The row is of a former name, which may belong to another repository now; the dispatch was found by the id.
             standing = replace(standing, binding=context.standing.binding)
@@ -205,11 +207,11 @@ class Reports:
     def _timeout(self, entry: AllowlistEntry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout
 
-    async def _standing_with(
+    async def _read_standing_with(
         self, tx: Tx, row: Row, caller: RepoName, delivery: str, *, caller_id: int | None
     ) -> CallerStanding:
-        """How the caller stands, and under which other name the delivery was dispatched to its repository."""
-        standing = await self._standing_of(tx, row, caller, caller_id)
+        """The caller's standing, with the other name under which the delivery was dispatched to its repository."""
+        standing = await self._read_standing_row(tx, row, caller, caller_id)
         if row["dispatched"] is not None or caller_id is None:
             return standing
         name = await find_dispatched_name(tx, standing.upstream, delivery, caller_id)
@@ -218,7 +220,9 @@ class Reports:
         binding = standing.binding or Binding(caller_id, None, confirmed=False)
         return replace(standing, dispatched_as=name, binding=binding)
 
-    async def _standing_of(self, tx: Tx, row: Row, caller: RepoName, caller_id: int | None) -> CallerStanding:
+    async def _read_standing_row(
+        self, tx: Tx, row: Row, caller: RepoName, caller_id: int | None
+    ) -> CallerStanding:
         upstream = self._upstreams[row["upstream"]]
         allowlist = await self._allowlists.version(tx, upstream, row["version"])
         entry = allowlist.find(caller)
@@ -230,17 +234,17 @@ class Reports:
         return CallerStanding(upstream, entry, binding, suspended, row["default_branch"])
 
     async def read_all_standings(self, tx: Tx, caller: RepoName) -> tuple[CallerStanding, ...]:
-        """With every upstream that has a list; none of them having one is an outage, not an answer."""
-        found: list[CallerStanding] = []
+        """The caller's standing with every upstream that has an allowlist; no allowlist at all is an outage."""
+        standings: list[CallerStanding] = []
         missing: NoAllowlist | None = None
         for upstream in self._upstreams.values():
             try:
-                found.append(await self.read_standing(tx, upstream, caller))
+                standings.append(await self.read_standing(tx, upstream, caller))
             except NoAllowlist as none:
                 missing = none
-        if not found and missing is not None:
+        if not standings and missing is not None:
             raise missing
-        return tuple(found)
+        return tuple(standings)
 
     def is_upstream(self, name: str) -> bool:
         return name.lower() in self._upstreams

@@ -1,7 +1,7 @@
 """Self-reports: one transaction admits, judges and records a nightly or periodic result.
 
-A job goes by its commit where a delivery's id would stand, or by nothing when the commit is unknown. The run is bound
-to no delivery: it may answer a dispatch as well. Who dispatched nothing is owed nothing, so no check follows.
+In a job's key the commit's SHA takes the place of the delivery id; it is empty when the commit is unknown. The run is
+bound to no delivery: it may answer a dispatch as well. Self-reports answer no dispatch, so no check follows.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ from crcr.record.store.database import Database, Tx
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """One self-report, with who sent it and for which upstream."""
+    """One self-report with its sender and its upstream."""
 
     report: Report
     identity: Identity
@@ -91,20 +91,20 @@ class SelfReports:
     async def admit(
         self, report: Report, identity: Identity
     ) -> tuple[CallerStanding, Admission] | RejectedReport:
-        """The upstream that the report is for, and whether its sender may speak there."""
+        """The upstream that the report is for, and whether its sender may report there."""
 
         async def unit(tx: Tx) -> tuple[CallerStanding, ...]:
             return await self._reports.read_all_standings(tx, identity.repository)
 
         standings = await self._database.quick_read(unit)
-        said = report.said_upstream
+        claimed_upstream = report.said_upstream
         if (
-            said
-            and self._reports.is_upstream(said)
-            and said.lower() not in {s.upstream.key for s in standings}
+            claimed_upstream
+            and self._reports.is_upstream(claimed_upstream)
+            and claimed_upstream.lower() not in {s.upstream.key for s in standings}
         ):
             # If it was recorded for another upstream meanwhile, it stays there.
-            raise NoAllowlist(f"no valid allowlist was ever read for {said}")
+            raise NoAllowlist(f"no valid allowlist was ever read for {claimed_upstream}")
         standing = choose_upstream(report, identity, standings)
         if isinstance(standing, RejectedReport):
             return standing
@@ -146,8 +146,8 @@ class SelfReports:
             return
         await recount(tx, row.key, now)
         note_job(tx, row.key, now)
-        told = {"downstream": row.key["downstream"], "delivery": row.key["delivery"] or None}
-        await note_change(tx, context.upstream, "job", now=now, **told)
+        changed = {"downstream": row.key["downstream"], "delivery": row.key["delivery"] or None}
+        await note_change(tx, context.upstream, "job", now=now, **changed)
 
     async def _record(self, tx: Tx, context: _Context, outcome: SelfReportedJob, now: datetime) -> JobRow:
         """Open and close the job at the same time: its queue and execution times are unknown."""

@@ -61,9 +61,9 @@ def head() -> str:
     return max(_known_revisions())
 
 
-def is_known(found: str) -> bool:
+def is_known(revision: str) -> bool:
     """Whether this release knows the revision; a newer release's is unknown."""
-    return found in _known_revisions()
+    return revision in _known_revisions()
 
 
 @cache

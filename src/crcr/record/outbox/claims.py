@@ -249,7 +249,7 @@ class Outbox:
 
         async def unit(tx: Tx) -> None:
             unsure = int(failure.unsure)
-            mine = {
+            claim_key = {
                 "effect_id": effect.effect_id,
                 "owner": self._owner,
                 "error": failure.error,
@@ -260,7 +260,7 @@ class Outbox:
                     await mark_arrived(tx, _dispatch_key(effect), now, waited_since=effect.created_at)
                 return
             if isinstance(failure.decision, GiveUp):
-                held = await tx.run(_PARK, at=to_us(now), **mine)
+                held = await tx.run(_PARK, at=to_us(now), **claim_key)
                 if held and effect.kind is EffectKind.SEND_DISPATCH:
                     await tx.run(_PARKED_DISPATCH, error=failure.error, **_target_key(effect))
                     await self._note(tx, effect, await tx.one(_DISPATCH, **_target_key(effect)), now)
@@ -273,7 +273,7 @@ class Outbox:
                     held_by=failure.held_by,
                     fault=failure.fault,
                     at=to_us(now),
-                    **mine,
+                    **claim_key,
                 )
                 if held and failure.holds_queue:
                     await self._hold_queue(tx, effect, failure, due_at)
@@ -301,12 +301,12 @@ class Outbox:
 
         async def unit(tx: Tx) -> None:
             at = to_us(until)
-            mine = {
+            claim_key = {
                 "effect_id": effect.effect_id,
                 "owner": self._owner,
                 "error": "the target is not answering",
             }
-            await tx.run(_POSTPONE, due_at=at, **mine)
+            await tx.run(_POSTPONE, due_at=at, **claim_key)
             await tx.run(_PAUSE_TARGET, upstream=effect.upstream.key, target=effect.target, until=at)
 
         await self._database.write(unit)

@@ -86,8 +86,8 @@ class Allowlists:
             version, cached = row["version"] if row else None, self._cache.get(upstream.key)
             if version is None or (cached is not None and cached[0] >= version):
                 return None
-            found = await tx.one(_TEXT, upstream=upstream.key, version=version)
-            return (version, found["text"]) if found else None
+            newest = await tx.one(_TEXT, upstream=upstream.key, version=version)
+            return (version, newest["text"]) if newest else None
 
         fresh = await self._database.quick_read(unit)
         if fresh is None:

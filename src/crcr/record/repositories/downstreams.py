@@ -26,7 +26,7 @@ from crcr.record.store.times import from_us, to_us
 
 IDENTITY_LANE = "identity"
 
-_KNOWN = Statement(
+_DOWNSTREAM = Statement(
     select(repositories).where(
         repositories.c.upstream == bindparam("upstream"), repositories.c.downstream == bindparam("downstream")
     )
@@ -148,7 +148,7 @@ class Downstreams:
         self._refresher = refresher
 
     async def find(self, tx: Tx, upstream: RepoName, downstream: RepoName) -> DownstreamTarget | None:
-        row = await tx.one(_KNOWN, upstream=upstream.key, downstream=downstream.key)
+        row = await tx.one(_DOWNSTREAM, upstream=upstream.key, downstream=downstream.key)
         if row is None:
             return None
         bound = row["repository_id"]
@@ -188,8 +188,8 @@ class Downstreams:
         busy = {row["target"] for row in await tx.all(_BEING_IDENTIFIED, upstream=upstream.key)}
         unread = {r["downstream"] for r in rows if r["downstream"] in listed and not r["confirmed"]}
         incomplete = [r["downstream"] for r in rows if not r["confirmed"] or r["default_branch"] is None]
-        wanted = [key for key in incomplete if key in listed and key not in busy]
-        await add_effects(tx, (identify_effect(upstream, key, now) for key in wanted))
+        to_identify = [key for key in incomplete if key in listed and key not in busy]
+        await add_effects(tx, (identify_effect(upstream, key, now) for key in to_identify))
         present = {r["repository_id"] for r in rows if r["downstream"] in listed and r["confirmed"]}
         known = {r["downstream"] for r in rows if r["repository_id"] in present - {None}}
         renamed = bool(gating & unread)
@@ -412,8 +412,8 @@ async def record_levels(
     """Record the downstreams whose level changed."""
     before = await read_levels(tx, upstream)
     listed = {entry.name.key: int(entry.level) for entry in allowlist.entries}
-    left = dict.fromkeys(key for key, level in before.items() if level is not None and key not in listed)
-    changed = {key: level for key, level in listed.items() if before.get(key) != level} | left
+    removed = dict.fromkeys(key for key, level in before.items() if level is not None and key not in listed)
+    changed = {key: level for key, level in listed.items() if before.get(key) != level} | removed
     at = {"upstream": upstream.key, "version": version, "at": to_us(now)}
     if changed:
         await tx.many(

@@ -1,7 +1,6 @@
-"""The tables of those who join: builds bound to runs, refused reports, the sandbox, and what was found out about
-repositories and commits.
+"""Tables for downstreams that join: builds bound to runs, refused reports, the sandbox, inspections, tested commits.
 
-Nothing here decides about checks or the gate. The sandbox is a space of its own: no other table refers to it.
+No check or gate depends on them. No other table refers to the sandbox.
 """
 
 from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text, text
@@ -81,7 +80,7 @@ inspections = Table(
     Column("found", Text),
     sqlite_with_rowid=False,
 )
-"""What GitHub said of a downstream's set-up when it was last asked: installation, permissions, workflows."""
+"""GitHub's last answer about a downstream's set-up: installation, permissions, workflows."""
 
 commits = Table(
     "commits",

@@ -355,7 +355,7 @@ changes = Table(
 )
 
 
-# Who does what only one process may do at a time (`leaders`); a holder that died loses it when `until_at` is over.
+# The process that leads each duty which only one process may do at a time; a dead holder loses it at `until_at`.
 leaders = Table(
     "leaders",
     metadata,

@@ -1,7 +1,7 @@
-"""The tables behind the numbers: sums by the hour and by job and day, and what other relays told us.
+"""The tables behind the numbers: sums by hour, and by job and day; results of other relays; the queue for ClickHouse.
 
-Sums are kept in the transaction of the facts that they sum up (`sums`), so they are never behind and never
-wrong; the pages read them instead of walking millions of jobs. They hold ended jobs only: what runs is few.
+Sums are written in the transaction of the facts that they sum up (`sums`), so they are never behind; pages read them
+instead of scanning millions of jobs. They have ended jobs only: running ones are few.
 """
 
 from enum import StrEnum
@@ -37,13 +37,12 @@ EXECUTION = tuple(f"e{place}" for place in range(BUCKETS))
 
 BACKEND_SUMS = (*ENDED, "sent", "delay_sum_s", "queue_sum_s", "execution_sum_s", *QUEUE, *EXECUTION)
 LOWS, HIGHS = ("queue_low_s", "execution_low_s"), ("queue_high_s", "execution_high_s")
-"""The shortest and longest duration of all results but cancelled and skipped ones, also of those that a newer result
-took the place of: what is taken out of the sums again leaves them as they are. Not of other relays' results, whose
-times change with later reports."""
+"""The shortest and longest duration of all results except cancelled and skipped ones. A result that is taken out of the
+sums again does not change them. Other relays' results are not included: their times change with later reports."""
 
 
 def backend_sums(name: str, at: str) -> Table:
-    """What a backend's results and dispatches of one kind add up to, from `at` on."""
+    """A table with the sums of a backend's results and dispatches of one kind, for the period that starts at `at`."""
     return Table(
         name,
         metadata,
@@ -79,7 +78,7 @@ job_days = Table(
 
 _BEGUN = text("state = 'in_progress'")
 COUNTED = "(" + ", ".join(f"'{ended}'" for ended in COUNTING) + ")"
-"""As an index of ended jobs has it, which is used only by who says it likewise."""
+"""The condition of the partial indexes of ended jobs: a query uses them only when it has the same text."""
 _COUNTS = text(f"ended_as IN {COUNTED}")
 
 # Another relay's results: shown, and read by no decision. `downstream` is the repository that it verified, `rank`

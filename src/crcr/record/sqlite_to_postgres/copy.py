@@ -45,9 +45,9 @@ class SqliteSource:
     def last_number(self, table: Table) -> int:
         """The highest number that the table has ever used, including deleted rows."""
         [column] = table.primary_key
-        given = self._value("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", table.name)
-        there = self._value(f"SELECT max({column.name}) FROM {table.name}")  # noqa: S608  our own names
-        return max(given or 0, there or 0)
+        last_given = self._value("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", table.name)
+        last_stored = self._value(f"SELECT max({column.name}) FROM {table.name}")  # noqa: S608  our own names
+        return max(last_given or 0, last_stored or 0)
 
     def claimed_effects(self) -> int:
         return int(self._value("SELECT count(*) FROM effects WHERE state = 'claimed'"))
@@ -105,13 +105,13 @@ def _require_this_schema(connection: sqlite3.Connection, path: Path) -> None:
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.OperationalError:
         row = None
-    found = row[0] if row else None
-    if found == head():
+    revision = row[0] if row else None
+    if revision == head():
         return
-    if found is None:
+    if revision is None:
         raise NotPossible(f"{path} is not a database of crcr", hint="check the address after --from")
     hint = "run `crcr migrate` on it first; if a newer release has written it, use that one"
-    raise NotPossible(f"{path} has schema {found}, and this release has {head()}", hint=hint)
+    raise NotPossible(f"{path} has schema {revision}, and this release has {head()}", hint=hint)
 
 
 _MOVING = 0x63726372_6D6F7665

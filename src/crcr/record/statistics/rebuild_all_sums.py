@@ -54,16 +54,16 @@ _ENDED_AS = f"""CASE
   WHEN conclusion IN ({_concluded(CountedAs.OTHER)}) THEN '{EndedAs.OTHER}'
   ELSE '{EndedAs.FAILURE}' END"""
 # A row that is right stays as it is: writing a table anew takes longer than reading it.
-_PLACE = f"UPDATE jobs SET ended_as = {_ENDED_AS} WHERE ended_as IS DISTINCT FROM {_ENDED_AS}"
+_SET_ENDED_AS = f"UPDATE jobs SET ended_as = {_ENDED_AS} WHERE ended_as IS DISTINCT FROM {_ENDED_AS}"
 _TIMED = _texts(*(ended.value for ended in sorted(TIMED)))
 _RAN = _texts(*(ended.value for ended in sorted(TIMED - {EndedAs.SILENT})))
 
 
 def _bucket(column: str, where: str) -> str:
-    """Where a duration is counted, as `find_bucket` says; NULL for one that is not."""
-    places = " ".join(f"WHEN {column} <= {edge} THEN {place}" for place, edge in enumerate(EDGES_S))
+    """The bucket of a duration as `find_bucket` computes it; NULL for a duration that is not counted."""
+    cases = " ".join(f"WHEN {column} <= {edge} THEN {place}" for place, edge in enumerate(EDGES_S))
     known = f"WHEN ended_as NOT IN ({where}) OR {column} IS NULL THEN NULL"
-    return f"CASE {known} {places} ELSE {len(EDGES_S)} END"
+    return f"CASE {known} {cases} ELSE {len(EDGES_S)} END"
 
 
 def _sum(column: str, where: str) -> str:
@@ -127,18 +127,18 @@ def _extremes(table: str, at: str, width_us: int) -> str:
         "execution": f"CASE WHEN ended_as <> '{EndedAs.SILENT}' THEN execution_s END",
     }
     ends = [("min", name) for name in LOWS] + [("max", name) for name in HIGHS]
-    found = ", ".join(f"{act}({known[name.partition('_')[0]]}) AS {name}" for act, name in ends)
+    selected = ", ".join(f"{act}({known[name.partition('_')[0]]}) AS {name}" for act, name in ends)
     same = " AND ".join(f"{table}.{name} = found.{name}" for name in ("upstream", "downstream", "kind", at))
     return (
         f"UPDATE {table} SET {', '.join(f'{name} = found.{name}' for _, name in ends)} FROM (SELECT upstream,"
-        f" downstream, {_KIND} AS kind, in_progress_at - in_progress_at % {width_us} AS {at}, {found} FROM jobs"
+        f" downstream, {_KIND} AS kind, in_progress_at - in_progress_at % {width_us} AS {at}, {selected} FROM jobs"
         f" WHERE event IN ({_KNOWN_EVENTS}) AND ended_as <> '{EndedAs.OTHER}' GROUP BY 1, 2, 3, 4) AS found WHERE {same}"
     )
 
 
 def rebuild_sums(connection: Connection) -> None:
     """Work out every sum of our own jobs; there must be none yet."""
-    for statement in (_PLACE, _HOURS, _DELAYS, _SENT, _DAYS, _JOB_DAYS):
+    for statement in (_SET_ENDED_AS, _HOURS, _DELAYS, _SENT, _DAYS, _JOB_DAYS):
         connection.execute(text(statement))
 
 

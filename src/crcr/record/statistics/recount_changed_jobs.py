@@ -38,7 +38,7 @@ _STAYS = Statement(
         " AND job_name = :job_name"
     )
 )
-# Asked before the heads are marked, because their index holds only what is not superseded.
+# Read before the heads are marked: their index has only dispatches that are not superseded.
 _OLDER_HEADS = Statement(
     text(
         "SELECT DISTINCT d.delivery FROM dispatches d WHERE d.upstream = :upstream AND d.number = :number"
@@ -52,28 +52,28 @@ _RUN_KEY = ("delivery", "upstream", "downstream", "workflow", "run_id")
 _KEY = (*_RUN_KEY, "attempt", "job_name")
 
 
-async def recount(tx: Tx, where: dict[str, Any], now: datetime) -> None:
-    """Put right all jobs of a delivery, of a dispatch (`downstream`), or of a run (`workflow`, `run_id`)."""
-    if "run_id" in where:
-        rows = await tx.all(_OF_RUN, **{name: where[name] for name in _RUN_KEY})
-    elif "downstream" in where:
-        rows = await tx.all(_OF_DISPATCH, **{name: where[name] for name in _RUN_KEY[:3]})
+async def recount(tx: Tx, scope: dict[str, Any], now: datetime) -> None:
+    """Recount all jobs of a delivery, of a dispatch (`downstream`), or of a run (`workflow`, `run_id`)."""
+    if "run_id" in scope:
+        rows = await tx.all(_OF_RUN, **{name: scope[name] for name in _RUN_KEY})
+    elif "downstream" in scope:
+        rows = await tx.all(_OF_DISPATCH, **{name: scope[name] for name in _RUN_KEY[:3]})
     else:
-        rows = await tx.all(_OF_DELIVERY, delivery=where["delivery"], upstream=where["upstream"])
+        rows = await tx.all(_OF_DELIVERY, delivery=scope["delivery"], upstream=scope["upstream"])
     newest: dict[tuple[Any, ...], int] = {}
     for row in rows:
-        name = _job_of(row)
+        name = _job_key(row)
         newest[name] = max(newest.get(name, 0), row["attempt"])
     moves: list[tuple[Share, int]] = []
     moved: list[dict[str, Any]] = []
     for row in rows:
-        wanted = _belongs(row, earlier=row["attempt"] < newest[_job_of(row)])
-        known = EndedAs(row["ended_as"]) if row["ended_as"] else None
-        if wanted is known:
+        ended = _counted_as(row, earlier=row["attempt"] < newest[_job_key(row)])
+        counted_as = EndedAs(row["ended_as"]) if row["ended_as"] else None
+        if ended is counted_as:
             continue
-        moved.append({"ended_as": wanted.value if wanted else None, **{name: row[name] for name in _KEY}})
-        moves += [(share, -1) for share in _share(row, known)]
-        moves += [(share, 1) for share in _share(row, wanted)]
+        moved.append({"ended_as": ended.value if ended else None, **{name: row[name] for name in _KEY}})
+        moves += [(share, -1) for share in _share(row, counted_as)]
+        moves += [(share, 1) for share in _share(row, ended)]
     if moved:
         await tx.many(_STAYS, moved)
         sums.move(tx, moves)
@@ -90,7 +90,7 @@ async def find_superseded_deliveries(
     return [row["delivery"] for row in rows]
 
 
-def _belongs(row: Row, *, earlier: bool) -> EndedAs | None:
+def _counted_as(row: Row, *, earlier: bool) -> EndedAs | None:
     if row["test"]:
         return None
     return ended_as(
@@ -122,5 +122,5 @@ def _share(row: Row, ended: EndedAs | None) -> list[Share]:
     ]
 
 
-def _job_of(row: Row) -> tuple[Any, ...]:
+def _job_key(row: Row) -> tuple[Any, ...]:
     return row["downstream"], row["workflow"], row["run_id"], row["job_name"]

@@ -60,20 +60,23 @@ def add(tx: Tx, share: Share, times: int = 1) -> None:
             job["execution_known"] = times
     if times > 0 and share.ended is not EndedAs.OTHER and share.kind is not ResultKind.INGESTED:
         backend |= _extremes(share)
-    whose, day = (share.upstream, share.downstream, share.kind.value), share.at_us - share.at_us % DAY_US
-    tx.add_up(_HOURS, (*whose, share.at_us - share.at_us % HOUR_US), backend)
-    tx.add_up(_DAYS, (*whose, day), backend)
-    tx.add_up(_JOB_DAYS, (*whose, day, share.workflow, share.job_name, share.workflow_name), job)
+    backend_key, day = (
+        (share.upstream, share.downstream, share.kind.value),
+        share.at_us - share.at_us % DAY_US,
+    )
+    tx.add_up(_HOURS, (*backend_key, share.at_us - share.at_us % HOUR_US), backend)
+    tx.add_up(_DAYS, (*backend_key, day), backend)
+    tx.add_up(_JOB_DAYS, (*backend_key, day, share.workflow, share.job_name, share.workflow_name), job)
 
 
 def _extremes(share: Share) -> dict[str, float]:
-    """Its durations as the shortest and longest. What a newer result took the place of is among these in any order."""
-    found: dict[str, float] = {}
+    """Its durations as the shortest and longest. Replaced results count too, so the order of results does not matter."""
+    extremes: dict[str, float] = {}
     if share.queue_s is not None:
-        found["queue_low_s"] = found["queue_high_s"] = share.queue_s
+        extremes["queue_low_s"] = extremes["queue_high_s"] = share.queue_s
     if share.execution_s is not None and share.ended is not EndedAs.SILENT:
-        found["execution_low_s"] = found["execution_high_s"] = share.execution_s
-    return found
+        extremes["execution_low_s"] = extremes["execution_high_s"] = share.execution_s
+    return extremes
 
 
 def move(tx: Tx, moves: Iterable[tuple[Share, int]]) -> None:
@@ -86,6 +89,6 @@ def add_sent(
     tx: Tx, *, upstream: str, downstream: str, kind: ResultKind, at_us: int, delay_s: float, times: int = 1
 ) -> None:
     """Count a dispatch that was sent, and how long it had waited for that; with -1 take it away."""
-    whose, sent = (upstream, downstream, kind.value), {"sent": times, "delay_sum_s": times * delay_s}
-    tx.add_up(_HOURS, (*whose, at_us - at_us % HOUR_US), sent)
-    tx.add_up(_DAYS, (*whose, at_us - at_us % DAY_US), sent)
+    backend_key, sent = (upstream, downstream, kind.value), {"sent": times, "delay_sum_s": times * delay_s}
+    tx.add_up(_HOURS, (*backend_key, at_us - at_us % HOUR_US), sent)
+    tx.add_up(_DAYS, (*backend_key, at_us - at_us % DAY_US), sent)

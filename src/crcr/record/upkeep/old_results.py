@@ -99,6 +99,6 @@ async def _drop_orphans(tx: Tx, jobs: list[Row], before: int) -> int:
 
 async def forget_ingested(tx: Tx, upstream: str, downstream: str, *, before: int, most: int) -> int:
     of: dict[str, Any] = {"upstream": upstream, "downstream": downstream, "before": before}
-    found = await tx.all(_INGESTED, most=most, **of)
-    await tx.many(_DROP_INGESTED, [dict(row) for row in found])
-    return len(found)
+    rows = await tx.all(_INGESTED, most=most, **of)
+    await tx.many(_DROP_INGESTED, [dict(row) for row in rows])
+    return len(rows)

@@ -31,7 +31,7 @@ _SILENT = Statement(
         " WHERE state = 'in_progress' AND silent_at <= :now ORDER BY silent_at LIMIT :most"
     )
 )
-_MARK_ASKED = Statement(
+_MARK_LOOKED_UP = Statement(
     text(
         "UPDATE jobs SET asked_at = :now, silent_at = :patience WHERE upstream = :upstream AND delivery = :delivery"
         " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
@@ -71,7 +71,7 @@ class Sweeps:
 
     async def _look_up(self, tx: Tx, row: Row, now: datetime) -> None:
         key = {name: row[name] for name in _KEY}
-        await tx.run(_MARK_ASKED, now=to_us(now), patience=to_us(now + _PATIENCE), **key)
+        await tx.run(_MARK_LOOKED_UP, now=to_us(now), patience=to_us(now + _PATIENCE), **key)
         await add_once(tx, look_up_effect(row["upstream"], row["delivery"], row["downstream"], now))
 
     async def _time_out(self, tx: Tx, row: Row, now: datetime) -> None:

@@ -23,7 +23,7 @@ async def read_matching(
     start: Key,
     limit: int,
     *,
-    key_of: Callable[[Row], Key],
+    make_key: Callable[[Row], Key],
     keep: Callable[[Row], bool],
     most: int = LOOKED_THROUGH,
 ) -> tuple[list[Row], Key | None]:
@@ -35,9 +35,9 @@ async def read_matching(
         for row in rows:
             if keep(row):
                 if len(kept) == limit:
-                    return kept, key_of(kept[-1]) if kept else start
+                    return kept, make_key(kept[-1]) if kept else start
                 kept.append(row)
-            at = key_of(row)
+            at = make_key(row)
         looked += len(rows)
         if len(rows) < step:
             return kept, None

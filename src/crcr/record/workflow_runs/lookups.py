@@ -76,7 +76,7 @@ _END_SILENT_JOBS = Statement(
         " AND downstream = :downstream AND state = 'in_progress' AND asked_at IS NOT NULL AND silent_at > :now"
     )
 )
-_GONE = Statement(
+_END_DELETED_RUN = Statement(
     text(
         "UPDATE runs SET over_attempt = attempt, conclusion = 'none' WHERE run_id = :run_id AND upstream = :upstream"
         " AND downstream = :downstream"
@@ -153,7 +153,7 @@ class Lookups:
     async def settle(
         self,
         question: RunLookup,
-        seen: tuple[ActionsRun, ...],
+        github_runs: tuple[ActionsRun, ...],
         jobs: Mapping[int, tuple[ActionsJob, ...]],
         now: datetime,
         *,
@@ -165,22 +165,24 @@ class Lookups:
             dispatch = await tx.one(_DISPATCH, **question.key)
             if dispatch is None:
                 return RemainingLookup.NOTHING
-            own = await self._run_names.own_runs(tx, question, seen, now)
-            found = tuple([run for run in own if not await self._is_anothers(tx, question, run)])
-            mine = [run for run in found if not await self._in_question(tx, question, run)]
-            for run in mine:
+            own = await self._run_names.own_runs(tx, question, github_runs, now)
+            own_runs = tuple([run for run in own if not await self._is_anothers(tx, question, run)])
+            certain_runs = [run for run in own_runs if not await self._in_question(tx, question, run)]
+            for run in certain_runs:
                 await record_run(tx, dispatch, run, now)
             entry = (await self._allowlists.in_force(tx, question.upstream)).find(question.downstream)
             silent_at = now + self._patience(entry)
-            asked = {str(run.run_id) for run in question.runs}
+            known_run_ids = {str(run.run_id) for run in question.runs}
             for row in await tx.all(_RUNS, **question.key):
-                if row["run_id"] in asked and not any(str(run.run_id) == row["run_id"] for run in found):
+                if row["run_id"] in known_run_ids and not any(
+                    str(run.run_id) == row["run_id"] for run in own_runs
+                ):
                     await self._forget_run(tx, row, now)
                 else:
-                    await self._settle_run(tx, row, found, jobs, now, silent_at=silent_at)
+                    await self._settle_run(tx, row, own_runs, jobs, now, silent_at=silent_at)
             # While a run that may belong to this dispatch is not over, the list does not prove that all its runs are.
-            doubtful = any(run not in mine and not run.is_over for run in found)
-            await self._note_answer(tx, question, found, None if doubtful else listed, now)
+            doubtful = any(run not in certain_runs and not run.is_over for run in own_runs)
+            await self._note_answer(tx, question, own_runs, None if doubtful else listed, now)
             await self._notify(tx, dispatch, now)
             return await self._remaining(tx, question, entry)
 
@@ -231,13 +233,13 @@ class Lookups:
         self,
         tx: Tx,
         row: Row,
-        seen: tuple[ActionsRun, ...],
+        github_runs: tuple[ActionsRun, ...],
         jobs: Mapping[int, tuple[ActionsJob, ...]],
         now: datetime,
         *,
         silent_at: datetime,
     ) -> None:
-        run = next((run for run in seen if str(run.run_id) == row["run_id"]), None)
+        run = next((run for run in github_runs if str(run.run_id) == row["run_id"]), None)
         if run is None:
             return
         if run.run_id in jobs:
@@ -249,7 +251,7 @@ class Lookups:
 
     async def _forget_run(self, tx: Tx, row: Row, now: datetime) -> None:
         """GitHub has deleted the run: it is over, and its results can no longer be verified."""
-        await tx.run(_GONE, **{name: row[name] for name in ("run_id", "upstream", "downstream")})
+        await tx.run(_END_DELETED_RUN, **{name: row[name] for name in ("run_id", "upstream", "downstream")})
         await tx.run(_NOT_VERIFIABLE, **_run_key(row))
         await shorten_silence(tx, row, row["attempt"], now)
 
@@ -257,7 +259,7 @@ class Lookups:
         self,
         tx: Tx,
         question: RunLookup,
-        seen: tuple[ActionsRun, ...],
+        github_runs: tuple[ActionsRun, ...],
         listed: tuple[ActionsRun, ...] | None,
         now: datetime,
     ) -> None:
@@ -270,7 +272,7 @@ class Lookups:
         runs = await tx.all(_RUNS, **question.key)
         answer = None
         if not any(row["reported"] for row in runs):
-            answer = _answer(seen, begun=any([await _is_unknown(tx, where, run) for run in listed]))
+            answer = _answer(github_runs, begun=any([await _is_unknown(tx, where, run) for run in listed]))
         await tx.run(_LISTED, now=to_us(now), answer=answer, **question.key)
 
     async def _notify(self, tx: Tx, dispatch: Row, now: datetime) -> None:
@@ -348,12 +350,12 @@ def _question(upstream: RepoName, dispatch: Row, runs: list[Row], unchecked: lis
 
 
 async def _is_unknown(tx: Tx, where: Mapping[str, str], run: ActionsRun) -> bool:
-    """Whether nobody can tell which delivery the run answers."""
+    """Whether it is unknown which delivery the run answers."""
     return await tx.one(_KNOWN_RUN, run_id=str(run.run_id), **where) is None
 
 
-def _answer(seen: tuple[ActionsRun, ...], *, begun: bool) -> str:
-    """What became of a dispatch from which nobody has reported; `begun`: a run of that time may be its own."""
-    if seen:
-        return "unreported" if all(run.is_over for run in seen) else "running"
+def _answer(runs: tuple[ActionsRun, ...], *, begun: bool) -> str:
+    """The answer to a dispatch without reports; `begun`: a run of that time may be its own."""
+    if runs:
+        return "unreported" if all(run.is_over for run in runs) else "running"
     return "unanswered" if begun else "never_started"

@@ -132,7 +132,7 @@ def test_other_events_are_recorded_tell_nobody_and_have_what_is_held_looked_at_a
     made = planned(replace(PULL, action=action, draft=draft, updated_at=LATER), facts(pull=OPEN))
 
     assert (made.state, made.dispatches, made.drop) == (DeliveryState.ACCEPTED, (), Drop.NONE)
-    assert made.reconsiders
+    assert made.reconsiders_held
     assert made.pull is not None
     assert (made.pull.head_at, made.pull.updated_at) == (T, LATER)
 

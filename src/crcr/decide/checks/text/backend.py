@@ -157,7 +157,7 @@ def _job_row(part: JudgedPart, job: JobResult, *, with_workflow: bool) -> dict[s
 
 def _test_counts(job: JobResult) -> str:
     counts = zip(job.tests, ("passed", "failed", "skipped"), strict=True)
-    return ", ".join(f"{count} {what}" for count, what in counts if count is not None)
+    return ", ".join(f"{count} {outcome}" for count, outcome in counts if count is not None)
 
 
 def _job_links(job: JobResult) -> str:
@@ -205,7 +205,7 @@ def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_u
         "Tests": _test_counts(job),
         "Links": _job_links(job),
     }
-    facts += [f"- {what}: {words}" for what, words in further.items() if words]
+    facts += [f"- {label}: {value}" for label, value in further.items() if value]
     sections = [MarkdownSection(head="\n".join(facts)), *failures([(part, job)])]
     return page(sections, MOST_TEXT, _contact_lines(backend, hud_url))
 

@@ -50,8 +50,8 @@ def _parse_location(file: str) -> tuple[str, int] | None:
     """Return a relative path and a line; None for a path that is, or may be read as, outside the repository."""
     if len(file) > _MOST_PATH:
         return None
-    found = _WITH_LINE.fullmatch(file)
-    path, line = (found["path"], int(found["line"])) if found else (file, 1)
+    match = _WITH_LINE.fullmatch(file)
+    path, line = (match["path"], int(match["line"])) if match else (file, 1)
     path = path.removeprefix("./")
     if path != one_line(path) or _ODD_PATH.search(path):
         return None

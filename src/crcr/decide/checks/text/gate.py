@@ -41,7 +41,7 @@ from crcr.decide.model import Level
 MOST_TITLE = 120
 _MOST_PARTS = 3
 _MOST_NUMBERS = 20
-_STANDINGS = tuple(GateStatus)
+_BY_SEVERITY = tuple(GateStatus)
 _STATES = tuple(GateState)
 _COLUMNS = ("Backend", "Status", "Why", "Since", "Until", "Next step", "On call")
 _IN_DOUBT = "asking GitHub which push and base are the newest"
@@ -52,12 +52,12 @@ _IN_DOUBT = "asking GitHub which push and base are the newest"
 
 def gate_title(judgement: GateJudgement) -> str:
     backends = _worst_of_each(judgement)
-    doubt = any(one.subject.in_doubt for one in judgement.subjects)
+    doubt = any(judged.subject.in_doubt for judged in judgement.subjects)
     if judgement.state is GateState.FAILED:
         phrases = [_blocked_phrase(backend) for backend in backends if backend.standing in BLOCKED]
     elif judgement.state is GateState.PENDING:
         phrases = _pending_phrases(backends) + ([_IN_DOUBT] if doubt else [])
-    elif not backends and any(one.subject.reused_from is not None for one in judgement.subjects):
+    elif not backends and any(judged.subject.reused_from is not None for judged in judgement.subjects):
         phrases = ["the same tree has passed already"]
     else:
         phrases = _passing_phrases(backends) or ["no gating backend"]
@@ -68,7 +68,7 @@ def _worst_of_each(judgement: GateJudgement) -> list[BackendJudgement]:
     """Return each backend once, with its worst status over the subjects; the worst backends first."""
     worst: dict[str, BackendJudgement] = {}
     for judged in chain.from_iterable(
-        one.backends for one in judgement.subjects if one.subject.reused_from is None
+        subject.backends for subject in judgement.subjects if subject.subject.reused_from is None
     ):
         known = worst.get(judged.backend.name.key)
         if known is None or _severity(judged) < _severity(known):
@@ -77,7 +77,7 @@ def _worst_of_each(judgement: GateJudgement) -> list[BackendJudgement]:
 
 
 def _severity(judged: BackendJudgement) -> tuple[int, str]:
-    return _STANDINGS.index(judged.standing), judged.backend.name.key
+    return _BY_SEVERITY.index(judged.standing), judged.backend.name.key
 
 
 def _blocked_phrase(judged: BackendJudgement) -> str:
@@ -136,8 +136,8 @@ def _waived_phrase(judged: BackendJudgement) -> str:
 
 def gate_summary(judgement: GateJudgement, head_sha: str, live_url: str | None = None) -> str:
     several = len(judgement.subjects) > 1
-    ordered = sorted(judgement.subjects, key=lambda one: _STATES.index(one.state))
-    subjects = chain.from_iterable(_subject_sections(one, head_sha, headed=several) for one in ordered)
+    ordered = sorted(judgement.subjects, key=lambda judged: _STATES.index(judged.state))
+    subjects = chain.from_iterable(_subject_sections(judged, head_sha, headed=several) for judged in ordered)
     sections = chain(live_sections(live_url), subjects)
     return page(sections, MOST_TEXT, _WAIVING if judgement.state is GateState.FAILED else "")
 
@@ -147,18 +147,18 @@ def head_named(subject: MergeSubject, head_sha: str) -> str | None:
     return None if subject.number is None else head_sha[:HEAD_DIGITS]
 
 
-def _subject_sections(one: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[MarkdownSection]:
-    heading = f"### {_subject_name(one.subject)}" if headed or one.subject.number is None else None
-    text = _no_table_text(one)
+def _subject_sections(judged: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[MarkdownSection]:
+    heading = f"### {_subject_name(judged.subject)}" if headed or judged.subject.number is None else None
+    text = _no_table_text(judged)
     if text is not None:
         yield MarkdownSection(head=f"{heading}\n\n{text}" if heading else text)
     else:
-        head = head_named(one.subject, head_sha)
-        rows = (_backend_row(backend, head) for backend in sorted(one.backends, key=_severity))
+        head = head_named(judged.subject, head_sha)
+        rows = (_backend_row(backend, head) for backend in sorted(judged.backends, key=_severity))
         yield table(heading, _COLUMNS, rows, "backends")
-    if one.subject.in_doubt:
+    if judged.subject.in_doubt:
         yield MarkdownSection(head=f"Pending: {_IN_DOUBT}.")
-    notes = tuple(filter(None, map(_membership_note, one.subject.backends)))
+    notes = tuple(filter(None, map(_membership_note, judged.subject.backends)))
     if notes:
         yield MarkdownSection(
             head="Not members of this gate:\n", rows=notes, noun="backends that are no members"
@@ -173,10 +173,10 @@ def _subject_name(subject: MergeSubject) -> str:
     return f"merge group of {join_items(subject.numbers, _MOST_NUMBERS, '#{}'.format)}"
 
 
-def _no_table_text(one: SubjectJudgement) -> str | None:
-    if one.subject.reused_from is not None:
-        return f"The tree is that of {code(one.subject.reused_from, 40)}, whose gate passed: its result is reused."
-    return None if one.backends else "No backend gates this commit."
+def _no_table_text(judged: SubjectJudgement) -> str | None:
+    if judged.subject.reused_from is not None:
+        return f"The tree is that of {code(judged.subject.reused_from, 40)}, whose gate passed: its result is reused."
+    return None if judged.backends else "No backend gates this commit."
 
 
 def _membership_note(backend: BackendResults) -> str | None:

@@ -66,9 +66,9 @@ def prose(text: str, most: int = 200) -> str:
     pieces = words.split("`")
     if len(words) <= most and len(pieces) % 2 and all(_PLAIN.fullmatch(piece) for piece in pieces[::2]):
         return "".join(code(piece) if odd % 2 else piece for odd, piece in enumerate(pieces))
-    ours, colon, theirs = words.partition(": ")
-    if colon and theirs and len(ours) <= most and _PLAIN.fullmatch(ours):
-        return f"{ours}: {code(theirs, most)}"
+    own_words, colon, quoted = words.partition(": ")
+    if colon and quoted and len(own_words) <= most and _PLAIN.fullmatch(own_words):
+        return f"{own_words}: {code(quoted, most)}"
     return code(words, most)
 
 
@@ -102,11 +102,11 @@ def is_link(url: str | None) -> bool:
 
 def link(words: str, url: str | None) -> str | None:
     """Return a link that names its host unless that is GitHub; None for an invalid address."""
-    found = _LINK.fullmatch(url) if url is not None and is_link(url) else None
-    if found is None:
+    match = _LINK.fullmatch(url) if url is not None and is_link(url) else None
+    if match is None:
         return None
-    host_note = "" if found["host"].lower() == "github.com" else f" on {code(found['host'], 80)}"
-    return f"[{words}{host_note}]({found[0].replace('&', '&amp;')})"
+    host_note = "" if match["host"].lower() == "github.com" else f" on {code(match['host'], 80)}"
+    return f"[{words}{host_note}]({match[0].replace('&', '&amp;')})"
 
 
 # Tables and pages

@@ -69,9 +69,9 @@ def waiver_words(waivers: tuple[GrantedWaiver, ...]) -> str:
 
 
 def _waiver_text(waiver: GrantedWaiver) -> str:
-    what = f"{code(waiver.job, NAME_CHARACTERS)} waived" if waiver.job is not None else "waived"
+    subject = f"{code(waiver.job, NAME_CHARACTERS)} waived" if waiver.job is not None else "waived"
     until = f"until {format_utc(waiver.until_at)}" if waiver.until_at else "for this commit on this base only"
-    return f"{what} by {person(waiver.who)} on #{waiver.number} because {code(waiver.reason)}, {until}"
+    return f"{subject} by {person(waiver.who)} on #{waiver.number} because {code(waiver.reason)}, {until}"
 
 
 def person(name: str) -> str:

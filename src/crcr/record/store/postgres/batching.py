@@ -157,8 +157,8 @@ async def _execute(connection: Connection, queries: list[Query], slowest: Slowes
     results: list[Any] = [None] * len(queries)
     for (sql, shape), same in positions.items():
         with slowest.timing(sql):
-            found = await _execute_same(connection, sql, shape, [queries[position] for position in same])
-        for position, result in zip(same, found, strict=True):
+            rows = await _execute_same(connection, sql, shape, [queries[position] for position in same])
+        for position, result in zip(same, rows, strict=True):
             results[position] = result
     return results
 

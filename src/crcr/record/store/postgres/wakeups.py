@@ -125,14 +125,14 @@ class PostgresWakeups:
 
     async def _poll(self) -> None:
         """Wake every waiter when anything was committed since the last poll."""
-        seen: str | None = None
+        last_snapshot: str | None = None
         while True:
             with suppress(StoreUnavailable):
                 async with self._link.reading() as connection:
                     snapshot: str = await connection.fetchval(_SNAPSHOT)
-                if snapshot != seen:
+                if snapshot != last_snapshot:
                     self._signals.wake_all()
-                seen = snapshot
+                last_snapshot = snapshot
             await asyncio.sleep(POLL_S)
 
     async def _send(self) -> None:

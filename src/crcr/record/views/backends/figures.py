@@ -77,9 +77,9 @@ _EXTREMES_INGESTED = Statement(
     )
 )
 _OLDER_US = 7 * 24 * 3_600_000_000
-"""Another relay's result may be of a delivery that is older by this."""
-# All that runs anywhere is little, and an index of its own holds it. It is gathered first: told of the upstream,
-# SQLite would rather walk all of its jobs, for the sake of their order.
+"""The delivery of another relay's result may be older than the result by this."""
+# Running jobs are few, and a partial index has them all. They are selected first: with the upstream in the same query,
+# SQLite would scan all jobs of the upstream in the order of another index.
 _ALL_RUNNING = (
     "(SELECT delivery, upstream, downstream, workflow, run_id, attempt, job_name, event, superseded FROM jobs"
     " WHERE state = 'in_progress' AND silent_at > 0 LIMIT 1000000)"

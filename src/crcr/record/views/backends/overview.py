@@ -211,7 +211,7 @@ def _with_history_figures(
         for key, rows in reader.history.figures.items()
         if key not in reader.history.unfed
     }
-    return {**{key: one for key, one in figures.items() if key in reader.history.unfed}, **from_history}
+    return {**{key: kept for key, kept in figures.items() if key in reader.history.unfed}, **from_history}
 
 
 async def _count_running(reader: BackendReader, states: BackendStates) -> dict[str, int]:

@@ -108,7 +108,7 @@ async def _read_all(
             return state is query.state and keep(row)
         return (query.newest_first or state is not WaiverState.IN_FORCE) and keep(row)
 
-    return await read_matching(read, query.after or _NEWEST, query.limit, key_of=_key, keep=matches)
+    return await read_matching(read, query.after or _NEWEST, query.limit, make_key=_key, keep=matches)
 
 
 def _make_filter(query: WaiverQuery, visible: VisibleBackends) -> Callable[[Row], bool]:

@@ -58,7 +58,7 @@ async def audit_page(tx: Tx, query: AuditQuery, visible: VisibleBackends, *, eve
 
     keep = _make_filter(query, visible, everything=everything)
     rows, more = await read_matching(
-        read, _cursor_start(query.after or start), query.limit, key_of=_key, keep=keep, most=_MOST_SEARCHED
+        read, _cursor_start(query.after or start), query.limit, make_key=_key, keep=keep, most=_MOST_SEARCHED
     )
     return AuditPage(
         tuple(_view(row, everything=everything) for row in rows), more, cursor=await newest_change(tx)
@@ -101,8 +101,8 @@ def _subject(row: Row) -> str:
 
 def _find_repository_names(value: str) -> list[str]:
     """Every part of a text that may be the name of a repository, in lower case."""
-    without_addresses = _ADDRESS.sub(lambda found: f" {found[1].removesuffix('.git')} ", value)
-    return [found.strip(".").lower() for found in _NAME.findall(without_addresses)]
+    without_addresses = _ADDRESS.sub(lambda match: f" {match[1].removesuffix('.git')} ", value)
+    return [match.strip(".").lower() for match in _NAME.findall(without_addresses)]
 
 
 def _collect_texts(value: Any) -> list[str]:

@@ -76,7 +76,7 @@ async def delivery_page(tx: Tx, query: DeliveryQuery, visible: VisibleBackends) 
             and (query.head_sha is None or (row["head_sha"] or "").startswith(query.head_sha.lower()))
         )
 
-    page, more = await read_matching(read, _start(query), query.limit, key_of=_key, keep=keep)
+    page, more = await read_matching(read, _start(query), query.limit, make_key=_key, keep=keep)
     views = [_view(row, await _read_dispatches(tx, query.upstream, row["guid"], visible, {})) for row in page]
     return DeliveryPage(
         tuple(views), more, cursor=await newest_change(tx), outbox=await read_outbox(tx, query.upstream)
@@ -94,7 +94,7 @@ async def read_delivery(tx: Tx, upstream: RepoName, guid: str, visible: VisibleB
     return _view(row, await _read_dispatches(tx, upstream, guid, visible, by_backend))
 
 
-def dispatch_view(row: Row, visible: VisibleBackends, jobs_of: tuple[JobView, ...] = ()) -> DispatchView:
+def dispatch_view(row: Row, visible: VisibleBackends, jobs_shown: tuple[JobView, ...] = ()) -> DispatchView:
     as_stored: dict[str, Any] = {
         name: row[name] for name in ("delivery", "reason", "event", "action", "number", "head_sha")
     }
@@ -109,7 +109,7 @@ def dispatch_view(row: Row, visible: VisibleBackends, jobs_of: tuple[JobView, ..
         superseded_at=from_us_or_none(row["superseded_at"]),
         answer=DispatchAnswer(row["answer"]) if row["answer"] else None,
         trimmed=trimmed_fields(row),
-        jobs=jobs_of,
+        jobs=jobs_shown,
         **as_stored,
     )
 

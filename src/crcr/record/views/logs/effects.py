@@ -78,7 +78,7 @@ class _Section:
     statement: Statement
     names: tuple[str, ...]
     start: Key
-    key_of: Callable[[Row], Key]
+    make_key: Callable[[Row], Key]
 
     def check_cursor(self, after: Key) -> Key:
         if [type(part) for part in after] != [type(part) for part in self.start]:
@@ -150,7 +150,7 @@ async def _read_rows(
 
         remaining = query.limit - len(effects)
         rows, more = await read_matching(
-            read, start or section.start, remaining, key_of=section.key_of, keep=keep
+            read, start or section.start, remaining, make_key=section.make_key, keep=keep
         )
         effects += rows
         if more is not None:

@@ -221,7 +221,7 @@ def downstream_shortfall(granted: Mapping[str, str], entry: AllowlistEntry) -> S
         if entry.level >= Level.L4 and not entry.names_jobs:
             advice = "name its `jobs` literally, or grant Actions: read"
             return Shortfall(
-                missing, f"{text}, and the gate cannot tell when all is over: {advice}.", is_fatal=True
+                missing, f"{text}, and the gate cannot know when all jobs are over: {advice}.", is_fatal=True
             )
         return Shortfall(missing, f"{text}.", is_fatal=False)
     text = "The App may not write Actions there: re-runs become fresh dispatches."

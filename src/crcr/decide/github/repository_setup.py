@@ -61,8 +61,8 @@ RIGHTS_IN_ORDER = ("read", "write", "admin")
 
 def grants(permissions: Mapping[str, str], name: str, right: str) -> bool:
     """Whether an installation's permissions include this right."""
-    given = permissions.get(name)
-    return given in RIGHTS_IN_ORDER and RIGHTS_IN_ORDER.index(given) >= RIGHTS_IN_ORDER.index(right)
+    granted = permissions.get(name)
+    return granted in RIGHTS_IN_ORDER and RIGHTS_IN_ORDER.index(granted) >= RIGHTS_IN_ORDER.index(right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

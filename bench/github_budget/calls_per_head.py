@@ -129,7 +129,7 @@ async def _count_calls(folder: Path, failing: Mapping[str, Collection[str]]) -> 
 
 
 def _rows(what: str, github: GitHub, counts: CallCounts, bar: int) -> list[Row]:
-    upstream = counts.of(github.installation(UPSTREAM).id)
+    upstream = counts.for_installation(github.installation(UPSTREAM).id)
     rows: list[Row] = [
         (f"{what}: calls on the upstream", str(upstream.calls), f"≤ {bar}", upstream.calls <= bar),
         (
@@ -140,7 +140,7 @@ def _rows(what: str, github: GitHub, counts: CallCounts, bar: int) -> list[Row]:
         ),
     ]
     for name in BACKENDS:
-        calls = counts.of(github.installation(name).id)
+        calls = counts.for_installation(github.installation(name).id)
         text = f"{calls.calls}, of them {calls.dispatches} dispatch"
         rows.append((f"{what}: calls on {name}", text, "", True))
     return rows

@@ -70,14 +70,14 @@ def collect_figures(
 ) -> Figures:
     now: datetime = run.services.clock.now()
     counts, own = run.github.call_counts, run.installation_of(upstream)
-    others = {name: counts.of(run.installation_of(name)) for name in downstreams}
+    others = {name: counts.for_installation(run.installation_of(name)) for name in downstreams}
     gates = {gate.head_sha for gate in run.listener.gates}
     groups = run.log.count("SELECT count(*) FROM merge_groups")
     return Figures(
         seconds=seconds,
         heads=len(gates) - groups,
         groups=groups,
-        upstream=counts.of(own),
+        upstream=counts.for_installation(own),
         refused=run.listener.refused[own],
         busiest=max(others.items(), key=lambda item: item[1].calls),
         delays=run.log.gate_delays(run.listener.gates, now),

@@ -74,31 +74,31 @@ class GitHub(MergeDriver, CommentDriver, RepositoryDriver, CiDriver, CheckDriver
         log = list(reversed(self.webhooks.log()))
         return log if guid is None else [delivery for delivery in log if delivery.guid == guid]
 
-    def drop_old_records(self, kept: int) -> None:
+    def drop_old_records(self, most: int) -> None:
         """Drop all but the newest records, for a simulator that runs for long."""
         for log in (self.calls, self.callback_log, self.world.deliveries, self.world.dispatches):
-            del log[:-kept]
+            del log[:-most]
         done = [run.id for run in self.world.runs.values() if run.status == "completed"]
-        for number in done[:-kept]:
+        for number in done[:-most]:
             del self.world.runs[number]
-        self._drop_closed(kept)
+        self._drop_closed(most)
 
-    def _drop_closed(self, kept: int) -> None:
+    def _drop_closed(self, most: int) -> None:
         """Checks and comments that belong to nothing open any more, and closed pull requests."""
-        live = {place: pull for place, pull in self.world.pulls.items() if pull.state == "open"}
+        live = {key: pull for key, pull in self.world.pulls.items() if pull.state == "open"}
         heads = {pull.head_sha for pull in live.values()} | {group.head_sha for group in self.world.queue}
         checks, comments = self.world.check_runs, self.world.comments
         old = [check.id for check in checks.values() if check.conclusion and check.head_sha not in heads]
-        for number in old[:-kept]:
+        for number in old[:-most]:
             del checks[number]
-        said = [
+        old_comments = [
             comment.id for comment in comments.values() if (comment.repository_id, comment.number) not in live
         ]
-        for number in said[:-kept]:
+        for number in old_comments[:-most]:
             del comments[number]
-        closed = [place for place in self.world.pulls if place not in live]
-        for place in closed[:-kept]:
-            del self.world.pulls[place]
+        closed = [key for key in self.world.pulls if key not in live]
+        for key in closed[:-most]:
+            del self.world.pulls[key]
 
     async def redeliver(self, guid: str) -> WebhookDelivery:
         """Somebody presses Redeliver in the App's settings."""

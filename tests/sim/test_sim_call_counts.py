@@ -24,11 +24,11 @@ def test_calls_are_counted_for_the_installation_whose_token_they_carry() -> None
         (8, 1),
         (None, 1),
     ]
-    assert counts.of(7).routes == {("POST", CHECKS): 1, ("GET", CHECKS): 1}
+    assert counts.for_installation(7).routes == {("POST", CHECKS): 1, ("GET", CHECKS): 1}
 
 
 def test_an_unchanged_answer_costs_no_call_of_the_hour_but_its_points() -> None:
-    found = count_calls([call("GET"), call("GET", status=304)]).of(7)
+    found = count_calls([call("GET"), call("GET", status=304)]).for_installation(7)
     assert (found.calls, found.not_modified, found.most_in_an_hour) == (1, 1, 1)
     assert found.most_points_in_a_minute == 2
 
@@ -37,7 +37,7 @@ def test_the_highest_minute_and_hour_are_of_any_such_time_and_not_of_the_clock()
     counts = CallCounts()
     for after_s in (0, 59, 61, 3600, 3601):
         counts.add(call("POST", after_s=after_s))
-    found = counts.of(7)
+    found = counts.for_installation(7)
     assert found.posts == 5
     assert found.most_points_in_a_minute == 10  # at 0 and 59, or 59 and 61
     assert found.most_posts_in_an_hour == 4  # from 59 to 3601

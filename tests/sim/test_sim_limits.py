@@ -144,4 +144,4 @@ async def test_a_read_that_names_its_unchanged_answer_is_304_and_free(
     assert (await api.get(REPO, headers={**other, **known})).status_code == 200  # an ETag is a token's own
     github.repository("acme/backend").description = "changed"
     assert (await api.get(REPO, headers={**auth, **known})).status_code == 200
-    assert github.call_counts.of(github.installation("acme/backend").id).calls == 3
+    assert github.call_counts.for_installation(github.installation("acme/backend").id).calls == 3

@@ -27,7 +27,7 @@ from crcr.cli.printing import print_error
 from crcr.cli.run import backup, check_config, demo, history_backfill, reconcile, serve
 from crcr.errors import BadSettings, CrcrError
 
-_REINSTALL = "install requirements/app.txt anew, as docs/deploy.md says"
+_REINSTALL = "reinstall requirements/app.txt; see docs/deploy.md"
 
 
 class ErrorHandlingGroup(TyperGroup):

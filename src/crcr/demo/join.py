@@ -75,18 +75,18 @@ class DemoJoin:
         """Join a repository, or read the files of a joined one again."""
         _check(request)
         existing = self._github.world.find(request.name)
-        self._refuse_taken(request, existing)
+        self._refuse_taken_name(request, existing)
         repository = existing or self._github.create_repository(
             request.name, installed=False, sends_run_webhooks=True
         )
         try:
-            workflows = self._take(repository, request)
+            workflows = self._read_files(repository, request)
         except (WorkflowError, OSError):
             if existing is None:
                 self._github.world.forget_repository(repository)
             raise
         self._names.add(request.key)
-        await self._let_in(request)
+        await self._admit(request)
         return {
             "name": request.name,
             "level": request.level if request.listed else None,
@@ -115,13 +115,13 @@ class DemoJoin:
         except OSError as fault:
             raise ApiError(422, f"cannot read {request.folder}: {fault.strerror}") from None
 
-    def _refuse_taken(self, request: JoinDemoRequest, existing: Repository | None) -> None:
+    def _refuse_taken_name(self, request: JoinDemoRequest, existing: Repository | None) -> None:
         if existing is not None and request.key not in self._names:
             raise WorkflowError(f"{request.name} is a repository of the demo; choose another name")
         if not request.listed and request.key in self._listed:
             raise WorkflowError(f"{request.name} is on the allowlist already; choose another name")
 
-    def _take(self, repository: Repository, request: JoinDemoRequest) -> list[str]:
+    def _read_files(self, repository: Repository, request: JoinDemoRequest) -> list[str]:
         self._runner.join(repository, request.folder)
         files = [workflow.path for workflow in repository.workflows]
         event = "pull_request" if request.listed else str(self._trial["event_type"])
@@ -140,16 +140,16 @@ class DemoJoin:
             )
         return files
 
-    async def _let_in(self, request: JoinDemoRequest) -> None:
+    async def _admit(self, request: JoinDemoRequest) -> None:
         if not request.listed:
             await self._github.send_dispatch(
                 request.name, self._trial["event_type"], self._trial["client_payload"]
             )
         elif request.key not in self._listed:
             self._listed.add(request.key)
-            await self._enter(request)
+            await self._add_to_allowlist(request)
 
-    async def _enter(self, request: JoinDemoRequest) -> None:
+    async def _add_to_allowlist(self, request: JoinDemoRequest) -> None:
         await self._github.install(request.name)
         upstream = self._github.repository(self._upstream)
         text = upstream.commits[upstream.head_sha].tree[self._allowlist].decode()

@@ -40,17 +40,17 @@ async def run_traffic(
 ) -> None:
     """Simulate traffic on `upstream` until `stop` is set."""
     chance = random.Random(seed)
-    life = UpstreamActivity(github, upstream, chance, WorkflowAutoplay(github, speed=speed))
+    activity = UpstreamActivity(github, upstream, chance, WorkflowAutoplay(github, speed=speed))
     nights = NightlyRuns(github, upstream, seed)
-    opening = _Opening(life)
+    opening = _Opening(activity)
     await opening.begin()
     while not stop.is_set():
         pause_s = PAUSE_S if opening.is_over else OPENING_PAUSE_S
         await _pause(chance.uniform(*pause_s) / speed, stop, sleep)
         if not stop.is_set():
-            await life.settle()
-            await (life.go_on() if opening.is_over else opening.go_on())
-            await nights.maybe()
+            await activity.settle()
+            await (activity.act_randomly() if opening.is_over else opening.go_on())
+            await nights.run_sometimes()
             github.drop_old_records(KEPT_RECORDS)
 
 
@@ -67,8 +67,8 @@ async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
 class _Opening:
     """Four pull requests that show checks by label, a blocking gate, a waiver and the merge queue."""
 
-    def __init__(self, life: UpstreamActivity) -> None:
-        self._life = life
+    def __init__(self, activity: UpstreamActivity) -> None:
+        self._activity = activity
         self._acts: list[Callable[[], Awaitable[bool]]] = []
         self._waits = 0
 
@@ -77,19 +77,19 @@ class _Opening:
         return not self._acts
 
     async def begin(self) -> None:
-        life = self._life
-        labelled = await life.open("[sparse] Support bf16 in scatter_add", FILES[1:2], labels=[NPU_LABEL])
-        blocked = await life.open("[nn] Fix dtype promotion in addmm", FILES[:1], breaking=True)
-        draft = await life.open("[optim] Move guards out of the hot loop", FILES[2:3], draft=True)
-        await life.open("[inductor] Check strides before vectorising", [COMPILER_FILE])
-        life.staged = [labelled, blocked, draft]
+        activity = self._activity
+        labelled = await activity.open("[sparse] Support bf16 in scatter_add", FILES[1:2], labels=[NPU_LABEL])
+        blocked = await activity.open("[nn] Fix dtype promotion in addmm", FILES[:1], breaking=True)
+        draft = await activity.open("[optim] Move guards out of the hot loop", FILES[2:3], draft=True)
+        await activity.open("[inductor] Check strides before vectorising", [COMPILER_FILE])
+        activity.staged = [labelled, blocked, draft]
         self._acts = [
-            lambda: life.ask(blocked),
-            lambda: life.waive_in_vain(blocked),
-            lambda: life.waive_rightly(blocked),
-            lambda: life.make_ready(draft),
-            lambda: life.merge(blocked),
-            lambda: life.merge(labelled),
+            lambda: activity.ask(blocked),
+            lambda: activity.waive_in_vain(blocked),
+            lambda: activity.waive_rightly(blocked),
+            lambda: activity.make_ready(draft),
+            lambda: activity.merge(blocked),
+            lambda: activity.merge(labelled),
         ]
 
     async def go_on(self) -> None:
@@ -100,7 +100,7 @@ class _Opening:
             self._acts.pop(0)
             self._waits = 0
         if self.is_over:
-            self._life.staged = []
+            self._activity.staged = []
 
 
 NIGHTLY = Workflow(
@@ -129,7 +129,7 @@ class NightlyRuns:
         self._upstream = upstream
         self._chance = random.Random(f"{seed} nights")
 
-    async def maybe(self) -> None:
+    async def run_sometimes(self) -> None:
         if self._chance.random() < SHARE:
             await self.one(self._chance.choice(_BACKENDS))
 

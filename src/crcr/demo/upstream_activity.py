@@ -57,8 +57,8 @@ class UpstreamActivity:
         self._chance = chance
         self._player = player
         self._open: list[PullRequest] = []
-        self._tried: set[str] = set()  # heads that have been in the queue, or were run again
-        self._speakers = CommandLimits()
+        self._tried_heads: set[str] = set()  # heads that have been in the queue, or were run again
+        self._command_limits = CommandLimits()
         self.staged: list[PullRequest] = []
         """Pull requests of the opening, which random actions leave alone."""
         self._acts: tuple[tuple[Callable[[], Awaitable[object]], int], ...] = (
@@ -71,11 +71,11 @@ class UpstreamActivity:
             (self._waive_any, 5),
             (self._close, 3),
             (self._release, 3),
-            (self._ask, 2),
-            (self._refused, 2),
+            (self._ask_any, 2),
+            (self._send_refused_command, 2),
         )
 
-    async def go_on(self) -> None:
+    async def act_randomly(self) -> None:
         acts, weights = zip(*self._acts, strict=True)
         await self._chance.choices(acts, weights)[0]()
 
@@ -132,22 +132,24 @@ class UpstreamActivity:
 
     async def _push(self) -> None:
         """Push to a pull request, preferably to one that failed."""
-        failed = [pull for pull in self._free() if self.is_blocked(pull) or pull.head_sha in self._tried]
-        if pull := self._one_of(failed) or self._one_of(self._free()):
+        failed = [
+            pull for pull in self._list_free() if self.is_blocked(pull) or pull.head_sha in self._tried_heads
+        ]
+        if pull := self._choose(failed) or self._choose(self._list_free()):
             await self._github.push_to_pr(pull)
 
     async def _label(self) -> None:
-        pull, name = self._one_of(self._free()), self._chance.choice(_LABELS)
+        pull, name = self._choose(self._list_free()), self._chance.choice(_LABELS)
         if pull is not None and name in pull.labels:
             await self._github.unlabel_pr(pull, name)
         elif pull is not None:
             await self._github.label_pr(pull, name)
 
     async def _draft(self) -> None:
-        drafts = [pull for pull in self._free() if pull.draft]
-        if pull := self._one_of(drafts):
+        drafts = [pull for pull in self._list_free() if pull.draft]
+        if pull := self._choose(drafts):
             await self.make_ready(pull)
-        elif pull := self._one_of(self._free()):
+        elif pull := self._choose(self._list_free()):
             await self._github.convert_to_draft(pull)
 
     async def make_ready(self, pull: PullRequest) -> bool:
@@ -155,7 +157,7 @@ class UpstreamActivity:
         return True
 
     async def _close(self) -> None:
-        if pull := self._one_of(self._free()):
+        if pull := self._choose(self._list_free()):
             await self._github.close_pr(pull)
 
     async def _release(self) -> None:
@@ -178,7 +180,7 @@ class UpstreamActivity:
         is_full = len(self._github.merge_queue(self._upstream)) >= MOST_QUEUED
         if is_full or not self._github.merge_state(pull).mergeable:
             return False
-        self._tried.add(pull.head_sha)
+        self._tried_heads.add(pull.head_sha)
         await self._github.enqueue(pull)
         return True
 
@@ -187,20 +189,20 @@ class UpstreamActivity:
             await self.merge(pull)
 
     def _mergeable(self) -> list[PullRequest]:
-        fresh = (pull for pull in self._free() if pull.head_sha not in self._tried)
+        fresh = (pull for pull in self._list_free() if pull.head_sha not in self._tried_heads)
         return [pull for pull in fresh if self._github.merge_state(pull).mergeable]
 
     async def _rerun(self) -> None:
         """Re-run a failed check, once per head."""
         failed = [
             (pull, check)
-            for pull in self._free()
-            if pull.head_sha not in self._tried
+            for pull in self._list_free()
+            if pull.head_sha not in self._tried_heads
             for check in self._failed_checks(pull)
         ]
         if failed:
             pull, check = self._chance.choice(failed)
-            self._tried.add(pull.head_sha)
+            self._tried_heads.add(pull.head_sha)
             await self._github.rerequest_check(check)
 
     def _failed_checks(self, pull: PullRequest) -> list[CheckRun]:
@@ -210,7 +212,7 @@ class UpstreamActivity:
     # Comments
 
     async def ask(self, pull: PullRequest) -> bool:
-        return await self._say(pull, [pull.author.login], "What am I waiting for?", "/crcr status")
+        return await self._comment(pull, [pull.author.login], "What am I waiting for?", "/crcr status")
 
     async def waive(self, pull: PullRequest, by: Sequence[str]) -> bool:
         """Waive the blocking backends; False when none blocks, or `by` have reached their command limit."""
@@ -220,7 +222,7 @@ class UpstreamActivity:
             return False
         reason = self._chance.choice(_REASONS)
         head = pull.head_sha[:12]
-        return await self._say(
+        return await self._comment(
             pull, by, *(f"/crcr waive {name} at {head} because {reason}" for name in blocking)
         )
 
@@ -230,34 +232,34 @@ class UpstreamActivity:
     async def waive_rightly(self, pull: PullRequest) -> bool:
         return await self.waive(pull, self._chance.sample(MAINTAINERS, len(MAINTAINERS)))
 
-    async def _say(self, pull: PullRequest, authors: Sequence[str], *lines: str) -> bool:
-        author = self._speakers.first_free(authors, self._github.clock.now())
+    async def _comment(self, pull: PullRequest, authors: Sequence[str], *lines: str) -> bool:
+        author = self._command_limits.first_free(authors, self._github.clock.now())
         if author is not None:
             await self._github.comment_pr(pull, "\n".join(lines), author=author)
         return author is not None
 
-    async def _ask(self) -> None:
-        if pull := self._one_of(self._free()):
+    async def _ask_any(self) -> None:
+        if pull := self._choose(self._list_free()):
             await self.ask(pull)
 
     async def _waive_any(self) -> None:
-        if pull := self._one_of(self._blocked()):
+        if pull := self._choose(self._blocked()):
             await self.waive_rightly(pull)
 
-    async def _refused(self) -> None:
-        if pull := self._one_of(self._blocked()):
+    async def _send_refused_command(self) -> None:
+        if pull := self._choose(self._blocked()):
             await self.waive_in_vain(pull)
 
     # Choosing
 
     def _blocked(self) -> list[PullRequest]:
-        return [pull for pull in self._free() if self.is_blocked(pull)]
+        return [pull for pull in self._list_free() if self.is_blocked(pull)]
 
-    def _free(self) -> list[PullRequest]:
+    def _list_free(self) -> list[PullRequest]:
         """Return the open pull requests that are neither queued nor part of the opening."""
         queued = {group.number for group in self._github.merge_queue(self._upstream)}
         busy = queued | {pull.number for pull in self.staged}
         return [pull for pull in self._open if pull.state == "open" and pull.number not in busy]
 
-    def _one_of(self, pulls: Sequence[PullRequest]) -> PullRequest | None:
+    def _choose(self, pulls: Sequence[PullRequest]) -> PullRequest | None:
         return self._chance.choice(pulls) if pulls else None

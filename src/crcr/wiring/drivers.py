@@ -54,7 +54,7 @@ def _require(drivers: Iterator[tuple[str, Driver]], find: Find) -> None:
         if not _is_installed(driver.module, find)
     ]
     if problems:
-        raise BadSettings(problems, hint="docs/deploy.md says how crcr is installed")
+        raise BadSettings(problems, hint="see docs/deploy.md for the installation")
 
 
 def _wanted_drivers(settings: Settings) -> Iterator[tuple[str, Driver]]:

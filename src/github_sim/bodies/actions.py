@@ -64,15 +64,15 @@ def _head_commit(repository: Repository, run: WorkflowRun) -> Json | None:
     commit = repository.commits.get(run.head_sha)
     if commit is None:
         return None
-    who = git_user_json(commit.author)
-    del who["username"]
+    author = git_user_json(commit.author)
+    del author["username"]
     return {
         "id": commit.sha,
         "tree_id": commit.tree_sha,
         "message": commit.message,
         "timestamp": stamp(commit.committed_at),
-        "author": who,
-        "committer": who,
+        "author": author,
+        "committer": author,
     }
 
 

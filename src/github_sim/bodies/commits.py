@@ -10,7 +10,7 @@ from github_sim.world.records import GitCommit, Json, Repository
 def commit_json(base: str, repository: Repository, commit: GitCommit) -> Json:
     api = f"{base}/repos/{repository.full_name}"
     person = account_json(base, commit.author)
-    who = _dated_author(commit)
+    author = _dated_author(commit)
     return {
         "url": f"{api}/commits/{commit.sha}",
         "sha": commit.sha,
@@ -19,8 +19,8 @@ def commit_json(base: str, repository: Repository, commit: GitCommit) -> Json:
         "comments_url": f"{api}/commits/{commit.sha}/comments",
         "commit": {
             "url": f"{api}/git/commits/{commit.sha}",
-            "author": who,
-            "committer": who,
+            "author": author,
+            "committer": author,
             "message": commit.message,
             "comment_count": 0,
             "tree": _tree_json(api, commit),
@@ -34,7 +34,7 @@ def commit_json(base: str, repository: Repository, commit: GitCommit) -> Json:
 def git_commit_json(base: str, repository: Repository, commit: GitCommit) -> Json:
     """The commit as the git database has it."""
     api = f"{base}/repos/{repository.full_name}"
-    who = _dated_author(commit)
+    author = _dated_author(commit)
     unsigned = {
         "verified": False, "reason": "unsigned", "signature": None, "payload": None, "verified_at": None,
     }  # fmt: skip
@@ -43,8 +43,8 @@ def git_commit_json(base: str, repository: Repository, commit: GitCommit) -> Jso
         "node_id": node_id(commit.sha, 0),
         "url": f"{api}/git/commits/{commit.sha}",
         "html_url": f"{base}/{repository.full_name}/commit/{commit.sha}",
-        "author": who,
-        "committer": who,
+        "author": author,
+        "committer": author,
         "tree": _tree_json(api, commit),
         "message": commit.message,
         "parents": _parents_json(base, repository, commit, "git/commits"),
@@ -53,9 +53,9 @@ def git_commit_json(base: str, repository: Repository, commit: GitCommit) -> Jso
 
 
 def _dated_author(commit: GitCommit) -> Json:
-    who = {**git_user_json(commit.author), "date": stamp(commit.committed_at)}
-    del who["username"]
-    return who
+    author = {**git_user_json(commit.author), "date": stamp(commit.committed_at)}
+    del author["username"]
+    return author
 
 
 def _tree_json(api: str, commit: GitCommit) -> Json:

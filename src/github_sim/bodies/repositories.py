@@ -193,7 +193,7 @@ def installation_json(base: str, app_id: int, installation: Installation) -> Jso
 
 def app_json(base: str, world: World, app_id: int, permissions: dict[str, str]) -> Json:
     owner = world.account("crcr-operators", "Organization")
-    made = stamp(world.now())
+    created_at = stamp(world.now())
     return {
         "id": app_id,
         "client_id": client_id(app_id),
@@ -204,8 +204,8 @@ def app_json(base: str, world: World, app_id: int, permissions: dict[str, str]) 
         "description": "Relays upstream events to downstream repositories.",
         "external_url": base,
         "html_url": f"{base}/apps/{APP_SLUG}",
-        "created_at": made,
-        "updated_at": made,
+        "created_at": created_at,
+        "updated_at": created_at,
         "permissions": dict(permissions),
         "events": list(APP_EVENTS),
         "installations_count": len(world.installations),

@@ -106,28 +106,28 @@ def push(
     pusher: Account,
 ) -> Json:
     deleted = after == NO_COMMIT
-    listed = [commit_entry(base, repository, commit) for commit in commits[-MOST_COMMITS:]]
+    entries = [commit_entry(base, repository, commit) for commit in commits[-MOST_COMMITS:]]
     tip = repository.commits.get(after)
-    who = git_user_json(pusher)
+    pusher_user = git_user_json(pusher)
     return {
         "ref": ref,
         "before": before,
         "after": after,
         "repository": {**repository_json(base, repository), "master_branch": repository.default_branch},
-        "pusher": {"name": who["name"], "email": who["email"]},
+        "pusher": {"name": pusher_user["name"], "email": pusher_user["email"]},
         **organization(base, repository.owner),
         "created": before == NO_COMMIT,
         "deleted": deleted,
         "forced": forced,
         "base_ref": None,
         "compare": f"{base}/{repository.full_name}/compare/{before[:12]}...{after[:12]}",
-        "commits": listed,
+        "commits": entries,
         "head_commit": None if deleted or tip is None else commit_entry(base, repository, tip),
     }
 
 
 def commit_entry(base: str, repository: Repository, commit: GitCommit) -> Json:
-    who = git_user_json(commit.author)
+    author = git_user_json(commit.author)
     return {
         "id": commit.sha,
         "tree_id": commit.tree_sha,
@@ -135,34 +135,34 @@ def commit_entry(base: str, repository: Repository, commit: GitCommit) -> Json:
         "message": commit.message,
         "timestamp": stamp(commit.committed_at),
         "url": f"{base}/{repository.full_name}/commit/{commit.sha}",
-        "author": who,
-        "committer": who,
+        "author": author,
+        "committer": author,
         "added": list(commit.added),
         "removed": list(commit.removed),
         "modified": list(commit.modified),
     }
 
 
-def installation(base: str, app_id: int, made: Installation, action: str, world: World) -> Json:
-    listed = [short_repository_json(world.repositories[id]) for id in sorted(made.repository_ids)]
+def installation(base: str, app_id: int, record: Installation, action: str, world: World) -> Json:
+    repositories = [short_repository_json(world.repositories[id]) for id in sorted(record.repository_ids)]
     return {
         "action": action,
-        "installation": installation_json(base, app_id, made),
-        "repositories": listed,
+        "installation": installation_json(base, app_id, record),
+        "repositories": repositories,
         "requester": None,
     }
 
 
 def installation_repositories(
-    base: str, app_id: int, made: Installation, action: str, changed: list[Repository]
+    base: str, app_id: int, record: Installation, action: str, changed: list[Repository]
 ) -> Json:
-    listed = [short_repository_json(repository) for repository in changed]
+    repositories = [short_repository_json(repository) for repository in changed]
     return {
         "action": action,
-        "installation": installation_json(base, app_id, made),
+        "installation": installation_json(base, app_id, record),
         "repository_selection": "selected",
-        "repositories_added": listed if action == "added" else [],
-        "repositories_removed": listed if action == "removed" else [],
+        "repositories_added": repositories if action == "added" else [],
+        "repositories_removed": repositories if action == "removed" else [],
         "requester": None,
     }
 
@@ -186,8 +186,8 @@ def merge_group(
     base_ref: str,
     reason: str | None,
 ) -> Json:
-    who = git_user_json(head.author)
-    del who["username"]
+    author = git_user_json(head.author)
+    del author["username"]
     group = {
         "head_sha": head.sha,
         "head_ref": head_ref,
@@ -198,8 +198,8 @@ def merge_group(
             "tree_id": head.tree_sha,
             "message": head.message,
             "timestamp": stamp(head.committed_at),
-            "author": who,
-            "committer": who,
+            "author": author,
+            "committer": author,
         },
     }
     return {

@@ -77,11 +77,11 @@ class WorkflowAutoplay:
             return job.spec.fails
         behaviour = run.workflow.behaviour
         broken = behaviour.broken_after_runs is not None and run.run_number > behaviour.broken_after_runs
-        named = (self._sim.world.repositories[run.repository_id].full_name, job.name)
+        failing_job = (self._sim.world.repositories[run.repository_id].full_name, job.name)
         return (
             broken
             or self._breaks(run)
-            or any(named in self.failing_jobs.get(sha, ()) for sha in self._tested_heads(run))
+            or any(failing_job in self.failing_jobs.get(sha, ()) for sha in self._tested_heads(run))
             or chance.random() < behaviour.fail_rate
         )
 
@@ -116,8 +116,8 @@ class WorkflowAutoplay:
             "skipped": skipped,
             "total": total,
         }
-        listed = [{"name": name, "file": file, "message": message} for name, file in wrong]
-        return {"test_results": counts, "failed_tests": listed}
+        failed_tests = [{"name": name, "file": file, "message": message} for name, file in wrong]
+        return {"test_results": counts, "failed_tests": failed_tests}
 
     async def _cancel_earlier(self, run: WorkflowRun) -> None:
         """A newer push makes the older runs of the same pull request pointless."""
@@ -158,10 +158,10 @@ class WorkflowAutoplay:
 
 def _event(run: WorkflowRun) -> Json:
     """The upstream event that the run was dispatched for."""
-    found = run.client_payload.get("payload")
-    return found if isinstance(found, dict) else {}
+    payload = run.client_payload.get("payload")
+    return payload if isinstance(payload, dict) else {}
 
 
 def _retry_after(answer: httpx.Response, default: float) -> float:
-    told = answer.headers.get("retry-after", "")
-    return float(told) if told.isdigit() else default
+    header = answer.headers.get("retry-after", "")
+    return float(header) if header.isdigit() else default

@@ -147,9 +147,9 @@ class DownstreamCi:
 
     def claims(self, run: WorkflowRun, job: WorkflowJob, audience: str | None = None, **changes: Any) -> Json:
         repository = self._world.repositories[run.repository_id]
-        told = _relay(run).get("audience")
-        wanted = audience or (told if isinstance(told, str) else self.audience)
-        full = {**self._issuer.claims(repository, run, job, wanted), **changes}
+        relay_audience = _relay(run).get("audience")
+        chosen_audience = audience or (relay_audience if isinstance(relay_audience, str) else self.audience)
+        full = {**self._issuer.claims(repository, run, job, chosen_audience), **changes}
         return {name: value for name, value in full.items() if value is not None}
 
     def report_body(self, run: WorkflowRun, job: WorkflowJob, status: str, **workflow: Any) -> Json:
@@ -206,8 +206,8 @@ class DownstreamCi:
 
 
 def _relay(run: WorkflowRun) -> Json:
-    found = run.client_payload.get("relay")
-    return found if isinstance(found, dict) else {}
+    relay = run.client_payload.get("relay")
+    return relay if isinstance(relay, dict) else {}
 
 
 def _code(answer: httpx.Response) -> str | None:

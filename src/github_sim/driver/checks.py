@@ -13,9 +13,9 @@ from github_sim.world.records import CheckRun, Json, Repository, WebhookDelivery
 class CheckDriver(Simulation):
     def checks(self, full_name: str, sha: str | None = None) -> list[CheckRun]:
         """The App's check runs on a repository, or on one commit of it."""
-        wanted = self.world.repository(full_name).id
-        found = [check for check in self.world.check_runs.values() if check.repository_id == wanted]
-        return [check for check in found if sha in {None, check.head_sha}]
+        repository_id = self.world.repository(full_name).id
+        checks = [check for check in self.world.check_runs.values() if check.repository_id == repository_id]
+        return [check for check in checks if sha in {None, check.head_sha}]
 
     def latest_checks(self, full_name: str, sha: str) -> dict[str, CheckRun]:
         """The newest check run of each name on a commit."""
@@ -41,9 +41,9 @@ class CheckDriver(Simulation):
 
     async def _send_check_webhook(self, check: CheckRun, action: str, more: Json) -> WebhookDelivery | None:
         repository = self.world.repositories[check.repository_id]
-        shown = check_run_json(self.base_url, repository, check, self._app())
-        shown["check_suite"] = self._suite(repository, check.head_sha)
-        body = self._event(repository, action, {"check_run": shown, **more})
+        check_body = check_run_json(self.base_url, repository, check, self._app())
+        check_body["check_suite"] = self._suite(repository, check.head_sha)
+        body = self._event(repository, action, {"check_run": check_body, **more})
         return await self.emit("check_run", body, repository, repository.owner)
 
     def _event(self, repository: Repository, action: str, more: Json) -> Json:
@@ -61,15 +61,15 @@ class CheckDriver(Simulation):
         number = repository.id + 1
         url = f"{self.base_url}/repos/{repository.full_name}/check-suites/{number}"
         commit = repository.commits[sha]
-        who = git_user_json(commit.author)
-        del who["username"]
+        author = git_user_json(commit.author)
+        del author["username"]
         head = {
             "id": sha,
             "tree_id": commit.tree_sha,
             "message": commit.message,
             "timestamp": stamp(commit.committed_at),
-            "author": who,
-            "committer": who,
+            "author": author,
+            "committer": author,
         }
         return {
             "id": number,

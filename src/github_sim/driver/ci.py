@@ -23,8 +23,8 @@ class CiDriver(Simulation):
         """Accepted dispatches, oldest first, of one repository or of all."""
         if full_name is None:
             return list(self.world.dispatches)
-        wanted = self.world.repository(full_name).id
-        return [dispatch for dispatch in self.world.dispatches if dispatch.repository_id == wanted]
+        repository_id = self.world.repository(full_name).id
+        return [dispatch for dispatch in self.world.dispatches if dispatch.repository_id == repository_id]
 
     def runs(self, full_name: str) -> list[WorkflowRun]:
         return list(self.world.runs_of(self.world.repository(full_name)))
@@ -134,11 +134,11 @@ class CiDriver(Simulation):
 
     async def send_run_webhook(self, run: WorkflowRun, action: str) -> WebhookDelivery | None:
         """Send the `workflow_run` webhook of a run: requested, in_progress or completed."""
-        told = webhooks.workflow_run(self.base_url, self.world, run, action)
-        return await self.emit(told.event, told.body, told.repository, told.sender)
+        webhook = webhooks.workflow_run(self.base_url, self.world, run, action)
+        return await self.emit(webhook.event, webhook.body, webhook.repository, webhook.sender)
 
     async def send_job_webhook(self, run: WorkflowRun, job: WorkflowJob | str) -> WebhookDelivery | None:
         """Send the `workflow_job` webhook of a job in its current state."""
         chosen = run.job(job) if isinstance(job, str) else job
-        told = webhooks.workflow_job(self.base_url, self.world, run, chosen)
-        return await self.emit(told.event, told.body, told.repository, told.sender)
+        webhook = webhooks.workflow_job(self.base_url, self.world, run, chosen)
+        return await self.emit(webhook.event, webhook.body, webhook.repository, webhook.sender)

@@ -44,8 +44,8 @@ class MergeDriver(PullRequestDriver):
     def merge_queue(self, full_name: str, base: str | None = None) -> list[MergeGroup]:
         """The groups that wait for a branch, the first to be merged first."""
         repository = self.world.repository(full_name)
-        place = (repository.id, base or repository.default_branch)
-        return [group for group in self.world.queue if (group.repository_id, group.base_ref) == place]
+        branch_key = (repository.id, base or repository.default_branch)
+        return [group for group in self.world.queue if (group.repository_id, group.base_ref) == branch_key]
 
     async def enqueue(self, pull: PullRequest) -> MergeGroup:
         """Somebody presses Merge when ready: a group for the pull request joins the queue."""
@@ -88,16 +88,16 @@ class MergeDriver(PullRequestDriver):
         repository.branches[group.base_ref] = head.sha
         await self._destroy_group(group, "merged")
         await self._close_as_merged(pull, head)
-        known = set(ancestors(repository, before))
-        gained = [sha for sha in reversed(ancestors(repository, head.sha)) if sha not in known]
+        merged = set(ancestors(repository, before))
+        gained = [sha for sha in reversed(ancestors(repository, head.sha)) if sha not in merged]
         commits = [repository.commits[sha] for sha in gained]
         await self._push(repository, f"{BRANCHES}{group.base_ref}", before, head.sha, commits)
 
     async def _remove_group(self, group: MergeGroup, reason: str) -> WebhookDelivery | None:
         behind = self._groups_behind(group)
-        told = await self._destroy_group(group, reason)
+        delivery = await self._destroy_group(group, reason)
         await self._recreate_groups(behind)
-        return told
+        return delivery
 
     def _groups_behind(self, group: MergeGroup) -> list[MergeGroup]:
         repository = self.world.repositories[group.repository_id]
@@ -114,8 +114,8 @@ class MergeDriver(PullRequestDriver):
         repository = self.world.repositories[pull.repository_id]
         ahead = self.merge_queue(repository.full_name, pull.base_ref)
         base = ahead[-1].head_sha if ahead else repository.branches[pull.base_ref]
-        words = f"Merge pull request #{pull.number} from {pull.head_ref}\n\n{pull.title}"
-        head = self.merge_commit(pull, words, onto=base)
+        message = f"Merge pull request #{pull.number} from {pull.head_ref}\n\n{pull.title}"
+        head = self.merge_commit(pull, message, onto=base)
         group = MergeGroup(
             repository_id=repository.id,
             number=pull.number,
@@ -139,10 +139,10 @@ class MergeDriver(PullRequestDriver):
         group.state = reason
         repository = self.world.repositories[group.repository_id]
         repository.branches.pop(group.head_ref.removeprefix(BRANCHES), None)
-        told = await self._send_group_webhook(group, "destroyed", reason)
+        delivery = await self._send_group_webhook(group, "destroyed", reason)
         if self.queue_pushes:
             await self._push(repository, group.head_ref, group.head_sha, NO_COMMIT, [])
-        return told
+        return delivery
 
     async def merge_group(
         self, full_name: str, number: int, *, action: str = "checks_requested", reason: str = "dequeued"
@@ -157,9 +157,9 @@ class MergeDriver(PullRequestDriver):
         return await self._remove_group(group, reason)
 
     def _find_group(self, pull: PullRequest) -> MergeGroup | None:
-        place = (pull.repository_id, pull.number)
+        pull_key = (pull.repository_id, pull.number)
         return next(
-            (group for group in self.world.queue if (group.repository_id, group.number) == place), None
+            (group for group in self.world.queue if (group.repository_id, group.number) == pull_key), None
         )
 
     async def _send_group_webhook(

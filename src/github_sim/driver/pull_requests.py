@@ -74,10 +74,10 @@ class PullRequestDriver(Simulation):
 
     def _find_or_create_fork(self, repository: Repository, author: str) -> Repository:
         """The author's fork; it shares the commits, as forks do on GitHub."""
-        found = self.world.find(f"{author}/{repository.name}")
-        if found is not None:
-            return found
-        made = replace(
+        existing = self.world.find(f"{author}/{repository.name}")
+        if existing is not None:
+            return existing
+        fork = replace(
             repository,
             id=self.world.next_id("repository"),
             owner=self.world.account(author),
@@ -87,8 +87,8 @@ class PullRequestDriver(Simulation):
             roles={},
             required_checks=(),
         )
-        self.world.add_repository(made)
-        return made
+        self.world.add_repository(fork)
+        return fork
 
     async def push_to_pr(
         self,
@@ -123,9 +123,9 @@ class PullRequestDriver(Simulation):
         """Close or merge. Merging moves the base branch; the push event of it is a separate act."""
         if merged:
             repository = self.world.repositories[pull.repository_id]
-            words = f"{pull.title} (#{pull.number})"
-            made = self.merge_commit(pull, words, onto=repository.branches[pull.base_ref], squash=True)
-            return await self._close_as_merged(pull, made)
+            message = f"{pull.title} (#{pull.number})"
+            commit = self.merge_commit(pull, message, onto=repository.branches[pull.base_ref], squash=True)
+            return await self._close_as_merged(pull, commit)
         pull.state, pull.closed_at = "closed", self.clock.now()
         return await self.send_pull_webhook(pull, "closed")
 

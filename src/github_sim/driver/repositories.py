@@ -102,15 +102,15 @@ class RepositoryDriver(Simulation):
         branch = target.removeprefix(BRANCHES)
         pusher = self.world.account(author) if author else repository.owner
         before = NO_COMMIT if created else repository.branches.get(branch, NO_COMMIT)
-        made: list[GitCommit] = []
+        new_commits: list[GitCommit] = []
         if deleted:
             repository.branches.pop(branch, None)
             after = NO_COMMIT
         else:
             parent = before if before in repository.commits else repository.head_sha
             changes = encode_files(files or {})
-            made = self._commits(repository, pusher, parent, [message] * commits, changes)
-            after = repository.branches[branch] = made[-1].sha if made else parent
+            new_commits = self._commits(repository, pusher, parent, [message] * commits, changes)
+            after = repository.branches[branch] = new_commits[-1].sha if new_commits else parent
         repository.updated_at = self.clock.now()
         body = webhooks.push(
             self.base_url,
@@ -118,7 +118,7 @@ class RepositoryDriver(Simulation):
             ref=target,
             before=before,
             after=after,
-            commits=made,
+            commits=new_commits,
             forced=forced,
             pusher=pusher,
         )
@@ -133,12 +133,12 @@ class RepositoryDriver(Simulation):
         changes: Mapping[str, bytes],
     ) -> list[GitCommit]:
         """A row of commits; the last one carries the changes."""
-        made: list[GitCommit] = []
-        for left, message in zip(reversed(range(len(messages))), messages, strict=True):
-            content = {} if left else changes
-            made.append(self.world.commit(repository, message, author, parent=parent, changes=content))
-            parent = made[-1].sha
-        return made
+        new_commits: list[GitCommit] = []
+        for remaining, message in zip(reversed(range(len(messages))), messages, strict=True):
+            content = {} if remaining else changes
+            new_commits.append(self.world.commit(repository, message, author, parent=parent, changes=content))
+            parent = new_commits[-1].sha
+        return new_commits
 
     async def ping(self) -> WebhookDelivery:
         at = stamp(self.clock.now())
@@ -183,10 +183,10 @@ class RepositoryDriver(Simulation):
         return await self._emit_installation(installation, "new_permissions_accepted")
 
     def installation(self, full_name: str) -> Installation:
-        found = self.world.installation_of(self.repository(full_name))
-        if found is None:
+        installation = self.world.installation_of(self.repository(full_name))
+        if installation is None:
             raise LookupError(f"the App is not installed on {full_name}")
-        return found
+        return installation
 
     def spend_hour(self, full_name: str, *, leave: int) -> None:
         """Have all but `leave` calls of the hour used up, on the installation that the repository belongs to."""
@@ -242,14 +242,14 @@ class RepositoryDriver(Simulation):
         )
 
     def _installation_for(self, account: Account) -> tuple[Installation, bool]:
-        found = self.world.installation_for(account)
-        if found is not None:
-            return found, False
+        existing = self.world.installation_for(account)
+        if existing is not None:
+            return existing, False
         now = self.clock.now()
         number = self.world.next_id("installation")
-        made = Installation(number, account, dict(self.app_permissions), now, now)
-        self.world.installations[made.id] = made
-        return made, True
+        installation = Installation(number, account, dict(self.app_permissions), now, now)
+        self.world.installations[installation.id] = installation
+        return installation, True
 
     async def _emit_installation(self, installation: Installation, action: str) -> WebhookDelivery:
         installation.updated_at = self.clock.now()

@@ -19,9 +19,9 @@ SHA = "9f3182061f1e2cca4702c368cbc039b7dc9d4485"
 CIRCLE = "oidc.circleci.com/"
 
 
-def stable_id(*words: str) -> str:
+def stable_id(*parts: str) -> str:
     """Return an id that is the same in every simulation."""
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(words)))
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(parts)))
 
 
 class OtherIssuer(SigningKeys, ABC):
@@ -101,8 +101,8 @@ class BuildkiteIssuer(OtherIssuer):
 
     def claims(self, audience: str, *, wanted: tuple[str, ...] = (), **changes: Any) -> Json:
         """`wanted` are optional claims, as by `--claim`: organization_id, pipeline_id."""
-        known = {"organization_id": self.organization_id, "pipeline_id": self.pipeline_id}
-        return super().claims(audience, **{name: known[name] for name in wanted}, **changes)
+        available = {"organization_id": self.organization_id, "pipeline_id": self.pipeline_id}
+        return super().claims(audience, **{name: available[name] for name in wanted}, **changes)
 
     def fork_changes(self) -> Json:
         # Buildkite prefixes branches of forks unless the pipeline is told not to.

@@ -18,10 +18,10 @@ _COMPARISONS = ((">=", operator.ge), ("<=", operator.le), (">", operator.gt), ("
 
 
 def _run(sim: "Simulation", request: ApiRequest) -> WorkflowRun:
-    found = sim.world.runs.get(request.number("run_id"))
-    if found is None or found.repository_id != request.repository.id:
+    run = sim.world.runs.get(request.number("run_id"))
+    if run is None or run.repository_id != request.repository.id:
         raise ApiError(404, "Not Found")
-    return found
+    return run
 
 
 def _run_json(sim: "Simulation", request: ApiRequest, run: WorkflowRun) -> Json:
@@ -29,11 +29,11 @@ def _run_json(sim: "Simulation", request: ApiRequest, run: WorkflowRun) -> Json:
 
 
 async def list_runs(sim: "Simulation", request: ApiRequest) -> Reply:
-    found = [run for run in sim.world.runs_of(request.repository) if _matches_filters(run, request)]
-    found.reverse()
-    shown, headers = paginate(sim.base_url, request, found)
-    listed = [_run_json(sim, request, run) for run in shown]
-    return Reply(200, {"total_count": len(found), "workflow_runs": listed}, headers)
+    runs = [run for run in sim.world.runs_of(request.repository) if _matches_filters(run, request)]
+    runs.reverse()
+    page, headers = paginate(sim.base_url, request, runs)
+    bodies = [_run_json(sim, request, run) for run in page]
+    return Reply(200, {"total_count": len(runs), "workflow_runs": bodies}, headers)
 
 
 def _matches_filters(run: WorkflowRun, request: ApiRequest) -> bool:
@@ -49,19 +49,19 @@ def _within(at: datetime, span: str) -> bool:
     """GitHub's search syntax for times: `>=t`, `<=t`, `>t`, `<t`, `a..b`, or a day."""
     if ".." in span:
         low, high = span.split("..")
-        return (low == "*" or at >= _moment(low)) and (high == "*" or at <= _moment(high))
+        return (low == "*" or at >= _parse_time(low)) and (high == "*" or at <= _parse_time(high))
     for sign, holds in _COMPARISONS:
         if span.startswith(sign):
-            return bool(holds(at, _moment(span.removeprefix(sign))))
+            return bool(holds(at, _parse_time(span.removeprefix(sign))))
     return at.strftime("%Y-%m-%d") == span[:10]
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise ApiError(422, f"Invalid time in created: {text}", errors=[]) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 async def get_run(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -84,9 +84,9 @@ async def list_attempt_jobs(sim: "Simulation", request: ApiRequest) -> Reply:
 
 
 def _jobs(sim: "Simulation", request: ApiRequest, run: WorkflowRun, jobs: list[WorkflowJob]) -> Reply:
-    shown, headers = paginate(sim.base_url, request, jobs)
-    listed = [job_json(sim.base_url, request.repository, run, job) for job in shown]
-    return Reply(200, {"total_count": len(jobs), "jobs": listed}, headers)
+    page, headers = paginate(sim.base_url, request, jobs)
+    bodies = [job_json(sim.base_url, request.repository, run, job) for job in page]
+    return Reply(200, {"total_count": len(jobs), "jobs": bodies}, headers)
 
 
 async def list_workflows(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -98,16 +98,16 @@ async def list_workflows(sim: "Simulation", request: ApiRequest) -> Reply:
         if path.startswith(".github/workflows/") and path.endswith((".yml", ".yaml"))
     ]
     paths = sorted({*files, *(workflow.path for workflow in repository.workflows)})
-    shown, headers = paginate(sim.base_url, request, paths)
+    page, headers = paginate(sim.base_url, request, paths)
     number = sim.world.workflow_id
-    listed = [workflow_json(sim.base_url, repository, number(repository.id, path), path) for path in shown]
-    return Reply(200, {"total_count": len(paths), "workflows": listed}, headers)
+    bodies = [workflow_json(sim.base_url, repository, number(repository.id, path), path) for path in page]
+    return Reply(200, {"total_count": len(paths), "workflows": bodies}, headers)
 
 
 async def get_job(sim: "Simulation", request: ApiRequest) -> Reply:
-    wanted = request.number("job_id")
+    job_id = request.number("job_id")
     for run in sim.world.runs_of(request.repository):
-        for job in (job for jobs in run.attempts.values() for job in jobs if job.id == wanted):
+        for job in (job for jobs in run.attempts.values() for job in jobs if job.id == job_id):
             return Reply(200, job_json(sim.base_url, request.repository, run, job))
     raise ApiError(404, "Not Found")
 

@@ -107,8 +107,8 @@ class _Exchange:
             listener(call)
 
     async def _answer_with_faults(self) -> Reply:
-        found = _BY_NAME.fullmatch(self._path)
-        chosen = self._sim.faults.claim(self._method, self._path, found["name"] if found else None)
+        match = _BY_NAME.fullmatch(self._path)
+        chosen = self._sim.faults.claim(self._method, self._path, match["name"] if match else None)
         for fault in chosen:
             if fault.kind is FaultKind.LATENCY:
                 await self._sim.sleep(fault.latency_s)
@@ -186,9 +186,9 @@ class _Exchange:
     def _with_rate_headers(self, reply: Reply) -> Reply:
         if self._route is None or self._route.auth is Auth.OPEN:
             return reply
-        counted = self._sim.rate_limiter.headers(rate_limit_subject(self._caller), self._sim.clock.now())
+        rate_headers = self._sim.rate_limiter.headers(rate_limit_subject(self._caller), self._sim.clock.now())
         headers = {
-            **counted,
+            **rate_headers,
             "x-github-api-version-selected": "2022-11-28",
             "x-github-request-id": f"{len(self._sim.calls):04X}:SIM",
             **reply.headers,
@@ -197,19 +197,19 @@ class _Exchange:
 
     def _path_by_name(self) -> str:
         """`/repositories/{id}/…`, where redirects lead, means the repository of that id."""
-        found = _BY_ID.fullmatch(self._path)
-        if found is None:
+        match = _BY_ID.fullmatch(self._path)
+        if match is None:
             return self._path
-        repository = self._sim.world.repositories.get(int(found["id"]))
+        repository = self._sim.world.repositories.get(int(match["id"]))
         if repository is None:
             raise ApiError(404, "Not Found")
-        return f"/repos/{repository.full_name}{found['rest'] or ''}"
+        return f"/repos/{repository.full_name}{match['rest'] or ''}"
 
     def _find_route(self, path: str) -> tuple[Route, dict[str, str]]:
         added = ((route, route.pattern) for route in self._sim.extra_routes)
         for route, pattern in chain(_PATTERNS, added):
-            if route.method == self._method and (found := pattern.fullmatch(path)):
-                return route, found.groupdict()
+            if route.method == self._method and (match := pattern.fullmatch(path)):
+                return route, match.groupdict()
         if not wants_html(self._method, self._headers.get("accept", "")):
             self._sim.unexpected.append(f"unknown route {self._method} {self._path}")
         raise ApiError(404, "Not Found")
@@ -238,8 +238,8 @@ class _Exchange:
     def _redirect(self, moved: Repository | None, request: ApiRequest) -> Reply:
         if moved is None:
             raise ApiError(404, "Not Found")
-        found = _BY_NAME.fullmatch(request.path)
-        rest = (found["rest"] or "") if found else ""
+        match = _BY_NAME.fullmatch(request.path)
+        rest = (match["rest"] or "") if match else ""
         target = f"{self._sim.base_url}/repositories/{moved.id}{rest}"
         status = 301 if self._method == "GET" else 307
         message = "Moved Permanently" if status == 301 else "Temporary Redirect"

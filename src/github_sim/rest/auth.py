@@ -81,17 +81,17 @@ class Authenticator:
         if ids is None and names is None:
             return None
         by_name = {self._world.repositories[id].name: id for id in installation.repository_ids}
-        wanted = [*(ids or []), *(by_name.get(name, -1) for name in names or [])]
-        if len(wanted) > MOST_REPOSITORIES:
+        repository_ids = [*(ids or []), *(by_name.get(name, -1) for name in names or [])]
+        if len(repository_ids) > MOST_REPOSITORIES:
             raise validation_error("Token", "repository_ids", "No more than 500 repositories can be listed")
-        if not set(wanted) <= installation.repository_ids:
+        if not set(repository_ids) <= installation.repository_ids:
             raise ApiError(
                 422,
                 "There is at least one repository that does not exist or is not accessible "
                 "to the parent installation.",
                 errors=[],
             )
-        return frozenset(wanted)
+        return frozenset(repository_ids)
 
     def _token_text(self) -> str:
         start = f"ghs_{self.app_id}_"

@@ -97,10 +97,10 @@ def _apply(sim: "Simulation", check: CheckRun, body: Json) -> None:
 
 
 def _check(sim: "Simulation", request: ApiRequest) -> CheckRun:
-    found = sim.world.check_runs.get(request.number("check_run_id"))
-    if found is None or found.repository_id != request.repository.id:
+    check = sim.world.check_runs.get(request.number("check_run_id"))
+    if check is None or check.repository_id != request.repository.id:
         raise ApiError(404, "Not Found")
-    return found
+    return check
 
 
 async def update_check(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -119,10 +119,10 @@ async def list_checks(sim: "Simulation", request: ApiRequest) -> Reply:
         raise ApiError(422, f"No commit found for SHA: {request.params['ref']}", errors=[])
     on_commit = sim.world.checks_on(request.repository, commit.sha)
     every = on_commit if request.query.get("filter") == "all" else latest_by_name(on_commit).values()
-    found = [check for check in every if _matches_filters(sim, check, request)]
-    shown, headers = paginate(sim.base_url, request, found)
-    listed = [_json(sim, request, check) for check in shown]
-    return Reply(200, {"total_count": len(found), "check_runs": listed}, headers)
+    checks = [check for check in every if _matches_filters(sim, check, request)]
+    page, headers = paginate(sim.base_url, request, checks)
+    bodies = [_json(sim, request, check) for check in page]
+    return Reply(200, {"total_count": len(checks), "check_runs": bodies}, headers)
 
 
 def latest_by_name(checks: Iterable[CheckRun]) -> dict[str, CheckRun]:
@@ -131,11 +131,11 @@ def latest_by_name(checks: Iterable[CheckRun]) -> dict[str, CheckRun]:
 
 
 def _matches_filters(sim: "Simulation", check: CheckRun, request: ApiRequest) -> bool:
-    wanted = {name: request.query.get(name) for name in ("check_name", "status", "app_id")}
+    filters = {name: request.query.get(name) for name in ("check_name", "status", "app_id")}
     return (
-        wanted["check_name"] in {None, check.name}
-        and wanted["status"] in {None, check.status}
-        and wanted["app_id"] in {None, str(sim.app_id)}
+        filters["check_name"] in {None, check.name}
+        and filters["status"] in {None, check.status}
+        and filters["app_id"] in {None, str(sim.app_id)}
     )
 
 

@@ -16,21 +16,21 @@ MOST_CHARACTERS = 65_536
 
 
 async def list_comments(sim: "Simulation", request: ApiRequest) -> Reply:
-    found = sim.world.comments_on(find_pull(sim, request, "issue_number"))
+    matching = sim.world.comments_on(find_pull(sim, request, "issue_number"))
     if (since := request.query.get("since")) is not None:
-        found = [comment for comment in found if comment.updated_at >= _moment(since)]
-    shown, headers = paginate(sim.base_url, request, found)
-    return Reply(200, [comments.render_comment(sim, comment) for comment in shown], headers)
+        matching = [comment for comment in matching if comment.updated_at >= _parse_time(since)]
+    page, headers = paginate(sim.base_url, request, matching)
+    return Reply(200, [comments.render_comment(sim, comment) for comment in page], headers)
 
 
-def _moment(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+        moment = None
+    if moment is None or moment.tzinfo is None:
         raise ApiError(422, f"Invalid since: {text}", errors=[])
-    return found
+    return moment
 
 
 def _body(request: ApiRequest) -> str:
@@ -46,15 +46,15 @@ def _body(request: ApiRequest) -> str:
 
 async def create_comment(sim: "Simulation", request: ApiRequest) -> Reply:
     pull = find_pull(sim, request, "issue_number")
-    made = await comments.write(sim, pull, _body(request), comments.app_account(sim), "NONE", by_app=True)
-    return Reply(201, comments.render_comment(sim, made))
+    comment = await comments.write(sim, pull, _body(request), comments.app_account(sim), "NONE", by_app=True)
+    return Reply(201, comments.render_comment(sim, comment))
 
 
 def _comment(sim: "Simulation", request: ApiRequest) -> Comment:
-    found = sim.world.comments.get(request.number("comment_id"))
-    if found is None or found.repository_id != request.repository.id:
+    comment = sim.world.comments.get(request.number("comment_id"))
+    if comment is None or comment.repository_id != request.repository.id:
         raise ApiError(404, "Not Found")
-    return found
+    return comment
 
 
 async def get_comment(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -73,8 +73,8 @@ async def create_reaction(sim: "Simulation", request: ApiRequest) -> Reply:
     content = request.json().get("content")
     if content not in REACTIONS:
         raise validation_error("Reaction", "content", f"content is not included in the list: {REACTIONS}")
-    made, new = comments.react(sim, _comment(sim, request), content, comments.app_account(sim))
-    return Reply(201 if new else 200, reaction_json(sim.base_url, made))
+    reaction, is_new = comments.react(sim, _comment(sim, request), content, comments.app_account(sim))
+    return Reply(201 if is_new else 200, reaction_json(sim.base_url, reaction))
 
 
 _ISSUES = "/repos/{owner}/{repo}/issues"

@@ -18,10 +18,10 @@ MOST_COMMITS_OF_COMPARISON = 250
 
 
 def find_pull(sim: "Simulation", request: ApiRequest, parameter: str = "pull_number") -> PullRequest:
-    found = sim.world.pulls.get((request.repository.id, request.number(parameter)))
-    if found is None:
+    pull = sim.world.pulls.get((request.repository.id, request.number(parameter)))
+    if pull is None:
         raise ApiError(404, "Not Found")
-    return found
+    return pull
 
 
 async def get_pull(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -31,50 +31,50 @@ async def get_pull(sim: "Simulation", request: ApiRequest) -> Reply:
 async def list_pull_files(sim: "Simulation", request: ApiRequest) -> Reply:
     pull = find_pull(sim, request)
     started, changes = pull_changes(request.repository, pull)
-    shown, headers = paginate(sim.base_url, request, list(changes.items())[:MOST_FILES_OF_PULL])
-    listed = changed_files_json(sim.base_url, request.repository, pull.head_sha, started, dict(shown))
-    return Reply(200, listed, headers)
+    page, headers = paginate(sim.base_url, request, list(changes.items())[:MOST_FILES_OF_PULL])
+    files = changed_files_json(sim.base_url, request.repository, pull.head_sha, started, dict(page))
+    return Reply(200, files, headers)
 
 
 def _commit(sim: "Simulation", request: ApiRequest, ref: str) -> GitCommit:
-    found = sim.world.resolve(request.repository, ref)
-    if found is None:
+    commit = sim.world.resolve(request.repository, ref)
+    if commit is None:
         raise ApiError(404, f"No commit found for the ref {ref}")
-    return found
+    return commit
 
 
-def _named(sim: "Simulation", request: ApiRequest, parameter: str) -> GitCommit:
+def _resolve_parameter(sim: "Simulation", request: ApiRequest, parameter: str) -> GitCommit:
     ref = request.params[parameter]
-    found = sim.world.resolve(request.repository, ref)
-    if found is None:
+    commit = sim.world.resolve(request.repository, ref)
+    if commit is None:
         raise ApiError(422, f"No commit found for SHA: {ref}", errors=[])
-    return found
+    return commit
 
 
 async def get_commit(sim: "Simulation", request: ApiRequest) -> Reply:
-    return Reply(200, commit_json(sim.base_url, request.repository, _named(sim, request, "ref")))
+    return Reply(200, commit_json(sim.base_url, request.repository, _resolve_parameter(sim, request, "ref")))
 
 
 async def get_git_commit(sim: "Simulation", request: ApiRequest) -> Reply:
-    found = request.repository.commits.get(request.params["commit_sha"])
-    if found is None:
+    commit = request.repository.commits.get(request.params["commit_sha"])
+    if commit is None:
         raise ApiError(404, "Not Found")
-    return Reply(200, git_commit_json(sim.base_url, request.repository, found))
+    return Reply(200, git_commit_json(sim.base_url, request.repository, commit))
 
 
 async def list_pulls_of_commit(sim: "Simulation", request: ApiRequest) -> Reply:
     """Who brought a commit in; while it is not on the default branch, whose branch has it."""
-    sha = _named(sim, request, "commit_sha").sha
+    sha = _resolve_parameter(sim, request, "commit_sha").sha
     landed = sha in ancestors(request.repository, request.repository.head_sha)
-    found = [
+    pulls = [
         pull
         for pull in sim.world.pulls.values()
         if pull.repository_id == request.repository.id
         and (pull.merged or (pull.state == "open" and not landed))
         and _brings(request.repository, pull, sha)
     ]
-    shown, headers = paginate(sim.base_url, request, found)
-    return Reply(200, [simple_pull_json(sim.base_url, sim.world, pull) for pull in shown], headers)
+    page, headers = paginate(sim.base_url, request, pulls)
+    return Reply(200, [simple_pull_json(sim.base_url, sim.world, pull) for pull in page], headers)
 
 
 def _brings(repository: Repository, pull: PullRequest, sha: str) -> bool:
@@ -88,30 +88,30 @@ async def compare(sim: "Simulation", request: ApiRequest) -> Reply:
         raise ApiError(404, "Not Found")
     old, new = _commit(sim, request, old_ref), _commit(sim, request, new_ref.rpartition(":")[2])
     below, above = ancestors(request.repository, old.sha), ancestors(request.repository, new.sha)
-    missing, gained = _without(below, above), _without(above, below)
-    meeting = next(iter(_without(above, gained)), None)
+    missing, gained = _exclude(below, above), _exclude(above, below)
+    meeting = next(iter(_exclude(above, gained)), None)
     if meeting is None:
         raise ApiError(404, "No common ancestor between the two commits")
     sides = old, request.repository.commits[meeting], new
     body = comparison_json(sim.base_url, request.repository, sides, (len(gained), len(missing)))
-    shown, headers = _page(sim, request, list(reversed(gained)))
+    page, headers = _select_page(sim, request, list(reversed(gained)))
     body["commits"] = [
-        commit_json(sim.base_url, request.repository, request.repository.commits[sha]) for sha in shown
+        commit_json(sim.base_url, request.repository, request.repository.commits[sha]) for sha in page
     ]
     body["files"] = _files(sim, request, sides) if request.query.get("page", "1") == "1" else []
     return Reply(200, body, headers)
 
 
-def _without(shas: list[str], others: list[str]) -> list[str]:
+def _exclude(shas: list[str], others: list[str]) -> list[str]:
     left_out = set(others)
     return [sha for sha in shas if sha not in left_out]
 
 
-def _page(sim: "Simulation", request: ApiRequest, found: list[str]) -> tuple[list[str], dict[str, str]]:
+def _select_page(sim: "Simulation", request: ApiRequest, shas: list[str]) -> tuple[list[str], dict[str, str]]:
     """Without any word about pages: the newest, as many as GitHub gives at once."""
     if not request.query.keys() & {"page", "per_page"}:
-        return found[-MOST_COMMITS_OF_COMPARISON:], {}
-    return paginate(sim.base_url, request, found)
+        return shas[-MOST_COMMITS_OF_COMPARISON:], {}
+    return paginate(sim.base_url, request, shas)
 
 
 def _files(

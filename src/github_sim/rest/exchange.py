@@ -110,12 +110,12 @@ class ApiRequest:
 
     def json(self) -> Json:
         try:
-            found = json.loads(self.body or b"{}")
+            body = json.loads(self.body or b"{}")
         except ValueError:
             raise ApiError(400, "Problems parsing JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(body, dict):
             raise ApiError(400, "Body should be a JSON object")
-        return found
+        return body
 
     def number(self, name: str) -> int:
         try:
@@ -125,8 +125,8 @@ class ApiRequest:
 
     def bounded_int(self, name: str, default: int, most: int) -> int:
         """A whole number from the query, kept within GitHub's bounds."""
-        given = self.query.get(name, "")
-        return min(max(int(given), 1), most) if given.isdigit() else default
+        text = self.query.get(name, "")
+        return min(max(int(text), 1), most) if text.isdigit() else default
 
 
 Handler = Callable[["Simulation", ApiRequest], Awaitable[Reply]]
@@ -150,19 +150,19 @@ class Route:
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-def _group(found: re.Match[str]) -> str:
-    name = found[1]
+def _group(match: re.Match[str]) -> str:
+    name = match[1]
     return f"(?P<{name}>.+?)" if name in _LONG else f"(?P<{name}>[^/]+)"
 
 
 Item = TypeVar("Item")
 
 
-def paginate(base: str, request: ApiRequest, found: list[Item]) -> tuple[list[Item], dict[str, str]]:
+def paginate(base: str, request: ApiRequest, items: list[Item]) -> tuple[list[Item], dict[str, str]]:
     """One page of a list by `per_page` and `page`, with the Link header to the next."""
     size, number = request.bounded_int("per_page", 30, 100), request.bounded_int("page", 1, 10_000)
-    shown = found[(number - 1) * size : number * size]
-    if number * size >= len(found):
-        return shown, {}
+    page = items[(number - 1) * size : number * size]
+    if number * size >= len(items):
+        return page, {}
     others = "".join(f"{name}={value}&" for name, value in request.query.items() if name != "page")
-    return shown, {"link": f'<{base}{request.path}?{others}page={number + 1}>; rel="next"'}
+    return page, {"link": f'<{base}{request.path}?{others}page={number + 1}>; rel="next"'}

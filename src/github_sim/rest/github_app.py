@@ -23,18 +23,18 @@ async def get_hook(sim: "Simulation", _request: ApiRequest) -> Reply:
 
 
 async def list_installations(sim: "Simulation", request: ApiRequest) -> Reply:
-    found = list(sim.world.installations.values())
-    shown, headers = paginate(sim.base_url, request, found)
+    installations = list(sim.world.installations.values())
+    page, headers = paginate(sim.base_url, request, installations)
     return Reply(
-        200, [installation_json(sim.base_url, sim.app_id, installation) for installation in shown], headers
+        200, [installation_json(sim.base_url, sim.app_id, installation) for installation in page], headers
     )
 
 
 def _installation(sim: "Simulation", request: ApiRequest) -> Installation:
-    found = sim.world.installations.get(request.number("installation_id"))
-    if found is None:
+    installation = sim.world.installations.get(request.number("installation_id"))
+    if installation is None:
         raise ApiError(404, "Not Found")
-    return found
+    return installation
 
 
 async def get_installation(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -65,29 +65,29 @@ async def list_own_repositories(sim: "Simulation", request: ApiRequest) -> Reply
     covered = sim.world.installations[token.installation_id].repository_ids
     if token.repository_ids is not None:
         covered = covered & token.repository_ids
-    found = [sim.world.repositories[id] for id in sorted(covered)]
-    shown, headers = paginate(sim.base_url, request, found)
-    listed = [repository_json(sim.base_url, repository) for repository in shown]
-    return Reply(200, {"total_count": len(found), "repositories": listed}, headers)
+    repositories = [sim.world.repositories[id] for id in sorted(covered)]
+    page, headers = paginate(sim.base_url, request, repositories)
+    bodies = [repository_json(sim.base_url, repository) for repository in page]
+    return Reply(200, {"total_count": len(repositories), "repositories": bodies}, headers)
 
 
 async def list_deliveries(sim: "Simulation", request: ApiRequest) -> Reply:
     """Newest first; the cursor names the last delivery that was shown."""
-    found = sim.webhooks.log()
-    wanted = request.query.get("status")
-    if wanted is not None:
-        found = [delivery for delivery in found if delivery.ok == (wanted == "success")]
+    deliveries = sim.webhooks.log()
+    status = request.query.get("status")
+    if status is not None:
+        deliveries = [delivery for delivery in deliveries if delivery.ok == (status == "success")]
     cursor = request.query.get("cursor")
     if cursor is not None:
         last = _cursor_id(cursor)
-        found = [delivery for delivery in found if delivery.id < last]
+        deliveries = [delivery for delivery in deliveries if delivery.id < last]
     size = request.bounded_int("per_page", 30, 100)
     headers = {}
-    if len(found) > size:
-        more = f"&status={wanted}" if wanted else ""
-        after = f"per_page={size}{more}&cursor=v1_{found[size - 1].id}"
+    if len(deliveries) > size:
+        more = f"&status={status}" if status else ""
+        after = f"per_page={size}{more}&cursor=v1_{deliveries[size - 1].id}"
         headers["link"] = f'<{sim.base_url}{request.path}?{after}>; rel="next"'
-    return Reply(200, [delivery_json(delivery) for delivery in found[:size]], headers)
+    return Reply(200, [delivery_json(delivery) for delivery in deliveries[:size]], headers)
 
 
 def _cursor_id(cursor: str) -> int:
@@ -115,21 +115,21 @@ def delivery_json(delivery: WebhookDelivery) -> Json:
 
 
 def _delivery(sim: "Simulation", request: ApiRequest) -> WebhookDelivery:
-    wanted = request.number("delivery_id")
+    delivery_id = request.number("delivery_id")
     for delivery in sim.webhooks.log():
-        if delivery.id == wanted:
+        if delivery.id == delivery_id:
             return delivery
     raise ApiError(404, "Not Found")
 
 
 async def get_delivery(sim: "Simulation", request: ApiRequest) -> Reply:
-    found = _delivery(sim, request)
+    delivery = _delivery(sim, request)
     more = {
         "url": "",
-        "request": {"headers": found.headers, "payload": json.loads(found.payload)},
-        "response": {"headers": found.answer_headers, "payload": found.answer_body},
+        "request": {"headers": delivery.headers, "payload": json.loads(delivery.payload)},
+        "response": {"headers": delivery.answer_headers, "payload": delivery.answer_body},
     }
-    return Reply(200, {**delivery_json(found), **more})
+    return Reply(200, {**delivery_json(delivery), **more})
 
 
 async def redeliver(sim: "Simulation", request: ApiRequest) -> Reply:

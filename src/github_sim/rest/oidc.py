@@ -42,19 +42,19 @@ class RequestTokens:
 
     def find_job(self, bearer: str, run_id: str, job_id: str) -> tuple[WorkflowRun, WorkflowJob] | None:
         """The job that the token was issued to, if it is the job that asks and it still runs."""
-        found = self._jobs.get(bearer)
-        if found is None or (str(found[0].id), str(found[1].id)) != (run_id, job_id):
+        entry = self._jobs.get(bearer)
+        if entry is None or (str(entry[0].id), str(entry[1].id)) != (run_id, job_id):
             return None
-        return found if found[1].status == "in_progress" else None
+        return entry if entry[1].status == "in_progress" else None
 
 
 async def request_token(sim: "Simulation", request: ApiRequest) -> Reply:
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     token = bearer if scheme.lower() == "bearer" else ""
-    found = sim.request_tokens.find_job(token, request.query.get("run", ""), request.query.get("job", ""))
-    if found is None:
+    entry = sim.request_tokens.find_job(token, request.query.get("run", ""), request.query.get("job", ""))
+    if entry is None:
         raise ApiError(401, "Unauthorized")
-    run, job = found
+    run, job = entry
     repository = sim.world.repositories[run.repository_id]
     audience = request.query.get("audience") or f"{sim.base_url}/{repository.owner.login}"
     sim.request_tokens.minted[job.id] += 1

@@ -35,10 +35,10 @@ async def get_repository(sim: "Simulation", request: ApiRequest) -> Reply:
 
 
 async def get_installation(sim: "Simulation", request: ApiRequest) -> Reply:
-    found = sim.world.installation_of(request.repository)
-    if found is None:
+    installation = sim.world.installation_of(request.repository)
+    if installation is None:
         raise ApiError(404, "Not Found")
-    return Reply(200, installation_json(sim.base_url, sim.app_id, found))
+    return Reply(200, installation_json(sim.base_url, sim.app_id, installation))
 
 
 async def get_permission(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -144,10 +144,10 @@ def _checked_payload(body: Json) -> Json:
 
 
 def _commit(sim: "Simulation", request: ApiRequest, ref: str) -> GitCommit:
-    found = sim.world.resolve(request.repository, ref)
-    if found is None:
+    commit = sim.world.resolve(request.repository, ref)
+    if commit is None:
         raise ApiError(404, f"No commit found for the ref {ref}")
-    return found
+    return commit
 
 
 async def list_matching_refs(sim: "Simulation", request: ApiRequest) -> Reply:

@@ -26,8 +26,8 @@ _VARIABLES = (
 
 def event_json(sim: "Simulation", repository: Repository, run: WorkflowRun) -> Json:
     """The body of the event, as a job finds it at GITHUB_EVENT_PATH."""
-    who = account_json(sim.base_url, sim.world.account(run.actor))
-    shared = {"repository": repository_json(sim.base_url, repository), "sender": who}
+    sender = account_json(sim.base_url, sim.world.account(run.actor))
+    shared = {"repository": repository_json(sim.base_url, repository), "sender": sender}
     if run.event == "repository_dispatch":
         installation = sim.world.installation_of(repository)
         return {
@@ -98,9 +98,9 @@ def place_tools(tools: Path) -> None:
 
 
 def github_environment(context: Json, event_path: Path, temp: Path) -> dict[str, str]:
-    named = {f"GITHUB_{name.upper()}": to_text(context.get(name)) for name in _VARIABLES}
+    variables = {f"GITHUB_{name.upper()}": to_text(context.get(name)) for name in _VARIABLES}
     return {
-        **named,
+        **variables,
         "GITHUB_ACTIONS": "true",
         "GITHUB_EVENT_PATH": str(event_path),
         "RUNNER_OS": "Linux",

@@ -84,14 +84,16 @@ def compare(sign: str, left: Any, right: Any) -> bool:
 def get_member(value: Any, key: Any) -> Any:
     """A property or an element; what is not there is null, as on GitHub."""
     if isinstance(value, ObjectFilter):
-        return ObjectFilter(found for item in value if (found := get_member(item, key)) is not None)
+        return ObjectFilter(
+            member_value for item in value if (member_value := get_member(item, key)) is not None
+        )
     if isinstance(value, Mapping):
-        wanted = to_text(key).lower()
-        return next((member for name, member in value.items() if str(name).lower() == wanted), None)
+        name_lower = to_text(key).lower()
+        return next((member for name, member in value.items() if str(name).lower() == name_lower), None)
     if isinstance(value, list):
-        place = to_number(key)
-        inside = not math.isnan(place) and 0 <= int(place) < len(value)
-        return value[int(place)] if inside else None
+        index = to_number(key)
+        inside = not math.isnan(index) and 0 <= int(index) < len(value)
+        return value[int(index)] if inside else None
     return None
 
 
@@ -130,28 +132,28 @@ class StatusFunctions:
         }
 
 
-def _contains(inside: Any, wanted: Any) -> bool:
-    if isinstance(inside, list):
-        return any(loosely_equal(item, wanted) for item in inside)
-    return to_text(wanted).lower() in to_text(inside).lower()
+def _contains(collection: Any, item_sought: Any) -> bool:
+    if isinstance(collection, list):
+        return any(loosely_equal(item, item_sought) for item in collection)
+    return to_text(item_sought).lower() in to_text(collection).lower()
 
 
 def _format(pattern: Any, *values: Any) -> str:
-    def fill(found: re.Match[str]) -> str:
-        if found[0] in {"{{", "}}"}:
-            return found[0][0]
-        if found[1] is None or int(found[1]) >= len(values):
-            raise WorkflowError(f"format cannot fill {found[0]!r} in {to_text(pattern)!r}")
-        return to_text(values[int(found[1])])
+    def fill(match: re.Match[str]) -> str:
+        if match[0] in {"{{", "}}"}:
+            return match[0][0]
+        if match[1] is None or int(match[1]) >= len(values):
+            raise WorkflowError(f"format cannot fill {match[0]!r} in {to_text(pattern)!r}")
+        return to_text(values[int(match[1])])
 
     return _PLACE.sub(fill, to_text(pattern))
 
 
-def _from_json(given: Any) -> Any:
+def _from_json(value: Any) -> Any:
     try:
-        return json.loads(to_text(given))
+        return json.loads(to_text(value))
     except ValueError:
-        raise WorkflowError(f"fromJSON was given what is no JSON: {to_text(given)[:80]!r}") from None
+        raise WorkflowError(f"fromJSON was given what is no JSON: {to_text(value)[:80]!r}") from None
 
 
 def _join(values: Any, separator: Any = ",") -> str:
@@ -193,11 +195,11 @@ class Scope:
     def call(self, name: str, values: list[Any]) -> Any:
         if name in STATUS and self.status is None:
             raise WorkflowError(f"{name}() can be asked only in an `if`")
-        known = {**FUNCTIONS, **(self.status.functions() if self.status else {})}
-        if name not in known:
+        functions = {**FUNCTIONS, **(self.status.functions() if self.status else {})}
+        if name not in functions:
             raise WorkflowError(f"there is no function {name}()")
         try:
-            return known[name](*values)
+            return functions[name](*values)
         except TypeError:
             raise WorkflowError(f"{name}() was given {len(values)} values") from None
 
@@ -226,15 +228,15 @@ def parse(source: str) -> Expression:
 
 
 def _tokens(source: str) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    tokens: list[tuple[str, str]] = []
     at = 0
     while source[at:].strip():
         match = _TOKEN.match(source, at)
         if match is None:
             raise WorkflowError(f"cannot read {source[at:].strip()[:20]!r}")
-        found.append((match.lastgroup or "", match[match.lastgroup or 0]))
+        tokens.append((match.lastgroup or "", match[match.lastgroup or 0]))
         at = match.end()
-    return found
+    return tokens
 
 
 class _Reader:
@@ -266,20 +268,20 @@ class _Reader:
         left = self._and()
         while self._next_is("||"):
             self._take()
-            left = _either(left, self._and())
+            left = _make_or(left, self._and())
         return left
 
     def _and(self) -> Node:
         left = self._comparison()
         while self._next_is("&&"):
             self._take()
-            left = _both(left, self._comparison())
+            left = _make_and(left, self._comparison())
         return left
 
     def _comparison(self) -> Node:
         left = self._not()
         while self._next_is("==", "!=", "<", "<=", ">", ">="):
-            left = _compared(self._take()[1], left, self._not())
+            left = _make_comparison(self._take()[1], left, self._not())
         return left
 
     def _not(self) -> Node:
@@ -297,7 +299,7 @@ class _Reader:
             elif self._next_is("*"):
                 node = self._star_or(node, None)
             else:
-                node = _member(node, _constant(self._name()))
+                node = _member(node, _make_constant(self._name()))
         return node
 
     def _star_or(self, node: Node, key: Callable[[], Node] | None) -> Node:
@@ -313,39 +315,39 @@ class _Reader:
         return name
 
     def _primary(self) -> Node:
-        kind, found = self._take()
+        kind, lexeme = self._take()
         if kind == "number":
-            return _constant(to_number(found))
+            return _make_constant(to_number(lexeme))
         if kind == "string":
-            return _constant(found[1:-1].replace("''", "'"))
+            return _make_constant(lexeme[1:-1].replace("''", "'"))
         if kind == "name":
-            return self._named(found)
-        if found == "(":
+            return self._parse_name(lexeme)
+        if lexeme == "(":
             node = self._or()
             self._expect(")")
             return node
-        raise WorkflowError(f"did not expect {found!r}")
+        raise WorkflowError(f"did not expect {lexeme!r}")
 
-    def _named(self, name: str) -> Node:
+    def _parse_name(self, name: str) -> Node:
         if self._next_is("("):
             return self._call(name.lower())
         if name in _LITERALS:
-            return _constant(_LITERALS[name])
+            return _make_constant(_LITERALS[name])
         return lambda scope: scope.context(name)
 
     def _call(self, name: str) -> Node:
         self._take()
         self.called.add(name)
-        given: list[Node] = []
+        arguments: list[Node] = []
         while not self._next_is(")"):
-            if given:
+            if arguments:
                 self._expect(",")
-            given.append(self._or())
+            arguments.append(self._or())
         self._expect(")")
-        return lambda scope: scope.call(name, [argument(scope) for argument in given])
+        return lambda scope: scope.call(name, [argument(scope) for argument in arguments])
 
 
-def _constant(value: Any) -> Node:
+def _make_constant(value: Any) -> Node:
     return lambda _scope: value
 
 
@@ -353,7 +355,7 @@ def _member(node: Node, key: Node) -> Node:
     return lambda scope: get_member(node(scope), key(scope))
 
 
-def _either(left: Node, right: Node) -> Node:
+def _make_or(left: Node, right: Node) -> Node:
     def decide(scope: Scope) -> Any:
         first = left(scope)
         return first if truthy(first) else right(scope)
@@ -361,7 +363,7 @@ def _either(left: Node, right: Node) -> Node:
     return decide
 
 
-def _both(left: Node, right: Node) -> Node:
+def _make_and(left: Node, right: Node) -> Node:
     def decide(scope: Scope) -> Any:
         first = left(scope)
         return right(scope) if truthy(first) else first
@@ -369,7 +371,7 @@ def _both(left: Node, right: Node) -> Node:
     return decide
 
 
-def _compared(sign: str, left: Node, right: Node) -> Node:
+def _make_comparison(sign: str, left: Node, right: Node) -> Node:
     if sign in {"==", "!="}:
         return lambda scope: loosely_equal(left(scope), right(scope)) == (sign == "==")
     return lambda scope: compare(sign, left(scope), right(scope))
@@ -378,25 +380,25 @@ def _compared(sign: str, left: Node, right: Node) -> Node:
 OPEN, CLOSE = "${{", "}}"
 
 
-def _parts(template: str) -> Iterator[tuple[str, bool]]:
+def _split_template(template: str) -> Iterator[tuple[str, bool]]:
     """Pieces in their order, each with whether it is an expression."""
     at = 0
     while (start := template.find(OPEN, at)) >= 0:
         yield template[at:start], False
-        end = _end(template, start + len(OPEN))
+        end = _find_close(template, start + len(OPEN))
         yield template[start + len(OPEN) : end], True
         at = end + len(CLOSE)
     yield template[at:], False
 
 
-def _end(template: str, at: int) -> int:
+def _find_close(template: str, at: int) -> int:
     """Where the expression ends; braces inside a quoted text do not count."""
     quoted = False
-    for place in range(at, len(template)):
-        if template[place] == "'":
+    for index in range(at, len(template)):
+        if template[index] == "'":
             quoted = not quoted
-        elif not quoted and template.startswith(CLOSE, place):
-            return place
+        elif not quoted and template.startswith(CLOSE, index):
+            return index
     raise WorkflowError(f"an expression never ends: {template[at - 3 :][:60]!r}")
 
 
@@ -408,7 +410,7 @@ def evaluate(template: Any, contexts: Contexts) -> Any:
         return [evaluate(item, contexts) for item in template]
     if not isinstance(template, str) or OPEN not in template:
         return template
-    parts = [(piece, is_code) for piece, is_code in _parts(template) if piece or is_code]
+    parts = [(piece, is_code) for piece, is_code in _split_template(template) if piece or is_code]
     if len(parts) == 1:
         return parse(parts[0][0]).value(contexts)
     return "".join(to_text(parse(piece).value(contexts)) if is_code else piece for piece, is_code in parts)
@@ -422,15 +424,15 @@ def condition_holds(condition: Any, contexts: Contexts, status: StatusFunctions)
     """An `if`; one that does not ask how things stand holds only while everything succeeded."""
     source = "success()" if condition is None else to_text(condition).strip()
     if OPEN in source:
-        source = _bare(source)
+        source = _strip_expression(source)
     expression = parse(source)
     if not expression.asks_status and not status.functions()["success"]():
         return False
     return truthy(expression.value(contexts, status))
 
 
-def _bare(source: str) -> str:
-    parts = [(piece, is_code) for piece, is_code in _parts(source) if piece or is_code]
+def _strip_expression(source: str) -> str:
+    parts = [(piece, is_code) for piece, is_code in _split_template(source) if piece or is_code]
     if len(parts) != 1:
         raise WorkflowError(f"`if: {source}` mixes text and expressions, which GitHub takes for true always")
     return parts[0][0]

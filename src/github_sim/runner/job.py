@@ -63,20 +63,20 @@ class JobExecution:
         self._more_env: dict[str, str] = {}
         self.masks: set[str] = {value for value in joined.secrets.values() if value}
         self.deadline = asyncio.get_running_loop().time() + 60 * float(
-            evaluate(file.given.get("timeout-minutes", 360), contexts)
+            evaluate(file.raw.get("timeout-minutes", 360), contexts)
         )
 
     async def execute(self, token_env: Mapping[str, str]) -> str:
         """Run all steps; `token_env` are the variables of a job that may ask for tokens. Returns the conclusion."""
         base = {**self._contexts, "secrets": self.joined.secrets, "runner": self._runner()}
         above, own = (
-            _texts(evaluate(file.get("env") or {}, base)) for file in (self._workflow.given, self.file.given)
+            _texts(evaluate(file.get("env") or {}, base)) for file in (self._workflow.raw, self.file.raw)
         )
         scope = StepScope(dispatch_inputs(self.run), {**above, **own}, cancelled=self._cancelled)
         self._base = self._base_environment(token_env)
         await self.steps(self.file.steps, scope, self.job.steps)
-        given = self.file.given.get("outputs") or {}
-        self.job.outputs = _texts(evaluate(given, self.contexts(scope)))
+        outputs = self.file.raw.get("outputs") or {}
+        self.job.outputs = _texts(evaluate(outputs, self.contexts(scope)))
         if self._cancelled.is_set():
             return "cancelled"
         return "failure" if scope.failed else "success"
@@ -85,10 +85,10 @@ class JobExecution:
         event_path = self.folders.temp / "_github_workflow" / "event.json"
         event_path.parent.mkdir()
         event_path.write_text(json.dumps(self._contexts["github"]["event"], indent=2))
-        shown = {**self._contexts["github"], **self._own_github()}
+        github = {**self._contexts["github"], **self._own_github()}
         return {
             **clean_environment(self.folders.home, self.runner.folders.tools),
-            **github_environment(shown, event_path, self.folders.temp),
+            **github_environment(github, event_path, self.folders.temp),
             **token_env,
         }
 
@@ -163,12 +163,12 @@ class JobExecution:
         contexts = self.contexts(scope)
         contexts.pop("secrets", None)
         status = StatusFunctions(not scope.failed, scope.failed, cancelled)
-        return condition_holds(step.given.get("if"), contexts, status)
+        return condition_holds(step.raw.get("if"), contexts, status)
 
     def _conclude(self, step: WorkflowStep, scope: StepScope, outcome: StepOutcome) -> str:
         if outcome.stop_reason == "cancelled":
             return "cancelled"
-        forgiven = truthy(evaluate(step.given.get("continue-on-error", False), self.contexts(scope)))
+        forgiven = truthy(evaluate(step.raw.get("continue-on-error", False), self.contexts(scope)))
         scope.failed = scope.failed or (outcome.failed and not forgiven)
         return "failure" if outcome.failed and not forgiven else "success"
 
@@ -179,9 +179,9 @@ class JobExecution:
             scope.steps[step.id] = {"outputs": outcome.outputs, "outcome": ended, "conclusion": conclusion}
 
     async def _act(self, step: WorkflowStep, scope: StepScope) -> StepOutcome:
-        own = _texts(evaluate(step.given.get("env") or {}, self.contexts(scope)))
+        own = _texts(evaluate(step.raw.get("env") or {}, self.contexts(scope)))
         stop = None if self._holds(step, scope, cancelled=True) else scope.cancelled
-        if "uses" in step.given:
+        if "uses" in step.raw:
             return await run_action(self, step, scope, own)
         return await self._script(step, scope, own, stop)
 
@@ -190,13 +190,13 @@ class JobExecution:
     ) -> StepOutcome:
         contexts = self.contexts(scope, own)
         defaults = {} if scope.action_path else self._defaults()
-        if scope.action_path and "shell" not in step.given:
+        if scope.action_path and "shell" not in step.raw:
             raise WorkflowError("a `run` of a composite action needs a `shell`")
         script = Script(
-            text=evaluate_text(step.given["run"], contexts),
-            shell=to_text(evaluate(step.given.get("shell", defaults.get("shell")), contexts)),
+            text=evaluate_text(step.raw["run"], contexts),
+            shell=to_text(evaluate(step.raw.get("shell", defaults.get("shell")), contexts)),
             folder=to_text(
-                evaluate(step.given.get("working-directory", defaults.get("working-directory")), contexts)
+                evaluate(step.raw.get("working-directory", defaults.get("working-directory")), contexts)
             ),
             limit_s=self._limit_s(step, contexts),
         )
@@ -210,24 +210,24 @@ class JobExecution:
 
     def _base_again(self, scope: StepScope) -> dict[str, str]:
         """What no `env` of the file may replace."""
-        kept = {
+        base = {
             name: value
             for name, value in self._base.items()
             if name.startswith(("GITHUB_", "RUNNER_", "ACTIONS_"))
         }
-        return {**kept, **({"GITHUB_ACTION_PATH": scope.action_path} if scope.action_path else {})}
+        return {**base, **({"GITHUB_ACTION_PATH": scope.action_path} if scope.action_path else {})}
 
     def _defaults(self) -> Json:
-        found: Json = {}
-        for given in (self._workflow.given, self.file.given):
-            found.update((given.get("defaults") or {}).get("run") or {})
-        return found
+        defaults: Json = {}
+        for settings in (self._workflow.raw, self.file.raw):
+            defaults.update((settings.get("defaults") or {}).get("run") or {})
+        return defaults
 
     def _limit_s(self, step: WorkflowStep, contexts: Json) -> float:
-        left: float = self.deadline - asyncio.get_running_loop().time()
-        minutes = evaluate(step.given.get("timeout-minutes"), contexts)
-        return min([left, self.runner.limit_s, *([60 * float(minutes)] if minutes else [])])
+        left_s: float = self.deadline - asyncio.get_running_loop().time()
+        minutes = evaluate(step.raw.get("timeout-minutes"), contexts)
+        return min([left_s, self.runner.limit_s, *([60 * float(minutes)] if minutes else [])])
 
 
-def _texts(given: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): to_text(value) for name, value in given.items()}
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): to_text(value) for name, value in values.items()}

@@ -42,8 +42,10 @@ class FileWorkflow(Workflow):
         return [(self._name(run, leg), leg) for leg in self.jobs]
 
     def title(self, run: WorkflowRun) -> str:
-        given = self.file.given.get("run-name") if self.file else None
-        return evaluate_text(given, {"github": self.github(run), "inputs": dispatch_inputs(run), "vars": {}})
+        run_name = self.file.raw.get("run-name") if self.file else None
+        return evaluate_text(
+            run_name, {"github": self.github(run), "inputs": dispatch_inputs(run), "vars": {}}
+        )
 
     def _name(self, run: WorkflowRun, leg: JobSpec) -> str:
         if OPEN not in leg.name or not isinstance(leg, MatrixJob):
@@ -58,8 +60,8 @@ class FileWorkflow(Workflow):
 
 
 def dispatch_inputs(run: WorkflowRun) -> Json:
-    found = run.client_payload.get("inputs") if run.event == "workflow_dispatch" else None
-    return found if isinstance(found, dict) else {}
+    inputs = run.client_payload.get("inputs") if run.event == "workflow_dispatch" else None
+    return inputs if isinstance(inputs, dict) else {}
 
 
 def read_workflows(snapshot: Snapshot, github: Callable[[WorkflowRun], Json]) -> list[FileWorkflow]:

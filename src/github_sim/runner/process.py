@@ -76,8 +76,8 @@ def _signal(child: asyncio.subprocess.Process, sign: signal.Signals) -> None:
 
 async def _output(child: asyncio.subprocess.Process) -> str:
     """What it wrote, until it and all that share its output are gone; too much is cut."""
-    kept = bytearray()
+    output = bytearray()
     assert child.stdout is not None  # noqa: S101 - a pipe was asked for
     while piece := await child.stdout.read(65_536):
-        kept += piece[: max(MOST_OUTPUT_BYTES - len(kept), 0)]
-    return kept.decode(errors="replace")
+        output += piece[: max(MOST_OUTPUT_BYTES - len(output), 0)]
+    return output.decode(errors="replace")

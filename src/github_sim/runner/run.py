@@ -101,7 +101,7 @@ class RunExecution:
 
     async def go(self) -> None:
         try:
-            key, cancels = self._group(self._file.given.get("concurrency"), self._contexts())
+            key, cancels = self._group(self._file.raw.get("concurrency"), self._contexts())
         except WorkflowError as problem:
             self._runner.report_problem(f"{self._joined.repository.full_name} {self._file.path}: {problem}")
             await self._end_all("failure")
@@ -118,13 +118,15 @@ class RunExecution:
                 self._sim.ci.complete(self._run, job, conclusion)
         await self._sim.send_queued_webhooks()
 
-    def _group(self, given: object, contexts: Json) -> tuple[tuple[int, str] | None, bool]:
-        if given is None:
+    def _group(self, concurrency: object, contexts: Json) -> tuple[tuple[int, str] | None, bool]:
+        if concurrency is None:
             return None, False
-        asked = {"group": given} if isinstance(given, str) else as_mapping(given, "concurrency")
-        reject_unknown_keys(asked, frozenset({"group", "cancel-in-progress"}), "concurrency")
-        name = evaluate_text(asked.get("group"), contexts)
-        cancels = truthy(evaluate(asked.get("cancel-in-progress", False), contexts))
+        settings = (
+            {"group": concurrency} if isinstance(concurrency, str) else as_mapping(concurrency, "concurrency")
+        )
+        reject_unknown_keys(settings, frozenset({"group", "cancel-in-progress"}), "concurrency")
+        name = evaluate_text(settings.get("group"), contexts)
+        cancels = truthy(evaluate(settings.get("cancel-in-progress", False), contexts))
         return (self._joined.repository.id, name.lower()), cancels
 
     def _contexts(self) -> Json:
@@ -147,9 +149,9 @@ class RunExecution:
             return
         contexts = {**self._contexts(), "needs": self._needs(file)}
         try:
-            wanted = condition_holds(file.given.get("if"), contexts, self._status_functions(file))
-            survives = wanted and condition_holds(
-                file.given.get("if"), contexts, self._status_functions(file, cancelled=True)
+            should_run = condition_holds(file.raw.get("if"), contexts, self._status_functions(file))
+            survives = should_run and condition_holds(
+                file.raw.get("if"), contexts, self._status_functions(file, cancelled=True)
             )
         except WorkflowError as problem:
             self._runner.report_problem(
@@ -157,7 +159,7 @@ class RunExecution:
             )
             await self._complete(job, "failure")
             return
-        if not wanted:
+        if not should_run:
             await self._complete(job, "cancelled" if self.cancelled.is_set() else "skipped")
             return
         await self._run_leg(file, job, contexts, asyncio.Event() if survives else self.cancelled)
@@ -201,7 +203,7 @@ class RunExecution:
             conclusion = "failure"
         finally:
             self._sim.request_tokens.revoke(token)
-        forgiven = truthy(evaluate(file.given.get("continue-on-error", False), contexts))
+        forgiven = truthy(evaluate(file.raw.get("continue-on-error", False), contexts))
         return "success" if conclusion == "failure" and forgiven else conclusion
 
     async def _complete(self, job: WorkflowJob, conclusion: str) -> None:
@@ -215,16 +217,16 @@ class RunExecution:
         return worst_conclusion(self._records(name))
 
     def _outputs(self, name: str) -> Json:
-        found: Json = {}
+        outputs: Json = {}
         for job in self._records(name):
-            found.update(job.outputs)
-        return found
+            outputs.update(job.outputs)
+        return outputs
 
     def _status_functions(self, file: JobFile, *, cancelled: bool | None = None) -> StatusFunctions:
         """How the jobs stand that it needs, and those that they needed: a skipped one is no success."""
         results = {self._result(name) for name in self._ancestors(file)}
-        asked = self.cancelled.is_set() if cancelled is None else cancelled
-        return StatusFunctions(results <= _GOOD, bool(results & _BAD), asked)
+        is_cancelled = self.cancelled.is_set() if cancelled is None else cancelled
+        return StatusFunctions(results <= _GOOD, bool(results & _BAD), is_cancelled)
 
     def _ancestors(self, file: JobFile) -> set[str]:
         above = set(file.needs)

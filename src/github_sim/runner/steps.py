@@ -27,7 +27,7 @@ _RESERVED = ("GITHUB_", "RUNNER_")
 
 def read_pairs(path: Path) -> dict[str, str]:
     """`name=value` and `name<<END` lines, as steps write them to $GITHUB_OUTPUT and $GITHUB_ENV."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     lines = iter(path.read_text(errors="replace").splitlines() if path.exists() else [])
     for line in lines:
         if not line.strip():
@@ -35,8 +35,8 @@ def read_pairs(path: Path) -> dict[str, str]:
         name, sign, rest = _split(line)
         if not sign or not name:
             raise WorkflowError(f"Invalid format {line!r}")
-        found[name] = rest if sign == "=" else _until(rest, lines)
-    return found
+        pairs[name] = rest if sign == "=" else _until(rest, lines)
+    return pairs
 
 
 def _split(line: str) -> tuple[str, str, str]:
@@ -50,11 +50,11 @@ def _split(line: str) -> tuple[str, str, str]:
 
 
 def _until(end: str, lines: Iterable[str]) -> str:
-    kept: list[str] = []
+    value_lines: list[str] = []
     for line in lines:
         if line == end:
-            return "\n".join(kept)
-        kept.append(line)
+            return "\n".join(value_lines)
+        value_lines.append(line)
     raise WorkflowError(f"Matching delimiter not found {end!r}")
 
 
@@ -64,16 +64,16 @@ def settable_variables(pairs: dict[str, str]) -> dict[str, str]:
 
 
 def read_masks(output: str) -> list[str]:
-    found = (match["value"].strip() for match in _COMMAND.finditer(output) if match["name"] == "add-mask")
-    return [mask for mask in found if mask]
+    masks = (match["value"].strip() for match in _COMMAND.finditer(output) if match["name"] == "add-mask")
+    return [mask for mask in masks if mask]
 
 
 def mask_secrets(output: str, secrets: Iterable[str]) -> str:
     """The log as it is kept: secrets starred out, and the lines that named them gone."""
-    kept = _COMMAND.sub(lambda match: "" if match["name"] == "add-mask" else match[0], output)
+    masked = _COMMAND.sub(lambda match: "" if match["name"] == "add-mask" else match[0], output)
     for secret in sorted((value for value in secrets if value), key=len, reverse=True):
-        kept = kept.replace(secret, "***")
-    return kept
+        masked = masked.replace(secret, "***")
+    return masked
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Script:
     shell: str
     folder: str
     limit_s: float
-    _told: dict[str, Path] = field(default_factory=dict)
+    _command_files: dict[str, Path] = field(default_factory=dict)
 
     async def run(
         self, folders: JobFolders, env: Mapping[str, str], stop: asyncio.Event | None
@@ -123,25 +123,27 @@ class Script:
         if not cwd.is_dir():
             raise WorkflowError(f"there is no folder {self.folder}")
         number = sum(1 for _ in folders.temp.glob("step-*"))
-        place = folders.temp / f"step-{number}"
-        place.mkdir()
-        self._told = {name: place / name.lower() for name in _FILES}
-        for path in self._told.values():
+        step_folder = folders.temp / f"step-{number}"
+        step_folder.mkdir()
+        self._command_files = {name: step_folder / name.lower() for name in _FILES}
+        for path in self._command_files.values():
             path.touch()
-        written = place / ("script.py" if self.shell == "python" else "script.sh")
-        written.write_text(self.text.replace("\r\n", "\n"))
-        told = {f"GITHUB_{name}": str(path) for name, path in self._told.items()}
-        command = (*_SHELLS[self.shell], str(written))
-        return await run_child(command, cwd=cwd, env={**env, **told}, limit_s=self.limit_s, cancelled=stop)
+        script_file = step_folder / ("script.py" if self.shell == "python" else "script.sh")
+        script_file.write_text(self.text.replace("\r\n", "\n"))
+        command_files = {f"GITHUB_{name}": str(path) for name, path in self._command_files.items()}
+        command = (*_SHELLS[self.shell], str(script_file))
+        return await run_child(
+            command, cwd=cwd, env={**env, **command_files}, limit_s=self.limit_s, cancelled=stop
+        )
 
     def outputs(self) -> dict[str, str]:
-        return read_pairs(self._told["OUTPUT"])
+        return read_pairs(self._command_files["OUTPUT"])
 
     def set_variables(self) -> dict[str, str]:
-        return read_pairs(self._told["ENV"])
+        return read_pairs(self._command_files["ENV"])
 
     def added_paths(self) -> list[str]:
-        return [line for line in self._told["PATH"].read_text().splitlines() if line][::-1]
+        return [line for line in self._command_files["PATH"].read_text().splitlines() if line][::-1]
 
 
 _ACTION = re.compile(r"(?P<name>[\w.-]+/[\w.-]+(?:/[\w./-]+)?)@(?P<ref>[\w./-]+)")
@@ -157,11 +159,13 @@ With = dict[str, str]
 async def run_action(
     job: "JobExecution", step: WorkflowStep, scope: StepScope, env: Mapping[str, str]
 ) -> StepOutcome:
-    action = str(step.given["uses"])
-    given = as_mapping(step.given.get("with"), "with")
-    filled_with = {name: to_text(evaluate(value, job.contexts(scope, env))) for name, value in given.items()}
-    found = _ACTION.fullmatch(action)
-    own = _OWN.get(found["name"]) if found else None
+    action = str(step.raw["uses"])
+    with_values = as_mapping(step.raw.get("with"), "with")
+    filled_with = {
+        name: to_text(evaluate(value, job.contexts(scope, env))) for name, value in with_values.items()
+    }
+    match = _ACTION.fullmatch(action)
+    own = _OWN.get(match["name"]) if match else None
     if own is not None:
         return own(job, filled_with)
     return await _composite(job, _folder(job, action), scope, filled_with, env)
@@ -175,39 +179,39 @@ def _failed(why: str) -> StepOutcome:
     return StepOutcome(failed=True, log=f"Error: {why}\n")
 
 
-def _check_out(job: "JobExecution", given: With) -> StepOutcome:
-    reject_unknown_keys(dict(given), _CHECKOUT, "actions/checkout")
-    into = resolve_inside(job.folders.workspace, given.get("path") or ".")
-    only = [line.strip() for line in given.get("sparse-checkout", "").splitlines() if line.strip()]
-    name = given.get("repository") or job.joined.repository.full_name
-    if name.lower() == job.joined.repository.full_name.lower() and not given.get("ref"):
+def _check_out(job: "JobExecution", inputs: With) -> StepOutcome:
+    reject_unknown_keys(dict(inputs), _CHECKOUT, "actions/checkout")
+    into = resolve_inside(job.folders.workspace, inputs.get("path") or ".")
+    only = [line.strip() for line in inputs.get("sparse-checkout", "").splitlines() if line.strip()]
+    name = inputs.get("repository") or job.joined.repository.full_name
+    if name.lower() == job.joined.repository.full_name.lower() and not inputs.get("ref"):
         job.joined.snapshot.check_out(into, only)
         return _outcome(f"checked out {name}", commit=job.run.head_sha)
     world = job.runner.sim.world
     repository = world.find(name)
-    commit = world.resolve(repository, given.get("ref") or repository.default_branch) if repository else None
+    commit = world.resolve(repository, inputs.get("ref") or repository.default_branch) if repository else None
     if commit is None:
-        return _failed(f"cannot check out {given.get('ref') or 'the default branch'} of {name}")
+        return _failed(f"cannot check out {inputs.get('ref') or 'the default branch'} of {name}")
     write_tree(commit.tree, into, only)
     return _outcome(f"checked out {name} at {commit.sha}", commit=commit.sha)
 
 
-def _upload(job: "JobExecution", given: With) -> StepOutcome:
-    reject_unknown_keys(dict(given), _UPLOAD, "actions/upload-artifact")
-    patterns = [line.strip() for line in given.get("path", "").splitlines() if line.strip()]
-    kept = _artifacts(job).keep(given.get("name") or "artifact", job.folders.workspace, patterns)
-    if not kept and given.get("if-no-files-found", "warn") == "error":
+def _upload(job: "JobExecution", inputs: With) -> StepOutcome:
+    reject_unknown_keys(dict(inputs), _UPLOAD, "actions/upload-artifact")
+    patterns = [line.strip() for line in inputs.get("path", "").splitlines() if line.strip()]
+    count = _artifacts(job).keep(inputs.get("name") or "artifact", job.folders.workspace, patterns)
+    if not count and inputs.get("if-no-files-found", "warn") == "error":
         return _failed(f"No files were found with the provided path: {', '.join(patterns)}")
-    return _outcome(f"kept {kept} files")
+    return _outcome(f"kept {count} files")
 
 
-def _download(job: "JobExecution", given: With) -> StepOutcome:
-    reject_unknown_keys(dict(given), _DOWNLOAD, "actions/download-artifact")
-    wanted = Path(given.get("path") or ".")
-    into = wanted if wanted.is_absolute() else resolve_inside(job.folders.workspace, str(wanted))
+def _download(job: "JobExecution", inputs: With) -> StepOutcome:
+    reject_unknown_keys(dict(inputs), _DOWNLOAD, "actions/download-artifact")
+    path = Path(inputs.get("path") or ".")
+    into = path if path.is_absolute() else resolve_inside(job.folders.workspace, str(path))
     if not into.resolve().is_relative_to(job.folders.root.resolve()):
-        raise WorkflowError(f"{wanted} leads out of the job's folders")
-    name = given.get("name") or "artifact"
+        raise WorkflowError(f"{path} leads out of the job's folders")
+    name = inputs.get("name") or "artifact"
     if not _artifacts(job).fetch(name, into):
         return _failed(f"Unable to download artifact(s): Artifact not found for name: {name}")
     return _outcome(f"fetched {name}")
@@ -228,19 +232,19 @@ def _folder(job: "JobExecution", action: str) -> Path:
     """Where a composite action is: in the workspace, or in a folder that the runner was told of."""
     if action.startswith("./"):
         return resolve_inside(job.folders.workspace, action)
-    found = _ACTION.fullmatch(action)
-    folder = job.runner.actions.get(found["name"]) if found else None
+    match = _ACTION.fullmatch(action)
+    folder = job.runner.actions.get(match["name"]) if match else None
     if folder is None:
         raise WorkflowError(f"the simulated runner has no action {action}")
     return folder
 
 
 async def _composite(
-    job: "JobExecution", folder: Path, scope: StepScope, given: With, env: Mapping[str, str]
+    job: "JobExecution", folder: Path, scope: StepScope, with_values: With, env: Mapping[str, str]
 ) -> StepOutcome:
     action = _read_action(folder)
     inner = StepScope(
-        inputs=_inputs(action, given, job, scope),
+        inputs=_inputs(action, with_values, job, scope),
         env={**scope.env, **env},
         action_path=str(folder),
         cancelled=scope.cancelled,
@@ -266,11 +270,11 @@ def _read_action(folder: Path) -> Json:
     return action
 
 
-def _inputs(action: Json, given: With, job: "JobExecution", scope: StepScope) -> Json:
+def _inputs(action: Json, with_values: With, job: "JobExecution", scope: StepScope) -> Json:
     declared = action.get("inputs") or {}
-    reject_unknown_keys(dict(given), frozenset(declared), "the action's `with`")
+    reject_unknown_keys(dict(with_values), frozenset(declared), "the action's `with`")
     contexts = {"github": job.contexts(scope)["github"]}
     return {
-        name: given.get(name, to_text(evaluate((declaration or {}).get("default", ""), contexts)))
+        name: with_values.get(name, to_text(evaluate((declaration or {}).get("default", ""), contexts)))
         for name, declaration in declared.items()
     }

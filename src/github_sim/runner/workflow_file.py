@@ -32,24 +32,24 @@ Permissions = Mapping[str, str] | None
 @dataclass(frozen=True)
 class WorkflowStep:
     number: int
-    given: Json
+    raw: Json
 
     @property
     def id(self) -> str | None:
-        return self.given.get("id")
+        return self.raw.get("id")
 
     @property
     def label(self) -> str:
         """What its line is called when it has no name."""
-        action = self.given.get("uses")
-        script = str(self.given.get("run", "")).strip().splitlines() or [""]
-        return str(self.given.get("name") or (f"Run {action}" if action else f"Run {script[0]}"))
+        action = self.raw.get("uses")
+        script = str(self.raw.get("run", "")).strip().splitlines() or [""]
+        return str(self.raw.get("name") or (f"Run {action}" if action else f"Run {script[0]}"))
 
 
 @dataclass(frozen=True)
 class JobFile:
     id: str
-    given: Json
+    raw: Json
     needs: tuple[str, ...]
     steps: tuple[WorkflowStep, ...]
     permissions: Permissions
@@ -57,8 +57,8 @@ class JobFile:
 
     def name_of(self, combination: Json) -> str:
         """As GitHub names it: `name` where it is given, else the id with the combination's values."""
-        if self.given.get("name"):
-            return str(self.given["name"])
+        if self.raw.get("name"):
+            return str(self.raw["name"])
         values = ", ".join(_shown(value) for value in combination.values())
         return f"{self.id} ({values})" if values else self.id
 
@@ -68,7 +68,7 @@ class WorkflowFile:
     path: str
     name: str
     on: Mapping[str, Json]
-    given: Json
+    raw: Json
     jobs: Mapping[str, JobFile] = field(default_factory=dict)
 
     def is_triggered_by(self, event: str, event_type: str) -> bool:
@@ -79,31 +79,33 @@ class WorkflowFile:
 
 
 def read_workflow(text: str, path: str) -> WorkflowFile:
-    given = read_yaml(text, path)
-    reject_unknown_keys(given, _WORKFLOW, path)
-    jobs = as_mapping(given.get("jobs"), f"{path}: jobs")
+    document = read_yaml(text, path)
+    reject_unknown_keys(document, _WORKFLOW, path)
+    jobs = as_mapping(document.get("jobs"), f"{path}: jobs")
     if not jobs:
         raise WorkflowError(f"{path} has no jobs")
-    above = permissions_of(given.get("permissions"), path) if "permissions" in given else None
+    above = permissions_of(document.get("permissions"), path) if "permissions" in document else None
     read = {name: _job(name, job, above, path) for name, job in jobs.items()}
     _check_needs(read, path)
-    return WorkflowFile(path, str(given.get("name") or path), _events(given.get("on"), path), given, read)
+    return WorkflowFile(
+        path, str(document.get("name") or path), _events(document.get("on"), path), document, read
+    )
 
 
 def _events(on: Any, path: str) -> dict[str, Json]:
-    named = dict.fromkeys(as_list(on)) if not isinstance(on, dict) else on
-    if not named:
+    by_name = dict.fromkeys(as_list(on)) if not isinstance(on, dict) else on
+    if not by_name:
         raise WorkflowError(f"{path} listens to nothing")
-    reject_unknown_keys(named, _EVENTS, f"{path}: on")
+    reject_unknown_keys(by_name, _EVENTS, f"{path}: on")
     return {
         event: {"crons": how} if event == "schedule" else as_mapping(how, f"{path}: on.{event}")
-        for event, how in named.items()
+        for event, how in by_name.items()
     }
 
 
-def _job(name: str, given: Any, above: Permissions, path: str) -> JobFile:
+def _job(name: str, value: Any, above: Permissions, path: str) -> JobFile:
     where = f"{path}: jobs.{name}"
-    job = as_mapping(given, where)
+    job = as_mapping(value, where)
     reject_unknown_keys(job, _JOB, where)
     if not job.get("runs-on"):
         raise WorkflowError(f"{where} does not say where it runs (runs-on)")
@@ -112,27 +114,27 @@ def _job(name: str, given: Any, above: Permissions, path: str) -> JobFile:
     return JobFile(name, job, needs, read_steps(job.get("steps"), where), own, _combinations(job, where))
 
 
-def read_steps(given: Any, where: str) -> tuple[WorkflowStep, ...]:
-    steps = as_list(given)
+def read_steps(value: Any, where: str) -> tuple[WorkflowStep, ...]:
+    steps = as_list(value)
     if not steps:
         raise WorkflowError(f"{where} has no steps")
     return tuple(_step(number, step, where) for number, step in enumerate(steps, start=1))
 
 
-def _step(number: int, given: Any, where: str) -> WorkflowStep:
-    place = f"{where}, step {number}"
-    step = as_mapping(given, place)
-    reject_unknown_keys(step, _STEP, place)
+def _step(number: int, value: Any, where: str) -> WorkflowStep:
+    location = f"{where}, step {number}"
+    step = as_mapping(value, location)
+    reject_unknown_keys(step, _STEP, location)
     if ("uses" in step) == ("run" in step):
-        raise WorkflowError(f"{place} needs either `run` or `uses`")
+        raise WorkflowError(f"{location} needs either `run` or `uses`")
     return WorkflowStep(number, step)
 
 
-def permissions_of(given: Any, where: str) -> Mapping[str, str]:
+def permissions_of(permissions: Any, where: str) -> Mapping[str, str]:
     """What is named may be done, all else may not; id-token is given only by its name, or by write-all."""
-    if given in ("read-all", "write-all"):
-        return {"*": given.removesuffix("-all")}
-    named = {str(key): str(value) for key, value in as_mapping(given, f"{where}: permissions").items()}
+    if permissions in ("read-all", "write-all"):
+        return {"*": permissions.removesuffix("-all")}
+    named = {str(key): str(value) for key, value in as_mapping(permissions, f"{where}: permissions").items()}
     wrong = [f"{key}: {value}" for key, value in named.items() if value not in _LEVELS]
     if wrong:
         raise WorkflowError(f"{where}: permissions has {', '.join(wrong)}")

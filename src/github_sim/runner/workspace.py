@@ -141,11 +141,11 @@ class Artifacts:
 
     def keep(self, name: str, workspace: Path, patterns: Sequence[str]) -> int:
         """Keep what fits; one folder above all that was found becomes the root, as the real action has it."""
-        found = sorted({path for pattern in patterns for path in _found(workspace, pattern)})
+        found = sorted({path for pattern in patterns for path in _list_files(workspace, pattern)})
         if not found:
             return 0
-        top = found[0].parent if len(found) == 1 else Path(_top(found))
-        place = self._place(name)
+        top = found[0].parent if len(found) == 1 else Path(_pattern_root(found))
+        place = self._artifact_folder(name)
         shutil.rmtree(place, ignore_errors=True)
         for path in found:
             _copy(path, place / path.relative_to(top))
@@ -153,18 +153,18 @@ class Artifacts:
 
     def fetch(self, name: str, into: Path) -> bool:
         """Put what was kept under this name into a folder; false when nothing was."""
-        found = self._place(name).is_dir()
+        found = self._artifact_folder(name).is_dir()
         if found:
-            shutil.copytree(self._place(name), into, dirs_exist_ok=True)
+            shutil.copytree(self._artifact_folder(name), into, dirs_exist_ok=True)
         return found
 
-    def _place(self, name: str) -> Path:
+    def _artifact_folder(self, name: str) -> Path:
         if not name or not all(letter.isalnum() or letter in "-_. " for letter in name):
             raise WorkflowError(f"{name!r} is no name for an artifact")
         return self._root / name
 
 
-def _found(workspace: Path, pattern: str) -> Iterator[Path]:
+def _list_files(workspace: Path, pattern: str) -> Iterator[Path]:
     """Files by a glob below the workspace; a folder means everything in it."""
     text = pattern.removeprefix("./").strip()
     for path in sorted(workspace.rglob("*")):
@@ -180,7 +180,7 @@ def _glob(name: str, pattern: str) -> bool:
     return "**/" in pattern and fnmatch.fnmatchcase(name, pattern.replace("**/", "", 1))
 
 
-def _top(paths: Sequence[Path]) -> str:
+def _pattern_root(paths: Sequence[Path]) -> str:
     parents = [path.parent.parts for path in paths]
     shared = next((n for n, row in enumerate(zip(*parents, strict=False)) if len(set(row)) > 1), None)
     return str(Path(*parents[0][: len(min(parents, key=len)) if shared is None else shared]))

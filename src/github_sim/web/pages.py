@@ -65,7 +65,7 @@ def _pulls(sim: "Simulation", repository: Repository) -> Html:
 def _rate_limit(sim: "Simulation", repository: Repository) -> Html:
     """What the App has used of the limits of the installation that the repository belongs to."""
     installation = sim.world.installation_of(repository)
-    if installation is None or not (counted := sim.call_counts.of(installation.id)).routes:
+    if installation is None or not (counted := sim.call_counts.for_installation(installation.id)).routes:
         return concat()
     rate = sim.rate_limiter.headers(("installation", installation.id), sim.clock.now())
     used, limit = int(rate["x-ratelimit-used"]), int(rate["x-ratelimit-limit"])

@@ -39,19 +39,19 @@ async def write(
     )
     sim.world.comments[comment.id] = comment
     pull.updated_at = now
-    comment.last_delivery = await tell(sim, comment, "created")
+    comment.last_delivery = await send_webhook(sim, comment, "created")
     return comment
 
 
 async def edit(sim: "Simulation", comment: Comment, body: str) -> None:
     changes = {"body": {"from": comment.body}}
     comment.body, comment.updated_at = body, sim.clock.now()
-    comment.last_delivery = await tell(sim, comment, "edited", {"changes": changes})
+    comment.last_delivery = await send_webhook(sim, comment, "edited", {"changes": changes})
 
 
 async def delete(sim: "Simulation", comment: Comment) -> None:
     del sim.world.comments[comment.id]
-    comment.last_delivery = await tell(sim, comment, "deleted")
+    comment.last_delivery = await send_webhook(sim, comment, "deleted")
 
 
 def react(sim: "Simulation", comment: Comment, content: str, user: Account) -> tuple[Reaction, bool]:
@@ -59,12 +59,12 @@ def react(sim: "Simulation", comment: Comment, content: str, user: Account) -> t
     for reaction in comment.reactions:
         if (reaction.content, reaction.user) == (content, user):
             return reaction, False
-    made = Reaction(sim.world.next_id("reaction"), content, user, sim.clock.now())
-    comment.reactions.append(made)
-    return made, True
+    reaction = Reaction(sim.world.next_id("reaction"), content, user, sim.clock.now())
+    comment.reactions.append(reaction)
+    return reaction, True
 
 
-async def tell(
+async def send_webhook(
     sim: "Simulation", comment: Comment, action: str, more: Json | None = None
 ) -> WebhookDelivery | None:
     repository = sim.world.repositories[comment.repository_id]

@@ -88,9 +88,9 @@ class CallCounts:
         self._installations: dict[int | None, InstallationCalls] = {}
 
     def add(self, call: Call) -> None:
-        self.of(call.installation_id).add(call)
+        self.for_installation(call.installation_id).add(call)
 
-    def of(self, installation_id: int | None) -> InstallationCalls:
+    def for_installation(self, installation_id: int | None) -> InstallationCalls:
         return self._installations.setdefault(installation_id, InstallationCalls(installation_id))
 
     @property

@@ -67,7 +67,7 @@ async def live_through(
     for _ in range(6):
         await sweep_after(relay, 60)
     counts = count_calls(relay.github.calls[mark:])
-    return pull, counts.of(relay.github.installation(UPSTREAM).id)
+    return pull, counts.for_installation(relay.github.installation(UPSTREAM).id)
 
 
 FAILING: dict[str, Any] = {
@@ -135,7 +135,7 @@ async def test_changes_within_seconds_are_one_write_and_the_gate_does_not_wait(t
         await relay.pass_time(5)
 
         assert check_states(relay, pull.head_sha, check_names(FIRST, *JOBS[:3])) == ["failure"] * 4
-        cost = count_calls(relay.github.calls[mark:]).of(relay.github.installation(UPSTREAM).id)
+        cost = count_calls(relay.github.calls[mark:]).for_installation(relay.github.installation(UPSTREAM).id)
         assert cost.calls == 1 + 1 + 3  # gate, backend, jobs
 
 
@@ -153,6 +153,6 @@ async def test_a_dispatch_of_ten_jobs_is_looked_up_once_where_webhooks_come(
 
         assert gate_state(relay, pull) == "success"
         counts = count_calls(relay.github.calls[mark:])
-        spent = [counts.of(relay.github.installation(name).id) for name in BACKENDS]
+        spent = [counts.for_installation(relay.github.installation(name).id) for name in BACKENDS]
         # Each is a list of the dispatch's runs, and a list of the run's jobs.
         assert [(each.dispatches, each.calls) for each in spent] == [(1, 1 + 2 * look_ups)] * 3

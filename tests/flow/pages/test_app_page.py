@@ -31,7 +31,7 @@ class Apps:
             html_url="https://github.com/apps/crcr",
             permissions={},
             events=(),
-            said_at=None,
+            server_time=None,
         )
 
 

@@ -95,20 +95,20 @@ def test_nothing_is_written_for_a_wish_with_a_problem() -> None:
 @pytest.mark.parametrize("wanted", [*all_join_requests()], ids=lambda each: f"{each.ci}-{each.level.name}")
 def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: JoinRequest) -> None:
     for file, workflow in workflows(wanted):
-        assert workflow.given["permissions"] == {}
+        assert workflow.raw["permissions"] == {}
         for job in workflow.jobs.values():
-            runs_foreign_code = wanted.command in str(job.given)
+            runs_foreign_code = wanted.command in str(job.raw)
             assert set(job.permissions or {}) <= {"contents", "id-token"}
             assert (job.permissions or {}).get("contents", "read") == "read"
             if runs_foreign_code:
                 assert dict(job.permissions or {}) == {"contents": "read"}
-                assert "secrets" not in str(job.given)
-                assert "environment" not in job.given
-            if "secrets." in str(job.given):
+                assert "secrets" not in str(job.raw)
+                assert "environment" not in job.raw
+            if "secrets." in str(job.raw):
                 assert "id-token" not in (job.permissions or {})
-            assert job.given["timeout-minutes"]
+            assert job.raw["timeout-minutes"]
         assert "${{" not in "".join(
-            str(step.given.get("run")) for job in workflow.jobs.values() for step in job.steps
+            str(step.raw.get("run")) for job in workflow.jobs.values() for step in job.steps
         )
         assert "persist-credentials: true" not in file.text
 
@@ -116,12 +116,12 @@ def test_only_jobs_without_foreign_code_can_get_a_token_or_see_a_secret(wanted: 
 @pytest.mark.parametrize("wanted", [*all_join_requests()], ids=lambda each: f"{each.ci}-{each.level.name}")
 def test_actions_are_pinned_and_checkouts_keep_no_credentials(wanted: JoinRequest) -> None:
     for _, workflow in workflows(wanted):
-        for step in (step for job in workflow.jobs.values() for step in job.steps if "uses" in step.given):
-            name, _, commit = step.given["uses"].partition("@")
+        for step in (step for job in workflow.jobs.values() for step in job.steps if "uses" in step.raw):
+            name, _, commit = step.raw["uses"].partition("@")
             assert len(commit) == 40
             if name == "actions/checkout":
-                assert step.given["with"]["persist-credentials"] is False
-                assert "ref" not in step.given["with"]
+                assert step.raw["with"]["persist-credentials"] is False
+                assert "ref" not in step.raw["with"]
 
 
 def jobs_run(wanted: JoinRequest, contexts: dict[str, Any]) -> set[str]:
@@ -132,7 +132,7 @@ def jobs_run(wanted: JoinRequest, contexts: dict[str, Any]) -> set[str]:
         needs = {each: {"result": results[each]} for each in job.needs}
         fine = all(each["result"] == "success" for each in needs.values())
         ran = condition_holds(
-            job.given.get("if"), {**contexts, "needs": needs}, StatusFunctions(succeeded=fine)
+            job.raw.get("if"), {**contexts, "needs": needs}, StatusFunctions(succeeded=fine)
         )
         results[name] = "success" if ran else "skipped"
     return {name for name, result in results.items() if result == "success"}
@@ -176,15 +176,15 @@ def test_the_end_is_reported_unless_nothing_started(
     [(_, workflow)] = workflows(join_request(action=action))
     job = workflow.jobs["finished"]
     contexts = {**event(), "needs": {"started": {"result": started}, "build": {"result": build}}}
-    assert condition_holds(job.given["if"], contexts, standing) is (reports is not None)
-    last = job.steps[-1].given
+    assert condition_holds(job.raw["if"], contexts, standing) is (reports is not None)
+    last = job.steps[-1].raw
     said = last["env"]["CRCR_CONCLUSION"] if action is None else last["with"]["conclusion"]
     assert reports is None or evaluate_text(said, contexts) == reports
 
 
 def group(contexts: dict[str, Any]) -> tuple[str, str]:
     [(_, workflow)] = workflows(join_request(level=Level.L4))
-    given = workflow.given["concurrency"]
+    given = workflow.raw["concurrency"]
     return evaluate_text(given["group"], contexts), evaluate_text(given["cancel-in-progress"], contexts)
 
 
@@ -215,27 +215,27 @@ def test_only_a_gating_backend_listens_to_the_merge_queue() -> None:
 def test_the_run_is_found_by_the_delivery() -> None:
     for ci in (Ci.GITHUB, Ci.BUILDKITE):
         [(_, workflow)] = workflows(join_request(ci))
-        assert evaluate_text(workflow.given["run-name"], event()).endswith(" d-1")
+        assert evaluate_text(workflow.raw["run-name"], event()).endswith(" d-1")
 
 
 def test_a_nightly_names_the_relay_once_and_reports_only_a_known_commit() -> None:
     workflow = read_workflow(generated_text(NIGHTLY, join_request(nightly=True)), NIGHTLY)
-    assert workflow.given["env"]["CRCR_RELAYS"] == "https://relay.example.org/github/callback crcr"
+    assert workflow.raw["env"]["CRCR_RELAYS"] == "https://relay.example.org/github/callback crcr"
     finished = workflow.jobs["finished"]
     for result, reported in (("success", True), ("failure", False), ("cancelled", False)):
         needs = {"needs": {"commit": {"result": result}, "build": {"result": "skipped"}}}
-        assert condition_holds(finished.given["if"], needs, BAD) is reported
+        assert condition_holds(finished.raw["if"], needs, BAD) is reported
     assert dict(workflow.jobs["commit"].permissions or {}) == {}
 
 
 @pytest.mark.parametrize("action", [None, ACTION])
 def test_a_nightly_reports_when_its_first_job_began(action: str | None) -> None:
     workflow = read_workflow(generated_text(NIGHTLY, join_request(nightly=True, action=action)), NIGHTLY)
-    report = workflow.jobs["finished"].given["steps"][-1]
+    report = workflow.jobs["finished"].raw["steps"][-1]
     given = report["with"]["started-at"] if action else report["env"]["CRCR_STARTED_AT"]
     outputs = {"needs": {"commit": {"outputs": {"started_at": "2026-08-03T09:00:00Z"}}}}
     assert evaluate_text(given, outputs) == "2026-08-03T09:00:00Z"
-    assert workflow.jobs["commit"].given["outputs"]["started_at"] == "${{ steps.head.outputs.started_at }}"
+    assert workflow.jobs["commit"].raw["outputs"]["started_at"] == "${{ steps.head.outputs.started_at }}"
 
 
 def test_circleci_passes_on_all_that_the_bridge_sends() -> None:

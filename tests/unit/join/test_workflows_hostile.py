@@ -151,17 +151,17 @@ def workflows() -> list[WorkflowFile]:
 def steps(workflow: WorkflowFile, filled_with: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """Each script with the environment that GitHub would give it."""
     return [
-        (step.given["run"], _env(workflow, job, step.given, filled_with))
+        (step.raw["run"], _env(workflow, job, step.raw, filled_with))
         for job in workflow.jobs.values()
         for step in job.steps
-        if "run" in step.given
+        if "run" in step.raw
     ]
 
 
 def _env(
     workflow: WorkflowFile, job: JobFile, step: dict[str, Any], filled_with: dict[str, Any]
 ) -> dict[str, str]:
-    given = {**workflow.given.get("env", {}), **job.given.get("env", {}), **step.get("env", {})}
+    given = {**workflow.raw.get("env", {}), **job.raw.get("env", {}), **step.get("env", {})}
     return {name: evaluate_text(value, filled_with) for name, value in given.items()}
 
 

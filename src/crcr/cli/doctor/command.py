@@ -95,9 +95,9 @@ def doctor(
         _examine_relay(config, upstream, as_json=as_json)
     else:
         waits = not (no_wait or as_json) and sys.stderr.isatty()
-        took = patience if test else None
+        test_timeout = patience if test else None
         _examine_downstream(
-            relay, repository, upstream, token=token, patience=took, waits=waits, as_json=as_json
+            relay, repository, upstream, token=token, patience=test_timeout, waits=waits, as_json=as_json
         )
 
 

@@ -44,8 +44,8 @@ def unreachable_finding(url: str, error: httpx.HTTPError) -> SetupFinding:
 def _answer_findings(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iterator[SetupFinding]:
     version = parse_version(answer)
     if answer.is_redirect:
-        there = answer.headers.get("location", "")[:200].removesuffix("/healthz")
-        yield problem("reachable", f"It redirects to {there}", "use that address, if it is the relay's")
+        target = answer.headers.get("location", "")[:200].removesuffix("/healthz")
+        yield problem("reachable", f"It redirects to {target}", "use that address, if it is the relay's")
         return
     if version is None:
         yield problem(
@@ -62,9 +62,9 @@ def _answer_findings(http: httpx.Client, answer: httpx.Response, now: datetime) 
             f"It answers: crcr {version}, without TLS.",
             "tokens would be sent unencrypted; use https://",
         )
-    said_at = parse_date_header(answer)
-    if said_at is not None:
-        yield clock_finding(said_at, now, "the relay's", fatal=False)
+    server_time = parse_date_header(answer)
+    if server_time is not None:
+        yield clock_finding(server_time, now, "the relay's", fatal=False)
 
 
 def parse_version(answer: httpx.Response) -> str | None:
@@ -84,12 +84,12 @@ def parse_date_header(answer: httpx.Response) -> datetime | None:
         return None
 
 
-def clock_finding(said_at: datetime, now: datetime, other_clock: str, *, fatal: bool) -> SetupFinding:
+def clock_finding(server_time: datetime, now: datetime, other_clock: str, *, fatal: bool) -> SetupFinding:
     """Compare in whole seconds, less the one that a `Date` header leaves open."""
-    off_s = max(abs((said_at - now).total_seconds()) - 1, 0.0)
-    text = f"Our clock and {other_clock} are {off_s:.0f} s apart"
-    if off_s > _SKEW_PROBLEM_S and fatal:
+    offset_s = max(abs((server_time - now).total_seconds()) - 1, 0.0)
+    text = f"Our clock and {other_clock} are {offset_s:.0f} s apart"
+    if offset_s > _SKEW_PROBLEM_S and fatal:
         return problem("clock", f"{text}: tokens are refused.", "set this machine's clock with NTP")
-    if off_s > _SKEW_WARNING_S:
+    if offset_s > _SKEW_WARNING_S:
         return warning("clock", f"{text}.", "set both clocks with NTP; tokens are valid for minutes")
     return ok("clock", f"Our clock and {other_clock} agree.")

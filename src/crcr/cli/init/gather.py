@@ -30,7 +30,7 @@ _DEFAULTS = {"command": DEFAULT_COMMAND, "job_name": "build", "runs_on": "ubuntu
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    words: str
+    text: str
     missing: str
     """Error text where prompting is not possible: what is missing, and its flag."""
 
@@ -45,7 +45,7 @@ class Prompts:
     def need(self, question: Prompt, read: Callable[[str], Read], default: str | None = None) -> Read | None:
         """Return the answer; without terminal and default, note it as missing and return None."""
         if self.can_ask:
-            return self._ask(question.words, read, default)
+            return self._ask(question.text, read, default)
         if default is not None:
             return read(default)
         self.missing.append(question.missing)
@@ -119,12 +119,12 @@ class GatheredRequest:
 def gather_request(flags: InitFlags, target: TargetFolder, *, ask: bool) -> GatheredRequest:
     questions = Prompts(can_ask=ask and sys.stdin.isatty() and sys.stdout.isatty())
     url, facts = _find_relay(flags, questions)
-    before = find_previous_ci(target.folder)
+    previous_ci = find_previous_ci(target.folder)
     ci = flags.ci or questions.offer(
-        f"the CI that runs the build ({', '.join(Ci)})", parse_ci, (before or Ci.GITHUB).value
+        f"the CI that runs the build ({', '.join(Ci)})", parse_ci, (previous_ci or Ci.GITHUB).value
     )
     previous = read_previous_answers(target.folder, ci)
-    level = flags.level or _level(questions, previous)
+    level = flags.level or _choose_level(questions, previous)
     request: dict[str, Any] = {
         "ci": ci,
         "level": level,
@@ -132,16 +132,16 @@ def gather_request(flags: InitFlags, target: TargetFolder, *, ask: bool) -> Gath
         or questions.need(
             _REPOSITORY, parse_repo_name, str(target.repository) if target.repository else None
         ),
-        "upstream": _upstream(flags, facts, questions) if url else None,
-        "audience": _audience(flags, facts, questions) if url else None,
+        "upstream": _choose_upstream(flags, facts, questions) if url else None,
+        "audience": _choose_audience(flags, facts, questions) if url else None,
         "relay_url": facts.url if facts else url,
-        "device": flags.device or (questions.need(_DEVICE, _device) if level is Level.L3 else None),
-        "oncalls": flags.oncalls or (questions.need(_ONCALLS, _oncalls) if level is Level.L4 else ()),
-        "place": _place(ci, flags.place, previous, questions),
-        **_build(flags, previous, questions),
+        "device": flags.device or (questions.need(_DEVICE, _parse_device) if level is Level.L3 else None),
+        "oncalls": flags.oncalls or (questions.need(_ONCALLS, _parse_oncalls) if level is Level.L4 else ()),
+        "place": _gather_location(ci, flags.place, previous, questions),
+        **_gather_build(flags, previous, questions),
         "action": previous.values.get("action") if flags.action is None else flags.action or None,
     }
-    branch, assumed = _branch(flags, target, previous, questions)
+    branch, assumed = _choose_branch(flags, target, previous, questions)
     questions.refuse_missing()
     _print_reused(flags, previous)
     return GatheredRequest(JoinRequest(**request, branch=branch), facts, assumed)
@@ -176,7 +176,7 @@ def _fetch_facts(text: str) -> tuple[str, OnboardingFacts | NoOnboardingFacts]:
     return url, fetch_onboarding_facts(url)
 
 
-def _level(questions: Prompts, previous: PreviousAnswers) -> Level:
+def _choose_level(questions: Prompts, previous: PreviousAnswers) -> Level:
     text = "the level (L1: dispatches, L2: results, L3: checks, L4: gate)"
     if questions.can_ask:
         return questions.offer(text, parse_level, "L4" if previous.gates else "L2")
@@ -187,7 +187,7 @@ def _level(questions: Prompts, previous: PreviousAnswers) -> Level:
     return Level.L2
 
 
-def _upstream(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompts) -> RepoName | None:
+def _choose_upstream(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompts) -> RepoName | None:
     served_upstreams = facts.upstreams if facts else ()
 
     def read(text: str) -> RepoName:
@@ -204,7 +204,7 @@ def _upstream(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompt
     return questions.need(question, read, str(served_upstreams[0]) if len(served_upstreams) == 1 else None)
 
 
-def _audience(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompts) -> str | None:
+def _choose_audience(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompts) -> str | None:
     def read(text: str) -> str:
         _refuse_invalid(audience=text)
         return text
@@ -212,26 +212,26 @@ def _audience(flags: InitFlags, facts: OnboardingFacts | None, questions: Prompt
     return flags.audience or (facts.audience if facts else None) or questions.need(_AUDIENCE, read)
 
 
-def _device(text: str) -> str:
+def _parse_device(text: str) -> str:
     _refuse_invalid(level=Level.L3, device=text)
     return text
 
 
-def _oncalls(text: str) -> tuple[str, ...]:
+def _parse_oncalls(text: str) -> tuple[str, ...]:
     oncalls = tuple(name.strip() for name in text.split(",") if name.strip())
     _refuse_invalid(level=Level.L4, oncalls=oncalls)
     return oncalls
 
 
-def _build(flags: InitFlags, previous: PreviousAnswers, questions: Prompts) -> dict[str, Any]:
+def _gather_build(flags: InitFlags, previous: PreviousAnswers, questions: Prompts) -> dict[str, Any]:
     """Return the build's values; the most important ones are prompted for on a terminal."""
     usual = {**_DEFAULTS, **previous.values}
     command, junit, nightly = flags.command, flags.junit, flags.nightly
     if command is None:
-        command = questions.offer("the command that builds and tests", _command, usual["command"])
+        command = questions.offer("the command that builds and tests", _parse_command, usual["command"])
     if junit is None:
         text = "JUnit files of the build, such as out/**/*.xml"
-        junit = questions.offer(text, _junit, usual.get("junit", _NO_JUNIT))
+        junit = questions.offer(text, _parse_junit, usual.get("junit", _NO_JUNIT))
     if nightly is None:
         nightly = questions.agree(
             "test the upstream's newest commit every night too?", default=previous.nightly
@@ -245,18 +245,18 @@ def _build(flags: InitFlags, previous: PreviousAnswers, questions: Prompts) -> d
     }
 
 
-def _command(text: str) -> str:
+def _parse_command(text: str) -> str:
     _refuse_invalid(command=text)
     return text
 
 
-def _junit(text: str) -> str | None:
+def _parse_junit(text: str) -> str | None:
     glob = None if text == _NO_JUNIT else text
     _refuse_invalid(junit=glob)
     return glob
 
 
-def _branch(
+def _choose_branch(
     flags: InitFlags, target: TargetFolder, previous: PreviousAnswers, questions: Prompts
 ) -> tuple[str, bool]:
     """Return the default branch, and whether it is a guess."""
@@ -271,7 +271,7 @@ def _branch(
     return questions.offer("the default branch", read, guess), not questions.can_ask
 
 
-def _place(
+def _gather_location(
     ci: Ci, pairs: tuple[str, ...], previous: PreviousAnswers, questions: Prompts
 ) -> dict[str, str | None]:
     place: dict[str, str | None] = dict(previous.place)
@@ -284,11 +284,11 @@ def _place(
         place[name] = value
     for part in CI_LOCATION_PARTS[ci]:
         if part.required and not place.get(part.name):
-            place[part.name] = _part(ci, part, questions)
+            place[part.name] = _prompt_for_part(ci, part, questions)
     return place
 
 
-def _part(ci: Ci, part: LocationPart, questions: Prompts) -> str | None:
+def _prompt_for_part(ci: Ci, part: LocationPart, questions: Prompts) -> str | None:
     def read(text: str) -> str:
         _refuse_invalid(ci=ci, place={part.name: text})
         return text

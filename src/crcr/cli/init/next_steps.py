@@ -52,8 +52,8 @@ def _steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) ->
     yield f"ask {request.upstream} to add this to its allowlist:", allowlist_entry(request)
     if steps := manual_steps(request):
         yield "create these by hand:", "\n".join(f"- {line}" for line in steps)
-    if told_operator := registration(request):
-        yield "send this to the operator to register your pipeline:", told_operator
+    if registration_text := registration(request):
+        yield "send this to the operator to register your pipeline:", registration_text
     upstream = None if facts and len(facts.upstreams) == 1 else request.upstream
     doctor = doctor_command(request.relay_url, request.repository, upstream)
     yield f"check the set-up: {doctor}", None
@@ -61,7 +61,7 @@ def _steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) ->
 
 def build_step(command: str, folder: Path) -> str | None:
     """Return what to do about the command's program, if it is a file of this repository that cannot run yet."""
-    word = _program(command)
+    word = _find_program(command)
     if word is None or not (folder / word).resolve().is_relative_to(folder.resolve()):
         return None
     if not os.access(folder / word, os.F_OK):
@@ -71,7 +71,7 @@ def build_step(command: str, folder: Path) -> str | None:
     return None
 
 
-def _program(command: str) -> str | None:
+def _find_program(command: str) -> str | None:
     """Return the first word after variable assignments, if it is a plain path."""
     tokens = shlex.shlex(command, posix=True, punctuation_chars=True)
     tokens.whitespace_split = True

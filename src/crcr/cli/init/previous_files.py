@@ -36,7 +36,7 @@ _BRIDGE_NAMES: Mapping[Ci, Mapping[str, str]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousAnswers:
     values: Mapping[str, str] = field(default_factory=dict)
-    """By the names of `Wanted`."""
+    """By the field names of `JoinRequest`."""
     place: Mapping[str, str] = field(default_factory=dict)
     nightly: bool = False
     gates: bool = False
@@ -44,27 +44,30 @@ class PreviousAnswers:
 
 def find_previous_ci(folder: Path) -> Ci | None:
     """Return the CI chosen earlier, if the files show it."""
-    cis = [ci for ci, path in _BUILDS.items() if _ours(folder, path) is not None]
+    cis = [ci for ci, path in _BUILDS.items() if _read_generated(folder, path) is not None]
     return cis[0] if len(cis) == 1 else None
 
 
 def read_previous_answers(folder: Path, ci: Ci) -> PreviousAnswers:
     """Return the answers in this CI's files; from another CI's files only those that mean the same."""
-    before = ci if _ours(folder, _BUILDS[ci]) is not None else find_previous_ci(folder)
+    before = ci if _read_generated(folder, _BUILDS[ci]) is not None else find_previous_ci(folder)
     if before is None:
         return PreviousAnswers()
-    bridge = _bridge(folder) if before is ci else {}
-    values = {**_READERS[before](_tree(folder, _BUILDS[before])), "branch": bridge.get("CRCR_BRIDGE_BRANCH")}
+    bridge = _read_bridge_env(folder) if before is ci else {}
+    values = {
+        **_READERS[before](_parse_yaml(folder, _BUILDS[before])),
+        "branch": bridge.get("CRCR_BRIDGE_BRANCH"),
+    }
     answers = {
         name: value.strip()
         for name, value in values.items()
         if isinstance(value, str) and (before is ci or name in _SAME_EVERYWHERE)
     }
-    started_by = _ours(folder, _LISTENING[ci is not Ci.GITHUB]) or ""
+    started_by = _read_generated(folder, _LISTENING[ci is not Ci.GITHUB]) or ""
     return PreviousAnswers(
         values={name: value for name, value in answers.items() if not check_values(**{name: value})},
-        place=_place(ci, bridge),
-        nightly=_ours(folder, NIGHTLY_WORKFLOW) is not None,
+        place=_read_location(ci, bridge),
+        nightly=_read_generated(folder, NIGHTLY_WORKFLOW) is not None,
         gates="merge_group, crcr_test]" in started_by,
     )
 
@@ -72,10 +75,10 @@ def read_previous_answers(folder: Path, ci: Ci) -> PreviousAnswers:
 def find_unused_files(folder: Path, written: Iterable[str]) -> tuple[str, ...]:
     """Return the files of an earlier run that are no longer used, those that would still run first."""
     used = set(written)
-    return tuple(path for path in _ALL if path not in used and _ours(folder, path) is not None)
+    return tuple(path for path in _ALL if path not in used and _read_generated(folder, path) is not None)
 
 
-def _ours(folder: Path, path: str) -> str | None:
+def _read_generated(folder: Path, path: str) -> str | None:
     try:
         with (folder / path).open(encoding="utf-8") as file:
             text = file.read(_MAX_BYTES + 1)
@@ -85,22 +88,24 @@ def _ours(folder: Path, path: str) -> str | None:
     return text if len(text) <= _MAX_BYTES and any(MADE_BY_US in line for line in first) else None
 
 
-def _tree(folder: Path, path: str) -> object:
+def _parse_yaml(folder: Path, path: str) -> object:
     try:
-        return yaml.safe_load(_ours(folder, path) or "")
+        return yaml.safe_load(_read_generated(folder, path) or "")
     except (yaml.YAMLError, ValueError, RecursionError):
         return None
 
 
-def _bridge(folder: Path) -> dict[str, Any]:
+def _read_bridge_env(folder: Path) -> dict[str, Any]:
     env = _get(
-        _named(_get(_tree(folder, BRIDGE_WORKFLOW), "jobs", "start", "steps"), "name", "Start the build"),
+        _find_step(
+            _get(_parse_yaml(folder, BRIDGE_WORKFLOW), "jobs", "start", "steps"), "name", "Start the build"
+        ),
         "env",
     )
     return env if isinstance(env, dict) else {}
 
 
-def _place(ci: Ci, bridge: Mapping[str, Any]) -> dict[str, str]:
+def _read_location(ci: Ci, bridge: Mapping[str, Any]) -> dict[str, str]:
     variables = _BRIDGE_NAMES[ci] if bridge.get("CRCR_BRIDGE_TO") == ci.value else {}
     values = {name: bridge.get(variable) for name, variable in variables.items()}
     return {
@@ -110,19 +115,21 @@ def _place(ci: Ci, bridge: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _github(tree: object) -> dict[str, object]:
+def _read_github(tree: object) -> dict[str, object]:
     build, steps = _get(tree, "jobs", "build"), _get(tree, "jobs", "build", "steps")
     return {
-        "command": _get(_named(steps, "name", "Build and test"), "run"),
+        "command": _get(_find_step(steps, "name", "Build and test"), "run"),
         "job_name": _get(build, "name"),
-        "junit": _get(_named(steps, "name", "Keep the test results"), "with", "path"),
-        "runs_on": _labels(_get(build, "runs-on")),
-        "action": _get(_named(_get(tree, "jobs", "started", "steps"), "name", "Report the start"), "uses"),
+        "junit": _get(_find_step(steps, "name", "Keep the test results"), "with", "path"),
+        "runs_on": _join_labels(_get(build, "runs-on")),
+        "action": _get(
+            _find_step(_get(tree, "jobs", "started", "steps"), "name", "Report the start"), "uses"
+        ),
     }
 
 
-def _buildkite(tree: object) -> dict[str, object]:
-    build = _named(_get(tree, "steps"), "key", "crcr-build")
+def _read_buildkite(tree: object) -> dict[str, object]:
+    build = _find_step(_get(tree, "steps"), "key", "crcr-build")
     command = _get(build, "command")
     own = command.removeprefix("unset BUILDKITE_AGENT_ACCESS_TOKEN\n") if isinstance(command, str) else ""
     return {
@@ -133,44 +140,44 @@ def _buildkite(tree: object) -> dict[str, object]:
     }
 
 
-def _gitlab(tree: object) -> dict[str, object]:
+def _read_gitlab(tree: object) -> dict[str, object]:
     build = _get(tree, "crcr-build")
     return {
-        "command": _only(_get(build, "script")),
+        "command": _only_item(_get(build, "script")),
         "job_name": _get(tree, ".crcr-report", "variables", "CRCR_JOB_NAME"),
-        "junit": _only(_get(build, "artifacts", "paths")),
-        "runs_on": _labels(_get(build, "tags")),
+        "junit": _only_item(_get(build, "artifacts", "paths")),
+        "runs_on": _join_labels(_get(build, "tags")),
     }
 
 
-def _circleci(tree: object) -> dict[str, object]:
+def _read_circleci(tree: object) -> dict[str, object]:
     build = _get(tree, "jobs", "crcr-build")
-    steps = list(_tables(_get(build, "steps")))
+    steps = list(_mappings(_get(build, "steps")))
     runs = [step.get("run") for step in steps]
     workspaces = [step["persist_to_workspace"] for step in steps if "persist_to_workspace" in step]
     return {
-        "command": _inner(_get(_named(runs, "name", "Build and test"), "command")),
+        "command": _unwrap_command(_get(_find_step(runs, "name", "Build and test"), "command")),
         "job_name": _get(tree, "jobs", "crcr-report", "environment", "CRCR_JOB_NAME"),
-        "junit": _only(_without(_get(_only(workspaces), "paths"), "crcr-status")),
+        "junit": _only_item(_remove_item(_get(_only_item(workspaces), "paths"), "crcr-status")),
         "runs_on": _get(build, "resource_class"),
     }
 
 
-def _inner(command: object) -> object:
+def _unwrap_command(command: object) -> object:
     """Return the command without the wrapper that keeps its exit status."""
     match = _KEPT_STATUS.search(command) if isinstance(command, str) else None
     return match["command"] if match else command
 
 
-def _without(values: object, ours: str) -> object:
+def _remove_item(values: object, ours: str) -> object:
     return [label for label in values if label != ours] if isinstance(values, list) else None
 
 
 _READERS: Mapping[Ci, Callable[[object], dict[str, object]]] = {
-    Ci.GITHUB: _github,
-    Ci.BUILDKITE: _buildkite,
-    Ci.GITLAB: _gitlab,
-    Ci.CIRCLECI: _circleci,
+    Ci.GITHUB: _read_github,
+    Ci.BUILDKITE: _read_buildkite,
+    Ci.GITLAB: _read_gitlab,
+    Ci.CIRCLECI: _read_circleci,
 }
 
 
@@ -181,20 +188,20 @@ def _get(tree: object, *path: str) -> object:
     return tree
 
 
-def _only(values: object) -> object:
+def _only_item(values: object) -> object:
     """Return the only item of a list, or None."""
     return values[0] if isinstance(values, list) and len(values) == 1 else None
 
 
-def _tables(steps: object) -> Iterator[dict[str, Any]]:
+def _mappings(steps: object) -> Iterator[dict[str, Any]]:
     yield from (step for step in steps if isinstance(step, dict)) if isinstance(steps, list) else ()
 
 
-def _named(steps: object, key: str, name: str) -> object:
-    return next((step for step in _tables(steps) if step.get(key) == name), None)
+def _find_step(steps: object, key: str, name: str) -> object:
+    return next((step for step in _mappings(steps) if step.get(key) == name), None)
 
 
-def _labels(labels: object) -> object:
+def _join_labels(labels: object) -> object:
     if isinstance(labels, list) and all(isinstance(label, str) for label in labels):
         return ", ".join(labels)
     return labels

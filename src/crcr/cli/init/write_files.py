@@ -46,7 +46,7 @@ class PlannedFile:
 
 def write_files(files: Sequence[NewFile], folder: Path, *, dry_run: bool, ask: bool, force: bool) -> None:
     """Write new and changed files; exit with 1 when a changed file may not be overwritten."""
-    plan = [_plan(file, folder) for file in files]
+    plan = [_plan_file(file, folder) for file in files]
     changing = [planned for planned in plan if planned.changes]
     for planned in plan:
         if not planned.changes:
@@ -64,7 +64,7 @@ def write_files(files: Sequence[NewFile], folder: Path, *, dry_run: bool, ask: b
         )
 
 
-def _plan(file: NewFile, folder: Path) -> PlannedFile:
+def _plan_file(file: NewFile, folder: Path) -> PlannedFile:
     root, path = folder.resolve(), folder / file.path
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a folder", param_hint="--folder")
@@ -152,12 +152,12 @@ class TargetFolder:
 
 def find_target_folder(chosen: Path | None) -> TargetFolder:
     """Return where to write: the given folder, which must be a top, or the current repository's top."""
-    folder = _top(chosen)
-    branch, is_known = _branch(folder)
+    folder = _find_top(chosen)
+    branch, is_known = _find_branch(folder)
     return TargetFolder(folder, find_origin_name(folder), branch, is_known)
 
 
-def _top(chosen: Path | None) -> Path:
+def _find_top(chosen: Path | None) -> Path:
     folder = chosen or Path()
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a folder", param_hint="--folder")
@@ -176,7 +176,7 @@ def _top(chosen: Path | None) -> Path:
     return top
 
 
-def _branch(folder: Path) -> tuple[str, bool]:
+def _find_branch(folder: Path) -> tuple[str, bool]:
     """Return the default branch, and whether it is known; without origin, the branch checked out."""
     default_branch = ask_remote_default_branch(folder) or find_local_default_branch(folder)
     if default_branch is not None:

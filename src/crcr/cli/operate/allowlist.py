@@ -78,7 +78,7 @@ def check(file: FileArgument, relay: RelayOption = None, as_json: JsonOption = F
     else:
         _print_problems(file, checked.problems)
         if checked.allowlist is not None:
-            print_line(f"{'<stdin>' if file == '-' else file} is valid: {_sizes(checked.allowlist)}")
+            print_line(f"{'<stdin>' if file == '-' else file} is valid: {_count_by_level(checked.allowlist)}")
     if checked.allowlist is None:
         raise typer.Exit(1)
 
@@ -94,10 +94,10 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Print the changes between two allowlists; order and comments are ignored."""
-    from crcr.decide.allowlist.diff import diff_allowlists as changes_between
+    from crcr.decide.allowlist.diff import diff_allowlists
 
     before, after = _read_good(old), _read_good(new)
-    changes = changes_between(before, after)
+    changes = diff_allowlists(before, after)
     if as_json:
         print_json([_change(change) for change in changes])
         return
@@ -118,7 +118,7 @@ def refresh(config: ConfigOption = None, upstream: UpstreamOption = None) -> Non
     if refreshed.state.newest_is_bad:
         raise typer.Exit(1)
     change = f"version {refreshed.version} is in force" if refreshed.version else "unchanged"
-    print_line(f"{refreshed.upstream}: {change}; {_sizes(refreshed.allowlist)}")
+    print_line(f"{refreshed.upstream}: {change}; {_count_by_level(refreshed.allowlist)}")
 
 
 @app.command(epilog=examples("crcr allowlist show", "crcr allowlist show --json"))
@@ -134,11 +134,11 @@ def show(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: 
         return
     if state.version is not None and state.read_at is not None:
         print_line(
-            f"version {state.version} from {state.source}, read {format_age(state.read_at)}; {_sizes(allowlist)}"
+            f"version {state.version} from {state.source}, read {format_age(state.read_at)}; {_count_by_level(allowlist)}"
         )
         columns = ["level", "repository", "device", "on-calls", "events", "~hardware", "visibility"]
         entries = [_entry(entry) for entry in allowlist.entries]
-        print_table(columns, ([_in_cell(value) for value in entry.values()] for entry in entries))
+        print_table(columns, ([_format_cell_value(value) for value in entry.values()] for entry in entries))
     _print_bad(state)
     if state.version is None:
         print_error("no valid allowlist was read yet", "run `crcr allowlist refresh`")
@@ -160,10 +160,10 @@ def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[AllowlistProblem, ...
     def reads_actions(repository: "RepoName") -> bool | None:
         with RelayClient(DownstreamRequest(parse_relay_url(url), repository)) as relay:
             try:
-                reads_actions = json_object(relay.read(f"setup/{repository}")).get("reads_actions")
+                answer = json_object(relay.read(f"setup/{repository}")).get("reads_actions")
             except httpx.HTTPError as fault:
                 raise typer.BadParameter(f"the relay at {url} does not answer: {fault}") from None
-        return reads_actions if isinstance(reads_actions, bool) else None
+        return answer if isinstance(answer, bool) else None
 
     return tuple(check_actions(allowlist, reads_actions))
 
@@ -248,7 +248,7 @@ def _levels(allowlist: "Allowlist | None") -> dict[str, int]:
     return dict(Counter(entry.level.name for entry in allowlist.entries)) if allowlist else {}
 
 
-def _sizes(allowlist: "Allowlist") -> str:
+def _count_by_level(allowlist: "Allowlist") -> str:
     total = len(allowlist.entries)
     counts = ", ".join(f"{number} at {level}" for level, number in sorted(_levels(allowlist).items()))
     return f"{total} {'repository' if total == 1 else 'repositories'}" + (f" ({counts})" if counts else "")
@@ -273,5 +273,5 @@ def _entry(entry: "AllowlistEntry") -> dict[str, str | list[str] | None]:
     }
 
 
-def _in_cell(value: str | list[str] | None) -> str | None:
+def _format_cell_value(value: str | list[str] | None) -> str | None:
     return (", ".join(value) or None) if isinstance(value, list) else value

@@ -56,7 +56,7 @@ def list_(
         print_json(lines)
         return
     columns = ["received", "guid", "event", "about", "state", "dispatches", "~reason"]
-    print_table(columns, ([*_line(delivery), delivery.reason] for delivery in lines))
+    print_table(columns, ([*_delivery_cells(delivery), delivery.reason] for delivery in lines))
     if not lines:
         print_line("no deliveries")
 
@@ -74,7 +74,7 @@ def show(
     """Show one delivery: its dispatches with attempts and errors, and the reported jobs."""
     from crcr.cli.operator_session import run_in_session
 
-    detail, raw = run_in_session(config, lambda session: _look(session, guid, upstream, body=body))
+    detail, raw = run_in_session(config, lambda session: _read_detail(session, guid, upstream, body=body))
     payload = json.loads(raw) if raw is not None else None
     if as_json:
         print_json({"detail": detail, "body": payload} if body else detail)
@@ -138,7 +138,7 @@ def replay(
         )
     if guid is None:
         events, sent = run_in_session(config, lambda session: _replay_cancelled(session, upstream, since))
-        print_line(_sent_again(sent, events))
+        print_line(_describe_replay(sent, events))
         return
     count = run_in_session(
         config,
@@ -153,7 +153,7 @@ def replay(
     print_line(f"sent again to {count}; follow it with: crcr deliveries show {guid}")
 
 
-def _sent_again(dispatches: int, events: int) -> str:
+def _describe_replay(dispatches: int, events: int) -> str:
     if not dispatches:
         return "nothing to send: no dispatch was cancelled for a backend that is listed again"
     dispatch_count = "1 dispatch" if dispatches == 1 else f"{dispatches:,} dispatches"
@@ -171,20 +171,20 @@ async def _replay_cancelled(
     return sum(map(bool, sent)), sum(sent)
 
 
-async def _look(
+async def _read_detail(
     session: "OperatorSession", guid: str, upstream: "UpstreamOption", *, body: bool
 ) -> "tuple[DeliveryDetail, bytes | None]":
     detail = await session.views.delivery(guid, session.upstream_to_read(upstream) if upstream else None)
     return detail, await session.views.body(detail.delivery) if body else None
 
 
-def _line(delivery: "DeliveryLine") -> list[str]:
+def _delivery_cells(delivery: "DeliveryLine") -> list[str]:
     sent = ", ".join(f"{number} {state}" for state, number in delivery.dispatches.items())
     return [
         format_age(delivery.received_at),
         delivery.guid,
         _event(delivery),
-        _about(delivery),
+        _subject(delivery),
         delivery.state,
         sent or "none",
     ]
@@ -194,7 +194,7 @@ def _event(delivery: "DeliveryLine") -> str:
     return f"{delivery.event} {delivery.action}" if delivery.action else delivery.event
 
 
-def _about(delivery: "DeliveryLine") -> str:
+def _subject(delivery: "DeliveryLine") -> str:
     if delivery.number is not None:
         return f"#{delivery.number}"
     return delivery.ref or (delivery.head_sha or "")[:12]
@@ -202,7 +202,7 @@ def _about(delivery: "DeliveryLine") -> str:
 
 def _print_detail(detail: "DeliveryDetail") -> None:
     delivery = detail.delivery
-    print_line(f"{delivery.guid}: {_event(delivery)} {_about(delivery)} of {delivery.upstream}")
+    print_line(f"{delivery.guid}: {_event(delivery)} {_subject(delivery)} of {delivery.upstream}")
     reason = f" ({escape_unprintable(delivery.reason)})" if delivery.reason else ""
     print_line("  state   ", format_cell(delivery.state), reason)
     print_line(
@@ -212,8 +212,10 @@ def _print_detail(detail: "DeliveryDetail") -> None:
     print_line(f"  head     {delivery.head_sha or '-'}, body of {delivery.body_bytes:,} bytes, {stored}")
     print_line("")
     columns = ["downstream", "level", "dispatch", "sent", "attempts", "~why"]
-    print_table(columns, map(_dispatch, detail.dispatches))
-    jobs = [[dispatch.downstream, *_job(job)] for dispatch in detail.dispatches for job in dispatch.jobs]
+    print_table(columns, map(_dispatch_cells, detail.dispatches))
+    jobs = [
+        [dispatch.downstream, *_job_cells(job)] for dispatch in detail.dispatches for job in dispatch.jobs
+    ]
     if jobs:
         print_line("")
         print_table(["downstream", "job", "run", "state", "conclusion", "queue s", "run s", "~marks"], jobs)
@@ -221,7 +223,7 @@ def _print_detail(detail: "DeliveryDetail") -> None:
         print_line(f"also {effect.kind} for {effect.target}: {effect.state} {effect.last_error or ''}")
 
 
-def _dispatch(dispatch: "DispatchLine") -> list[str | int | None]:
+def _dispatch_cells(dispatch: "DispatchLine") -> list[str | int | None]:
     last = dispatch.effects[-1] if dispatch.effects else None
     marks = [mark for mark, applies in (("test", dispatch.test), ("unsure", dispatch.unsure)) if applies]
     if dispatch.superseded_at:
@@ -242,7 +244,7 @@ def _dispatch(dispatch: "DispatchLine") -> list[str | int | None]:
     ]
 
 
-def _job(job: "JobLine") -> list[str | float | None]:
+def _job_cells(job: "JobLine") -> list[str | float | None]:
     run = f"{job.workflow} {job.run_id}.{job.attempt}"
     times = [job.queue_s, job.execution_s]
     return [job.job_name, run, job.state, job.conclusion, *times, ", ".join(job.marks) or None]

@@ -80,7 +80,7 @@ def list_(
         "delivery",
         "~last error",
     ]
-    print_table(columns, map(_line, lines))
+    print_table(columns, map(_effect_cells, lines))
     if not lines:
         print_line("no parked effects" if parked else "no open effects")
 
@@ -136,7 +136,7 @@ async def _retry(
     upstream, now = session.upstream_to_change(requested), session.now()
     # Effects that are parked again meanwhile are not retried a second time.
     bounded = [replace(parked, until=min(parked.until or now, now)) for parked in filters]
-    batches = [batch for parked in bounded for batch in await _batches(session, upstream, parked)]
+    batches = [batch for parked in bounded for batch in await _split_into_batches(session, upstream, parked)]
     tracked = track(
         batches, "retrying", console=console(stderr=True), disable=len(batches) < 3, transient=True
     )
@@ -145,15 +145,15 @@ async def _retry(
     )
 
 
-async def _batches(
-    session: "OperatorSession", upstream: RepoName, which: "ParkedFilter"
+async def _split_into_batches(
+    session: "OperatorSession", upstream: RepoName, parked_filter: "ParkedFilter"
 ) -> "list[ParkedFilter]":
-    ids = await session.acts.parked_ids(upstream, which)
+    ids = await session.acts.parked_ids(upstream, parked_filter)
     parts = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
-    return [replace(which, between=(part[0], part[-1])) for part in parts]
+    return [replace(parked_filter, between=(part[0], part[-1])) for part in parts]
 
 
-def _line(effect: "EffectLine") -> list[str | int | None]:
+def _effect_cells(effect: "EffectLine") -> list[str | int | None]:
     from crcr.clock import SystemClock
     from crcr.show.render.status import waiting_reason
 

@@ -37,7 +37,7 @@ def list_repos(
         print_json(lines)
         return
     columns = ["repository", "level", "id", "bound", "confirmed", "installation", "~trouble"]
-    print_table(columns, map(_repository, lines))
+    print_table(columns, map(_repository_cells, lines))
     if not lines:
         print_line("no repositories known; `crcr allowlist refresh` reads the allowlist")
 
@@ -55,20 +55,20 @@ def rebind(
     """Accept that another repository now has this name, and its reports; audited."""
     from crcr.cli.operator_session import run_in_session
 
-    def known(session: "OperatorSession") -> "RepoName":
+    def choose_upstream(session: "OperatorSession") -> "RepoName":
         return session.upstream_to_change(upstream)
 
-    async def before(session: "OperatorSession") -> "int | None":
-        lines = await session.views.repositories(known(session))
+    async def read_bound_id(session: "OperatorSession") -> "int | None":
+        lines = await session.views.repositories(choose_upstream(session))
         return next((line.repository_id for line in lines if line.name.lower() == repository.key), None)
 
     if not yes:
-        bound = run_in_session(config, before)
+        bound = run_in_session(config, read_bound_id)
         typer.confirm(f"{repository} is bound to id {bound}; bind it to {repository_id}?", abort=True)
     run_in_session(
         config,
         lambda session: session.targets.rebind(
-            known(session), repository, repository_id, who=session.who, now=session.now()
+            choose_upstream(session), repository, repository_id, who=session.who, now=session.now()
         ),
     )
     print_line(f"{repository} is bound to id {repository_id}")
@@ -90,16 +90,16 @@ def list_audit(
     if as_json:
         print_json(lines)
         return
-    print_table(["when", "who", "act", "subject", "~detail"], map(_audited, lines))
+    print_table(["when", "who", "act", "subject", "~detail"], map(_audit_cells, lines))
 
 
-def _repository(line: "RepositoryLine") -> list[str | int | bool | None]:
+def _repository_cells(line: "RepositoryLine") -> list[str | int | bool | None]:
     suspended = "suspended" if line.suspended_at else None
     trouble = ", ".join(filter(None, [suspended, line.alarm])) or None
     bound = f"{line.bound_at:%Y-%m-%d}" if line.bound_at else None
     return [line.name, line.level, line.repository_id, bound, line.confirmed, line.installation_id, trouble]
 
 
-def _audited(line: "AuditLine") -> list[str]:
+def _audit_cells(line: "AuditLine") -> list[str]:
     detail = ", ".join(f"{key} {value}" for key, value in line.detail.items() if value is not None)
     return [f"{line.at:%Y-%m-%d %H:%M:%S}", line.who, line.act, line.subject, detail]

@@ -55,13 +55,13 @@ def suspend(
     from crcr.cli.operator_session import run_in_session
 
     async def act(session: "OperatorSession") -> None:
-        of = session.upstream_to_change(upstream)
+        target = session.upstream_to_change(upstream)
         await session.targets.suspend(
-            of, repository, who=session.who, now=session.now(), lift=lift, reason=reason
+            target, repository, who=session.who, now=session.now(), lift=lift, reason=reason
         )
-        if (await session.views.allowlist(of))[1].find(repository) is None:
-            print_warning(f"{repository} is not on the allowlist of {of}")
-        print_line(f"{repository} is {'no longer suspended' if lift else 'suspended'} for {of}")
+        if (await session.views.allowlist(target))[1].find(repository) is None:
+            print_warning(f"{repository} is not on the allowlist of {target}")
+        print_line(f"{repository} is {'no longer suspended' if lift else 'suspended'} for {target}")
 
     run_in_session(config, act)
 
@@ -76,9 +76,11 @@ def pause(
     from crcr.cli.operator_session import run_in_session
 
     async def act(session: "OperatorSession") -> None:
-        of = session.upstream_to_change(upstream)
-        await session.acts.pause(of, who=session.who, now=session.now(), lift=lift, reason=reason)
-        print_line(f"dispatching for {of} {'resumed' if lift else 'paused; crcr pause --lift resumes it'}")
+        target = session.upstream_to_change(upstream)
+        await session.acts.pause(target, who=session.who, now=session.now(), lift=lift, reason=reason)
+        print_line(
+            f"dispatching for {target} {'resumed' if lift else 'paused; crcr pause --lift resumes it'}"
+        )
 
     run_in_session(config, act)
 
@@ -107,11 +109,11 @@ def dispatch(
     guid = str(uuid4())
 
     async def act(session: "OperatorSession") -> "DispatchLine | None":
-        of = session.upstream_to_change(upstream)
-        await session.acts.dispatch_test(of, repository, guid, who=session.who, now=session.now())
+        target = session.upstream_to_change(upstream)
+        await session.acts.dispatch_test(target, repository, guid, who=session.who, now=session.now())
         print_line(f"test dispatch to {repository}: {guid}")
         print_line(f"follow it with: crcr deliveries show {guid}")
-        return await _wait_for_outcome(session, of, guid, patience) if wait else None
+        return await _wait_for_outcome(session, target, guid, patience) if wait else None
 
     sent = run_in_session(config, act)
     if wait:

@@ -59,10 +59,10 @@ def check_config(config: ConfigOption = None, as_json: JsonOption = False) -> No
 def _settings(settings: "Settings", config: Path | None) -> Iterator[Line]:
     from crcr.settings import Settings, settings_of
 
-    file, content = _file(config)
+    file, content = _read_file(config)
     for field, row in settings_of(Settings).items():
         value = _format_value(field, getattr(settings, field))
-        yield {"name": row.variable, "value": value, "from": _origin(row, file, content)}
+        yield {"name": row.variable, "value": value, "from": _find_origin(row, file, content)}
 
 
 def _upstreams(settings: "Settings") -> Iterator[Line]:
@@ -73,17 +73,17 @@ def _upstreams(settings: "Settings") -> Iterator[Line]:
             if field != "name":
                 yield {
                     "name": f"{upstream.name}: {field}",
-                    "value": _upstream_value(upstream, field),
+                    "value": _format_upstream_value(upstream, field),
                     "from": None,
                 }
 
 
-def _upstream_value(upstream: "UpstreamSetting", field: str) -> str | None:
+def _format_upstream_value(upstream: "UpstreamSetting", field: str) -> str | None:
     value = getattr(upstream, field)
-    return _source(value) if field == "allowlist" else _format_value(field, value)
+    return _format_source(value) if field == "allowlist" else _format_value(field, value)
 
 
-def _source(source: Any) -> str:
+def _format_source(source: Any) -> str:
     place = getattr(source, "place", None)
     return (
         str(source.path) if place is None else f"{place.repository}@{place.ref}:{place.path} on {source.web}"
@@ -106,7 +106,7 @@ def _format_value(field: str, value: Any) -> str | None:
         case tuple():
             return ", ".join(_format_item(item) for item in value)
         case int() if field.endswith("_s"):
-            return _duration(value)
+            return _format_duration(value)
     path = getattr(value, "path", None)
     return str(value) if path is None else f"sqlite:///{path}"
 
@@ -116,25 +116,25 @@ def _format_item(value: Any) -> str:
     return str(getattr(value, "issuer", None) or getattr(value, "name", None) or value)
 
 
-def _duration(seconds: int) -> str:
+def _format_duration(seconds: int) -> str:
     for unit, size in _UNITS:
         if seconds and seconds % size == 0:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
 
 
-def _file(config: Path | None) -> tuple[str, Mapping[str, Any]]:
+def _read_file(config: Path | None) -> tuple[str, Mapping[str, Any]]:
     """Return the file's name and content; it was just loaded without a problem."""
     path = config or Path("crcr.toml")
     return str(path), tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
 
 
-def _origin(row: "Setting", file: str, content: Mapping[str, Any]) -> str:
+def _find_origin(row: "Setting", file: str, content: Mapping[str, Any]) -> str:
     for name in (row.variable, f"{row.variable}_FILE"):
         if os.environ.get(name, "").strip():
             return name
     table, _, key = row.key.rpartition(".")
     table_content = content.get(table, {}) if table else content
-    if key in table_content or f"{key}_file" in table_content:
+    if key in table_content or f"{key}_read_file" in table_content:
         return file
     return "default" if row.default is not None else "not set"

@@ -33,12 +33,12 @@ _CA = "CRCR_DATABASE_CA"
 @dataclass(frozen=True, slots=True)
 class MoveTarget:
     place: PostgresLocation
-    shown: str
+    name: str
 
 
 def move_database(config: Path | None, source: str | None, target: str | None, *, as_json: bool) -> None:
-    path = _source(source)
-    to = _from_settings(config) if target is None else _target(target)
+    path = _parse_source(source)
+    to = _read_target(config) if target is None else _parse_target(target)
     began = time.monotonic()
     with ProgressLine(shown=not as_json) as line:
         progress = _MoveProgress(line)
@@ -47,10 +47,10 @@ def move_database(config: Path | None, source: str | None, target: str | None, *
     if as_json:
         print_json(_as_json(path, to, moved, took_s))
     else:
-        _say(path, to, moved, took_s)
+        _print_result(path, to, moved, took_s)
 
 
-def _source(written: str | None) -> Path:
+def _parse_source(written: str | None) -> Path:
     if written is None:
         raise typer.BadParameter("--to needs --from, the SQLite database to move")
     if written.strip().startswith("postgres"):
@@ -60,16 +60,16 @@ def _source(written: str | None) -> Path:
     return _read(sqlite_file, written, "--from").path
 
 
-def _target(written: str) -> MoveTarget:
+def _parse_target(written: str) -> MoveTarget:
     if not written.strip().startswith("postgres"):
         raise typer.BadParameter(
             "--to must be postgresql://user@host/name; to copy a SQLite file, use `crcr backup`"
         )
     setting = _read(_postgres, written, "--to")
-    return MoveTarget(PostgresLocation(setting.url.get_secret_value(), ca=_ca()), setting.place)
+    return MoveTarget(PostgresLocation(setting.url.get_secret_value(), ca=_read_ca()), setting.place)
 
 
-def _from_settings(config: Path | None) -> MoveTarget:
+def _read_target(config: Path | None) -> MoveTarget:
     settings = read_settings(config)
     place = database_location(settings)
     if not isinstance(place, PostgresLocation):
@@ -90,7 +90,7 @@ def _read(reader: Callable[[RawValue], T], written: str, option: str) -> T:
         raise typer.BadParameter(f"{option} {wrong}") from None
 
 
-def _ca() -> Path | None:
+def _read_ca() -> Path | None:
     written = os.environ.get(_CA, "").strip()
     try:
         return ca_file(RawValue(written, _CA, Path.cwd())) if written else None
@@ -103,13 +103,13 @@ class _MoveProgress:
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line
-        self._now: tuple[str, bool] | None = None
+        self._phase: tuple[str, bool] | None = None
         self._began = 0.0
 
     def show(self, at: CopyProgress) -> None:
-        now = (at.table, at.checking)
-        if now != self._now:
-            self._now, self._began = now, time.monotonic()
+        phase = (at.table, at.checking)
+        if phase != self._phase:
+            self._phase, self._began = phase, time.monotonic()
         over = at.checking and at.done == at.rows
         if not at.rows:
             return
@@ -119,9 +119,9 @@ class _MoveProgress:
         self._line.show(f"{at.table}: {act} {at.done:,} of {at.rows:,} rows{rate}", final=over)
 
 
-def _say(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> None:
+def _print_result(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> None:
     filled = sum(1 for table in moved.tables if table.rows)
-    print_line(f"{path} → {to.shown}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
+    print_line(f"{path} → {to.name}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
     print_line("verified every table: row counts and checksums agree")
     if moved.replaced:
         names = ", ".join(f"{table.name} {table.replaced:,}" for table in moved.tables if table.replaced)
@@ -141,7 +141,7 @@ def _say(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> None:
 def _as_json(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> dict[str, object]:
     return {
         "from": str(path),
-        "to": to.shown,
+        "to": to.name,
         "rows": moved.rows,
         "replaced": moved.replaced,
         "claimed_effects": moved.claimed,

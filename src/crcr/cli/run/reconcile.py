@@ -28,20 +28,20 @@ def reconcile(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     A running relay does the same every few minutes; running both at once is safe. The worker sends what follows.
     """
     with ProgressLine(shown=not as_json) as line:
-        done = _run(
+        result = _run(
             config, lambda progress: line.show(_describe(progress), final=progress.done == progress.total)
         )
     if as_json:
-        print_json(done)
+        print_json(result)
     else:
-        print_table(["", "count"], _summary(done))
-    if done.recovery.stopped is not None:
+        print_table(["", "count"], _summary(result))
+    if result.recovery.stopped is not None:
         hint = "nothing is lost: the next run, manual or periodic, continues here"
-        print_error(f"stopped early with {done.recovery.left:,} left: {done.recovery.stopped}", hint)
+        print_error(f"stopped early with {result.recovery.left:,} left: {result.recovery.stopped}", hint)
         raise typer.Exit(1)
 
 
-def _run(config: Path | None, tell: "OnProgress") -> "Reconciled":
+def _run(config: Path | None, on_progress: "OnProgress") -> "Reconciled":
     from crcr import log as logs
     from crcr.cli.operator_session import read_settings
     from crcr.wiring.database import require_database
@@ -49,15 +49,15 @@ def _run(config: Path | None, tell: "OnProgress") -> "Reconciled":
     settings = read_settings(config)
     require_database(settings)
     logs.configure("console", "error", io.StringIO())  # the command prints the result itself
-    return asyncio.run(_reconcile(settings, tell))
+    return asyncio.run(_reconcile(settings, on_progress))
 
 
-async def _reconcile(settings: "Settings", tell: "OnProgress") -> "Reconciled":
+async def _reconcile(settings: "Settings", on_progress: "OnProgress") -> "Reconciled":
     from crcr.wiring.services import build
 
     services = build(settings)
     try:
-        return await services.reconciler.run(tell, thorough=True)
+        return await services.reconciler.run(on_progress, thorough=True)
     finally:
         await services.close()
 
@@ -68,8 +68,8 @@ def _describe(progress: "RecoveryProgress") -> str:
     return f"{progress.stage}: {progress.done:,} of {progress.total:,}"
 
 
-def _summary(done: "Reconciled") -> list[list[str | int]]:
-    recovery = done.recovery
+def _summary(result: "Reconciled") -> list[list[str | int]]:
+    recovery = result.recovery
     since = f" since {recovery.since:%Y-%m-%d %H:%M} UTC" if recovery.since else ""
     return [
         [f"webhooks in GitHub's log{since}", recovery.logged],
@@ -79,6 +79,6 @@ def _summary(done: "Reconciled") -> list[list[str | int]]:
         ["  ignored", recovery.ignored],
         ["  already received", recovery.repeated],
         ["  unusable", recovery.unusable],
-        ["run lookups requested", done.lookups],
-        ["heads refreshed", done.heads],
+        ["run lookups requested", result.lookups],
+        ["heads refreshed", result.heads],
     ]

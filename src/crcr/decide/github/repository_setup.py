@@ -156,7 +156,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppFacts:
-    """The App as read from GitHub; `said_at` is GitHub's time of the answer."""
+    """The App as read from GitHub; `server_time` is GitHub's time of the answer."""
 
     app_id: int
     client_id: str | None
@@ -164,7 +164,7 @@ class AppFacts:
     html_url: str
     permissions: Mapping[str, str]
     events: tuple[str, ...]
-    said_at: datetime | None
+    server_time: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,9 +142,9 @@ class UpstreamHistory:
                 return times
             times.append(hour + int(at * HOUR_US))
 
-    def _add(self, happened: GeneratedEvent) -> None:
+    def _add(self, event: GeneratedEvent) -> None:
         self._order += 1
-        heapq.heappush(self._coming, (happened.at, self._order, happened))
+        heapq.heappush(self._coming, (event.at, self._order, event))
 
     def _plan(self, at: int) -> None:
         """Generate a pull request from opening to end, within the period."""

@@ -79,21 +79,21 @@ def generate_history(
     connection: sqlite3.Connection, plan: HistoryPlan, progress: Callable[[float], None] = lambda _: None
 ) -> GeneratedCounts:
     """Write the history; `progress` receives the share that is done."""
-    filling = _Filling(plan, _Rows(connection))
-    with _in_bulk(connection):
-        for happened in filling.life.happens():
-            filling.write(happened)
-            if filling.rows.waiting("jobs") >= _JOBS_AT_ONCE:
-                filling.rows.flush()
-                progress((happened.at - plan.since) / max(1, plan.until - plan.since))
-        filling.write_pulls()
-        filling.rows.flush()
+    writer = _Filling(plan, _Rows(connection))
+    with _without_durability(connection):
+        for event in writer.history.happens():
+            writer.write(event)
+            if writer.rows.waiting("jobs") >= _JOBS_AT_ONCE:
+                writer.rows.flush()
+                progress((event.at - plan.since) / max(1, plan.until - plan.since))
+        writer.write_pulls()
+        writer.rows.flush()
     progress(1.0)
-    return filling.filled()
+    return writer.filled()
 
 
 @contextmanager
-def _in_bulk(connection: sqlite3.Connection) -> Iterator[None]:
+def _without_durability(connection: sqlite3.Connection) -> Iterator[None]:
     """Turn off durability: an interrupted history is discarded, not repaired."""
     before = connection.isolation_level
     connection.isolation_level = None
@@ -148,11 +148,11 @@ def _insert(connection: sqlite3.Connection, table: str, names: tuple[str, ...]) 
 class _Filling:
     plan: HistoryPlan
     rows: _Rows
-    life: UpstreamHistory = field(init=False)
+    history: UpstreamHistory = field(init=False)
     _backends: tuple[BackendCharacter, ...] = field(init=False)
     _chance: random.Random = field(init=False)
     _jobs: JobWriter = field(init=False)
-    _next_run: int = 17_200_000_000
+    _last_run_id: int = 17_200_000_000
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -161,10 +161,10 @@ class _Filling:
         self._chance = random.Random(f"{plan.seed} jobs")
         self._jobs = JobWriter(plan.upstream.lower(), self._chance, plan.links, plan.until, plan.all_end)
         labels = [f"ciflow/crcr/{backend.device}" for backend in self._backends if backend.level == 3]
-        of_nights = sum(len(backend.jobs) for backend in self._backends) * plan.days
-        of_one = sum(len(backend.jobs) for backend in self._backends if "push" in backend.events) or 1
-        pulls = max(0.0, plan.jobs - of_nights) / (of_one * EVENTS_PER_PULL)
-        self.life = UpstreamHistory(
+        nightly_jobs = sum(len(backend.jobs) for backend in self._backends) * plan.days
+        jobs_per_event = sum(len(backend.jobs) for backend in self._backends if "push" in backend.events) or 1
+        pulls = max(0.0, plan.jobs - nightly_jobs) / (jobs_per_event * EVENTS_PER_PULL)
+        self.history = UpstreamHistory(
             chance=random.Random(f"{plan.seed} upstream"),
             spell=spell,
             pulls_a_day=pulls / plan.days,
@@ -186,14 +186,14 @@ class _Filling:
             self.rows.add("commits", happened.guid, self.plan.upstream.lower(), "base", "main", *times)
         for backend in self._backends:
             if happened.event == "nightly":
-                if not _away(backend, happened.at):
+                if not _is_away(backend, happened.at):
                     self._run(backend, happened, happened.at + self._chance.randrange(HOUR_US))
             elif happened.event in backend.events:
                 self._dispatch(backend, happened)
 
     def write_pulls(self) -> None:
         upstream, until = self.plan.upstream.lower(), self.plan.until
-        for pull in self.life.pulls:
+        for pull in self.history.pulls:
             at, sha = pull.head(until)
             before = pull.heads[-2][1] if len(pull.heads) > 1 else None
             updated = pull.ended_at or at
@@ -241,18 +241,20 @@ class _Filling:
             happened.event, happened.action, number, happened.head_sha, lane, happened.at, happened.at + delay // 2,
             sent, happened.superseded_at, None if sent is None else delay / 1e6,
         )  # fmt: skip
-        if sent is not None and happened.has_jobs and not _away(backend, happened.at):
+        if sent is not None and happened.has_jobs and not _is_away(backend, happened.at):
             self._run(backend, happened, sent)
 
     def _run(self, backend: BackendCharacter, happened: GeneratedEvent, sent_at: int) -> None:
         if not backend.jobs:
             return
         if self._chance.random() < _SECOND_RUN and happened.event != "nightly":
-            self._one_run(GeneratedRun(backend, happened, self._new_run(), sent_at, superseded=True))
+            self._write_run(
+                GeneratedRun(backend, happened, self._allocate_run_id(), sent_at, superseded=True)
+            )
             sent_at += 60_000_000
-        self._one_run(GeneratedRun(backend, happened, self._new_run(), sent_at))
+        self._write_run(GeneratedRun(backend, happened, self._allocate_run_id(), sent_at))
 
-    def _one_run(self, run: GeneratedRun) -> None:
+    def _write_run(self, run: GeneratedRun) -> None:
         rows = self._jobs.rows(run)
         if not rows or run.happened.event == "nightly":
             self.rows.add_jobs(rows)
@@ -268,10 +270,10 @@ class _Filling:
             backend.workflow_name, "github", int(run.superseded), first, attempt, min(again, default=None), over,
         )  # fmt: skip
 
-    def _new_run(self) -> int:
-        self._next_run += self._chance.randrange(1, 400)
-        return self._next_run
+    def _allocate_run_id(self) -> int:
+        self._last_run_id += self._chance.randrange(1, 400)
+        return self._last_run_id
 
 
-def _away(backend: BackendCharacter, at: int) -> bool:
+def _is_away(backend: BackendCharacter, at: int) -> bool:
     return any(begin <= at < end for begin, end in backend.away)

@@ -162,7 +162,7 @@ def parse_app(response: Response) -> AppFacts:
         html_url=app.html_url,
         permissions=app.permissions,
         events=tuple(app.events),
-        said_at=github_time(response),
+        server_time=github_time(response),
     )
 
 

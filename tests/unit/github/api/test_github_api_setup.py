@@ -55,10 +55,10 @@ def test_a_large_file_is_refused_and_bytes_that_are_no_text_are_not_fatal() -> N
 def test_the_app_tells_who_it_is_and_what_time_it_is() -> None:
     told = {"id": 5, "slug": "relay", "html_url": "https://x", "permissions": {}, "events": ["push"]}
     found = setup.parse_app(answer(told, date="Mon, 03 Aug 2026 09:00:00 GMT"))
-    assert (found.app_id, found.slug, found.said_at is not None) == (5, "relay", True)
-    assert found.said_at is not None
-    assert found.said_at.isoformat() == "2026-08-03T09:00:00+00:00"
-    assert setup.parse_app(answer(told, date="yesterday")).said_at is None
+    assert (found.app_id, found.slug, found.server_time is not None) == (5, "relay", True)
+    assert found.server_time is not None
+    assert found.server_time.isoformat() == "2026-08-03T09:00:00+00:00"
+    assert setup.parse_app(answer(told, date="yesterday")).server_time is None
 
 
 @pytest.mark.parametrize(

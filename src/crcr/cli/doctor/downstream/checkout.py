@@ -47,21 +47,23 @@ def checkout_findings(
     """Return nothing for a checkout of another repository; `pin` is how files should pin the relay, if known."""
     if checkout.repository != repository:
         return ()
-    return (*_findings(checkout), *_pins(checkout.root, pin))
+    return (*_findings(checkout), *_pin_findings(checkout.root, pin))
 
 
 def _findings(checkout: Checkout) -> Iterator[SetupFinding]:
     branch = checkout.branch
-    listening = [path for path in _workflow_files(checkout.root) if _listens(checkout.root / path)]
+    listening = [
+        path for path in _workflow_files(checkout.root) if _listens_to_dispatches(checkout.root / path)
+    ]
     if not listening:
         yield warning(
             "files", "No workflow here listens to repository_dispatch.", "run `crcr init` to write one"
         )
     for path in listening:
-        yield _published(checkout, path, branch)
+        yield _compare_with_origin(checkout, path, branch)
     for name, text in _VENDORED.items():
         if (checkout.root / name).is_file():
-            yield _vendored(checkout, name, text(), branch)
+            yield _compare_script(checkout, name, text(), branch)
 
 
 def _workflow_files(root: Path) -> list[str]:
@@ -72,20 +74,20 @@ def _workflow_files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in paths if path.is_file())
 
 
-def _listens(file: Path) -> bool:
-    return workflow_facts(file.name, "", _text_of(file)).listens
+def _listens_to_dispatches(file: Path) -> bool:
+    return workflow_facts(file.name, "", _read_text(file)).listens
 
 
-def _text_of(file: Path) -> str:
+def _read_text(file: Path) -> str:
     """Return an empty text for a file larger than any workflow."""
     return file.read_text("utf-8", "replace") if file.stat().st_size <= _MAX_BYTES else ""
 
 
-def _pins(root: Path, pin: str | None) -> Iterator[SetupFinding]:
+def _pin_findings(root: Path, pin: str | None) -> Iterator[SetupFinding]:
     """Return one finding per file that runs the reporter or the bridge."""
     pinnings = [(path, Ci.GITHUB, _github_pins(root / path)) for path in _workflow_files(root)]
     elsewhere = [(path, ci) for ci, path in CI_FILES.items() if (root / path).is_file()]
-    pinnings += [(path, ci, find_pins_elsewhere(_text_of(root / path))) for path, ci in elsewhere]
+    pinnings += [(path, ci, find_pins_elsewhere(_read_text(root / path))) for path, ci in elsewhere]
     for path, ci, (pinning, pins) in pinnings:
         if pinning is Pinning.PINNED and pin is not None and not pins_relay(pins, pin):
             text = f"{path} here pins other relays and not this one, so the reporter refuses its dispatches."
@@ -95,11 +97,11 @@ def _pins(root: Path, pin: str | None) -> Iterator[SetupFinding]:
 
 
 def _github_pins(file: Path) -> tuple[Pinning, tuple[str, ...]]:
-    facts = workflow_facts(file.name, "", _text_of(file))
+    facts = workflow_facts(file.name, "", _read_text(file))
     return facts.pinning or Pinning.NONE, facts.pins
 
 
-def _published(checkout: Checkout, path: str, branch: str | None) -> SetupFinding:
+def _compare_with_origin(checkout: Checkout, path: str, branch: str | None) -> SetupFinding:
     """Compare the file with origin's default branch as last fetched."""
     if branch is None:
         return unknown(
@@ -116,7 +118,7 @@ def _published(checkout: Checkout, path: str, branch: str | None) -> SetupFindin
     return ok("files", f"{path} is the same here and on {branch}.")
 
 
-def _vendored(checkout: Checkout, name: str, ours: str, branch: str | None) -> SetupFinding:
+def _compare_script(checkout: Checkout, name: str, ours: str, branch: str | None) -> SetupFinding:
     """Compare a script that `crcr init` wrote with this release's."""
     if (checkout.root / name).read_text("utf-8", "replace") != ours:
         return warning(

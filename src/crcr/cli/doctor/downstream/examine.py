@@ -30,7 +30,7 @@ from crcr.decide.model import RepoName
 from crcr.join.findings.finding import SetupFinding, State, warning
 
 _INSPECTED_WITHIN_S = 30.0
-_ASKED_AT_MOST_EVERY_S = 60.0
+_INSPECTED_AT_MOST_EVERY_S = 60.0
 _POLL_S = 0.4
 
 Sleep = Callable[[float], None]
@@ -67,7 +67,7 @@ class _Answer:
     """The relay's latest answer, and whether it inspected GitHub for it."""
 
     response: httpx.Response
-    asked: httpx.Response | None = None
+    inspection_response: httpx.Response | None = None
     late: SetupFinding | None = None
     followed: bool = False
     """Whether an inspection was running while we polled."""
@@ -75,15 +75,21 @@ class _Answer:
     @property
     def is_fresh(self) -> bool:
         """Whether GitHub was inspected since we started, even for another caller."""
-        if self.asked is None or self.late is not None or not self.asked.is_success:
+        if (
+            self.inspection_response is None
+            or self.late is not None
+            or not self.inspection_response.is_success
+        ):
             return False
-        return not self.was_just_asked or self.followed
+        return not self.was_just_inspected or self.followed
 
     @property
-    def was_just_asked(self) -> bool:
+    def was_just_inspected(self) -> bool:
         """Whether the relay declined because its last inspection is too recent."""
         return (
-            self.asked is not None and self.asked.is_success and json_object(self.asked).get("asked") is False
+            self.inspection_response is not None
+            and self.inspection_response.is_success
+            and json_object(self.inspection_response).get("asked") is False
         )
 
     @property
@@ -120,20 +126,20 @@ def _read_setup(relay: RelayClient, sleep: Sleep, *, shown: bool) -> _Answer:
         return _Answer(first)
     with ProgressLine(shown=shown) as progress:
         answer = _request_inspection(relay, path, progress, sleep)
-        if answer.is_fresh or not answer.was_just_asked or not relay.request.waits:
+        if answer.is_fresh or not answer.was_just_inspected or not relay.request.waits:
             return answer
-        _wait(_ASKED_AT_MOST_EVERY_S - (answer.age_s or 0.0), progress, sleep)
+        _wait(_INSPECTED_AT_MOST_EVERY_S - (answer.age_s or 0.0), progress, sleep)
         return _request_inspection(relay, path, progress, sleep)
 
 
 def _request_inspection(relay: RelayClient, path: str, progress: ProgressLine, sleep: Sleep) -> _Answer:
     """Request an inspection and wait for it; on a time-out return the older answer."""
-    request_response = relay.post(path)
+    inspection_response = relay.post(path)
     until, followed = time.monotonic() + _INSPECTED_WITHIN_S, False
     while True:
         answer = relay.read(path)
         if not json_object(answer).get("being_inspected"):
-            return _Answer(answer, request_response, followed=followed)
+            return _Answer(answer, inspection_response, followed=followed)
         followed = True
         if time.monotonic() >= until:
             break
@@ -141,12 +147,12 @@ def _request_inspection(relay: RelayClient, path: str, progress: ProgressLine, s
         sleep(_POLL_S)
     text = f"The relay did not inspect GitHub within {_INSPECTED_WITHIN_S:.0f} s."
     hint = "its worker may be busy or stopped: try again, or ask the operator"
-    return _Answer(answer, request_response, warning("inspection", text, hint))
+    return _Answer(answer, inspection_response, warning("inspection", text, hint))
 
 
 def _wait(seconds: float, progress: ProgressLine, sleep: Sleep) -> None:
     """Wait until GitHub can be asked again, plus one second, because a `Date` header has whole seconds."""
-    for seconds_left in range(math.ceil(min(max(seconds, 0.0), _ASKED_AT_MOST_EVERY_S)) + 1, 0, -1):
+    for seconds_left in range(math.ceil(min(max(seconds, 0.0), _INSPECTED_AT_MOST_EVERY_S)) + 1, 0, -1):
         text = f"GitHub is asked at most once a minute; next in {seconds_left} s (--no-wait: do not wait)"
         progress.show(text, final=False)
         sleep(1.0)
@@ -171,6 +177,6 @@ def _findings(answer: _Answer) -> tuple[SetupFinding, ...]:
     findings = parse_findings(answer.response)
     if findings is None:
         return (unreadable_finding("set-up"),)
-    if answer.asked is not None and not answer.asked.is_success:
-        return (*findings, refused_finding("inspection", answer.asked))
+    if answer.inspection_response is not None and not answer.inspection_response.is_success:
+        return (*findings, refused_finding("inspection", answer.inspection_response))
     return (*findings, answer.late) if answer.late else findings

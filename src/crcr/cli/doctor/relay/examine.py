@@ -60,8 +60,10 @@ def examine_relay(
         return
     yield FindingSection("Settings", _settings(settings))
     now = SystemClock().now()
-    yield FindingSection("Store", asyncio.run(_store(settings, now)))
-    yield from asyncio.run(_outside(settings, _chosen(settings, upstream), now, shown=shown))
+    yield FindingSection("Store", asyncio.run(_store_section_findings(settings, now)))
+    yield from asyncio.run(
+        _external_sections(settings, _choose_upstreams(settings, upstream), now, shown=shown)
+    )
 
 
 def _settings(settings: Settings) -> tuple[SetupFinding, ...]:
@@ -70,14 +72,14 @@ def _settings(settings: Settings) -> tuple[SetupFinding, ...]:
     return (ok("settings", f"The settings are valid, for {names}."), *warnings)
 
 
-def _chosen(settings: Settings, requested: RepoName | None) -> tuple[UpstreamSetting, ...]:
+def _choose_upstreams(settings: Settings, requested: RepoName | None) -> tuple[UpstreamSetting, ...]:
     if requested is None:
         return settings.upstreams
     picked = choose_upstream_to_read(tuple(upstream.name for upstream in settings.upstreams), requested)
     return tuple(upstream for upstream in settings.upstreams if upstream.name == picked)
 
 
-async def _store(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
+async def _store_section_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
     return (
         *await store_findings(settings, now),
         *await redis_findings(settings),
@@ -86,7 +88,7 @@ async def _store(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lists:
+class _AllowlistReadings:
     reads: tuple[SourceReading, ...]
     findings: tuple[SetupFinding, ...]
 
@@ -95,13 +97,13 @@ class _Lists:
         return any(read.allowlist.has_checks for read in self.reads)
 
 
-async def _outside(
+async def _external_sections(
     settings: Settings, upstreams: tuple[UpstreamSetting, ...], now: datetime, *, shown: bool
 ) -> list[FindingSection]:
     api_http, keys_http = open_http(settings.github_api_url), open_http(GITHUB_ACTIONS)
     try:
         github = build_github_client(settings, api_http, SystemClock())
-        lists = await _lists(settings, upstreams, github, now)
+        lists = await _read_allowlists(settings, upstreams, github, now)
         app = await app_findings(settings, github, SystemClock().now(), has_checks=lists.has_checks)
         answers = not any(finding.name == "app_key" and finding.state is State.PROBLEM for finding in app)
         webhook_findings = await hook_findings(settings, github, now) if answers else ()
@@ -132,24 +134,24 @@ async def _outside(
     ]
 
 
-async def _lists(
+async def _read_allowlists(
     settings: Settings, upstreams: tuple[UpstreamSetting, ...], github: GitHubClient, now: datetime
-) -> _Lists:
-    stored = await _kept(settings, upstreams)
+) -> _AllowlistReadings:
+    stored = await _read_stored(settings, upstreams)
     read = [await read_source(upstream, github) for upstream in upstreams]
-    reads = tuple(replace(one_read, in_force=stored[one_read.upstream.name][1]) for one_read in read)
+    reads = tuple(replace(reading, in_force=stored[reading.upstream.name][1]) for reading in read)
     findings = [
         finding for read in reads for finding in allowlist_findings(read, stored[read.upstream.name][0], now)
     ]
-    return _Lists(reads, tuple(findings))
+    return _AllowlistReadings(reads, tuple(findings))
 
 
-_Kept = dict[RepoName, tuple[AllowlistState | None, Allowlist | None]]
+_StoredAllowlists = dict[RepoName, tuple[AllowlistState | None, Allowlist | None]]
 
 
-async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _Kept:
+async def _read_stored(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _StoredAllowlists:
     """Return the versions in force; none when the store cannot be queried, which its own findings report."""
-    nothing: _Kept = {upstream.name: (None, None) for upstream in upstreams}
+    nothing: _StoredAllowlists = {upstream.name: (None, None) for upstream in upstreams}
     if not has_current_schema(settings):
         return nothing
 
@@ -157,7 +159,7 @@ async def _kept(settings: Settings, upstreams: tuple[UpstreamSetting, ...]) -> _
         text = await text_in_force(tx, upstream)
         return read_allowlist(text).allowlist if text is not None else None
 
-    async def unit(tx: Tx) -> _Kept:
+    async def unit(tx: Tx) -> _StoredAllowlists:
         return {
             upstream.name: (await allowlist_state(tx, upstream.name), await in_force(tx, upstream.name))
             for upstream in upstreams

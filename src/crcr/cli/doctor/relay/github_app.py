@@ -15,25 +15,25 @@ from crcr.github.client import GitHubClient
 from crcr.join.findings.finding import SetupFinding, format_age, join_words, ok, problem, unknown, warning
 from crcr.settings import Settings
 
-_LATELY = timedelta(hours=24)
+_RECENT = timedelta(hours=24)
 _CHANGE = "change it in the App's settings; docs/examples/app-manifest.json has all of them; installations must then accept them"
 
 
 async def app_findings(
     settings: Settings, github: GitHubClient, now: datetime, *, has_checks: bool
 ) -> tuple[SetupFinding, ...]:
-    """`speaks`: somebody is at L3 or L4."""
+    """`has_checks`: whether the allowlist has entries at L3 or L4."""
     try:
         app = await github.app.read()
     except OutsideFault as fault:
-        return (_no_app(fault),)
+        return (_app_unavailable(fault),)
     findings = [_key(settings, app), *_rights(app, has_checks=has_checks)]
-    if app.said_at is not None:
-        findings.append(clock_finding(app.said_at, now, "GitHub's", fatal=True))
+    if app.server_time is not None:
+        findings.append(clock_finding(app.server_time, now, "GitHub's", fatal=True))
     return tuple(findings)
 
 
-def _no_app(fault: OutsideFault) -> SetupFinding:
+def _app_unavailable(fault: OutsideFault) -> SetupFinding:
     if isinstance(fault, OutsideRefused):
         return problem(
             "app_key",
@@ -72,14 +72,14 @@ def _rights(app: AppFacts, *, has_checks: bool) -> Iterator[SetupFinding]:
 
 
 def _missing(
-    name: str, always: tuple[str, ...], to_speak: tuple[str, ...], *, has_checks: bool
+    name: str, always: tuple[str, ...], for_checks: tuple[str, ...], *, has_checks: bool
 ) -> SetupFinding:
     things = "permissions" if name == "app_permissions" else "events"
-    if always or (to_speak and has_checks):
-        return problem(name, f"The App lacks {things}: {join_words([*always, *to_speak])}.", _CHANGE)
-    if to_speak:
+    if always or (for_checks and has_checks):
+        return problem(name, f"The App lacks {things}: {join_words([*always, *for_checks])}.", _CHANGE)
+    if for_checks:
         return warning(
-            name, f"For L3 and L4 the App will need {things}: {join_words(list(to_speak))}.", _CHANGE
+            name, f"For L3 and L4 the App will need {things}: {join_words(list(for_checks))}.", _CHANGE
         )
     return ok(name, f"The App has all {things} that it needs.")
 
@@ -119,9 +119,9 @@ def _hook(settings: Settings, hook: HookFacts) -> SetupFinding:
 
 
 def _log(page: DeliveryLogPage, now: datetime) -> SetupFinding:
-    late = [entry for entry in page.entries if now - entry.delivered_at <= _LATELY]
-    arrived = {delivery.guid for delivery in late if delivery.ok}
-    failed = {delivery.guid for delivery in late} - arrived
+    recent = [entry for entry in page.entries if now - entry.delivered_at <= _RECENT]
+    arrived = {delivery.guid for delivery in recent if delivery.ok}
+    failed = {delivery.guid for delivery in recent} - arrived
     if not page.entries:
         return unknown(
             "deliveries",

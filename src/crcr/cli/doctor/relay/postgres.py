@@ -15,8 +15,8 @@ from crcr.record.migrations.run import head, revision
 from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.connection import FAULTS, WHAT_TO_CHECK, Connection, connect
 
-_OLDEST = 130000
-_OFF = timedelta(seconds=10)
+_OLDEST_VERSION = 130000
+_MAX_OFFSET = timedelta(seconds=10)
 _MB = 1 << 20
 _CLOSE_S = 3.0
 _FACTS = """
@@ -27,9 +27,9 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
   (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') - 1 AS used,
   pg_database_size(current_database()) AS size, clock_timestamp() AS now,
   (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()) AS encrypted,
-  coalesce(inet_server_addr() = inet_client_addr(), true) AS here
+  coalesce(inet_server_addr() = inet_client_addr(), true) AS same_host
 """
-_TRY = "INSERT INTO watermarks (name, at) VALUES ('crcr doctor', 0)"
+_TEST_INSERT = "INSERT INTO watermarks (name, at) VALUES ('crcr doctor', 0)"
 
 
 async def postgres_findings(place: PostgresLocation, name: str) -> tuple[SetupFinding, ...]:
@@ -56,7 +56,7 @@ def is_current(place: PostgresLocation) -> bool:
 async def _examine(connection: Connection, place: PostgresLocation, name: str) -> tuple[SetupFinding, ...]:
     before = datetime.now(UTC)
     [facts] = await connection.fetch(_FACTS)
-    off = facts["now"] - (before + (datetime.now(UTC) - before) / 2)
+    offset = facts["now"] - (before + (datetime.now(UTC) - before) / 2)
     schema_revision = revision(place)
     if schema_revision is None:
         lacking = problem(
@@ -67,7 +67,7 @@ async def _examine(connection: Connection, place: PostgresLocation, name: str) -
         schema_finding(schema_revision, f"{name} (PostgreSQL {facts['version'].partition(' ')[0]})"),
         await _write_finding(connection, facts),
         *_server_findings(facts),
-        *_clock_findings(off),
+        *_clock_findings(offset),
         _connections_finding(facts, place),
         ok("size", f"Size: {facts['size'] // _MB:,} MB."),
     )
@@ -79,7 +79,7 @@ async def _write_finding(connection: Connection, facts: asyncpg.Record) -> Setup
     transaction = connection.transaction()
     await transaction.start()
     try:
-        await connection.execute(_TRY)
+        await connection.execute(_TEST_INSERT)
     except asyncpg.PostgresError as fault:
         hint = "let the relay's user write all its tables, and check the server's disk space"
         return problem("writing", f"Not writable: {fault}.", hint)
@@ -89,7 +89,7 @@ async def _write_finding(connection: Connection, facts: asyncpg.Record) -> Setup
 
 
 def _server_findings(facts: asyncpg.Record) -> Iterator[SetupFinding]:
-    if facts["number"] < _OLDEST:
+    if facts["number"] < _OLDEST_VERSION:
         yield problem(
             "version", f"The server is PostgreSQL {facts['version']}.", "use PostgreSQL 13 or newer"
         )
@@ -102,7 +102,7 @@ def _server_findings(facts: asyncpg.Record) -> Iterator[SetupFinding]:
             "The server confirms writes before they are on disk (fsync or synchronous_commit is off).",
             "turn both on: a power cut loses data that the relay has acknowledged",
         )
-    if not facts["encrypted"] and not facts["here"]:
+    if not facts["encrypted"] and not facts["same_host"]:
         yield warning(
             "database_tls",
             "The connection to the database is not encrypted.",
@@ -110,11 +110,11 @@ def _server_findings(facts: asyncpg.Record) -> Iterator[SetupFinding]:
         )
 
 
-def _clock_findings(off: timedelta) -> Iterator[SetupFinding]:
-    if abs(off) > _OFF:
+def _clock_findings(offset: timedelta) -> Iterator[SetupFinding]:
+    if abs(offset) > _MAX_OFFSET:
         yield warning(
             "database_clock",
-            f"The database's clock is {abs(off).total_seconds():.0f} s {'ahead of' if off > timedelta() else 'behind'} ours.",
+            f"The database's clock is {abs(offset).total_seconds():.0f} s {'ahead of' if offset > timedelta() else 'behind'} ours.",
             "set both clocks with NTP",
         )
 

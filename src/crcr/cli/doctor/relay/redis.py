@@ -23,7 +23,7 @@ async def redis_findings(settings: Settings) -> tuple[SetupFinding, ...]:
     if link is None:
         return (_unused(settings),)
     try:
-        return (*await _asked(link), *_unencrypted(link))
+        return (*await _query_server(link), *_unencrypted(link))
     finally:
         await link.aclose()
 
@@ -38,7 +38,7 @@ def _unused(settings: Settings) -> SetupFinding:
     )
 
 
-async def _asked(link: "RedisLink") -> tuple[SetupFinding, ...]:
+async def _query_server(link: "RedisLink") -> tuple[SetupFinding, ...]:
     from crcr.record.limits.redis_connection import RedisDown  # loads the driver
 
     try:

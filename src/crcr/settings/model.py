@@ -345,6 +345,17 @@ class Settings(StoreSettings, ObservabilitySettings):
             default="public",
         ),
     ]
+    hud_streams_per_address: Annotated[
+        int,
+        Setting(
+            "HUD_STREAMS_PER_ADDRESS",
+            "hud.streams_per_address",
+            single_values.integer(1, 2_000),
+            "live streams that one address may hold in a process; each browser holds one. Raise it for an office behind "
+            "one address, or where `CRCR_TRUSTED_PROXIES` cannot name the proxy",
+            default="50",
+        ),
+    ]
     hud_tokens: Annotated[
         tuple[TokenSetting, ...],
         Setting(

@@ -76,7 +76,7 @@ def test_the_build_moves_to_another_ci_with_its_command_and_not_with_its_machine
         lambda text: text.replace("          make\n", "          make\n          make install\n"),
         lambda text: text.replace("          make\n", "          make ${{ github.event.x }}\n"),
         lambda text: text + "#" * 300_000,
-        lambda _: "# Made by `crcr init`\n" + "[" * 2000,
+        lambda _: "# Made by `crcr init`\n" + "[" * 5000,
         lambda _: "# Made by `crcr init`\njobs: {build: {steps: [7, {name: [Build]}]}}\n",
     ],
     ids=["not ours", "not YAML", "two lines", "an expression", "long", "deep", "another shape"],

@@ -59,7 +59,7 @@ class StoreSettings(BaseModel):
             "DATABASE_URL",
             "database_url",
             locations.database,
-            "where the data is kept: `sqlite:///path`, or for several processes "
+            "the database: `sqlite:///path`, or for several processes "
             "`postgresql://user:password@host:5432/name` (`?sslmode=verify-full`, `?host=/folder` for a socket)",
             default="sqlite:///crcr.db",
             secret=True,
@@ -141,7 +141,7 @@ class StoreSettings(BaseModel):
             "CLICKHOUSE_KEEP_DAYS",
             "clickhouse_keep_days",
             single_values.integer(100, 36_500),
-            "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: for ever",
+            "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: forever",
         ),
     ] = None
     keep_bodies_days: Annotated[
@@ -161,7 +161,7 @@ class StoreSettings(BaseModel):
             "keep_jobs_days",
             single_values.integer_or_zero(100, 36500),
             "days that deliveries are kept with their dispatches, runs and jobs, and other results; 100 or more, since "
-            "pages look back 90; 0: for ever. Figures are kept for ever",
+            "pages look back 90; 0: forever. Figures are kept forever",
             default="400",
         ),
     ]
@@ -181,7 +181,7 @@ class StoreSettings(BaseModel):
             "KEEP_AUDIT_DAYS",
             "keep_audit_days",
             single_values.integer_or_zero(30, 36500),
-            "days that the audit log is kept; 0: for ever",
+            "days that the audit log is kept; 0: forever",
             default="0",
         ),
     ]
@@ -218,7 +218,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "GITHUB_WEBHOOK_SECRET",
             "github.webhook_secret",
             single_values.secret,
-            "the secret that signs the App's webhooks; 16 random characters or more are wise",
+            "the secret that signs the App's webhooks; use 16 random characters or more",
             required=True,
             secret=True,
         ),
@@ -239,7 +239,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "PUBLIC_URL",
             "public_url",
             single_values.url,
-            "where callers reach the relay; goes into dispatches and links",
+            "the relay's public address; used in dispatches and links",
             default="http://127.0.0.1:8000",
         ),
     ]
@@ -269,9 +269,9 @@ class Settings(StoreSettings, ObservabilitySettings):
             "OIDC_REGISTRATIONS",
             "oidc.registration",
             registrations.registrations,
-            "which pipelines of Buildkite, GitLab, CircleCI or a generic issuer speak for which repository, as JSON "
+            "which pipelines of Buildkite, GitLab, CircleCI or a generic issuer may report for which repository, as JSON "
             '`[{"issuer":…,"repository":…,"pipeline_id":…,"organization_id":…,"branches":["main"]}]`, or as '
-            "`[[oidc.registration]]` tables; docs/deploy.md says what each kind needs",
+            "`[[oidc.registration]]` tables; docs/deploy.md lists what each kind needs",
         ),
     ] = ()
     rate_limit_per_min: Annotated[
@@ -280,7 +280,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "RATE_LIMIT_PER_MIN",
             "rate_limit_per_min",
             single_values.integer(1, 1_000_000),
-            "callbacks taken per repository and minute",
+            "callbacks accepted per repository and minute",
             default="300",
         ),
     ]
@@ -290,7 +290,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "JOB_TIMEOUT",
             "job_timeout",
             single_values.duration,
-            "silence after which a job counts as timed out; the allowlist can say it per downstream",
+            "silence after which a job counts as timed out; the allowlist can set it per downstream",
             default="6h",
         ),
     ]
@@ -340,7 +340,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_ACCESS",
             "hud.access",
             single_values.one_of("public", "token", "proxy"),
-            "who sees the pages: `public`; `token`: who signs in; `proxy`: whom a trusted proxy names in a header",
+            "access to the pages: `public`; `token`: after signing in; `proxy`: readers that a trusted proxy names in a header",
             default="public",
         ),
     ]
@@ -350,7 +350,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_TOKENS",
             "hud.tokens",
             locations.tokens("crcr admin token NAME --reader"),
-            "who may read the pages where access is `token`: a comma list of `name=sha256:…` as "
+            "tokens that may read the pages where access is `token`: a comma list of `name=sha256:…` as "
             "`crcr admin token NAME --reader` prints it, or a `[hud.tokens]` table",
             secret=True,
         ),
@@ -361,8 +361,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             "ADMIN_TOKENS",
             "admin_tokens",
             locations.tokens("crcr admin token NAME"),
-            "who may act on the pages and through `/api/v1/admin`, and read too: a comma list of `name=sha256:…` as "
-            "`crcr admin token NAME` prints it, or an `[admin_tokens]` table; the names stand in the audit log; "
+            "tokens of administrators, for the pages and `/api/v1/admin`: a comma list of `name=sha256:…` as "
+            "`crcr admin token NAME` prints it, or an `[admin_tokens]` table; the names appear in the audit log; "
             "not set: administration is by command line only",
             secret=True,
         ),
@@ -373,8 +373,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             "SANDBOX",
             "sandbox",
             single_values.one_of("off", "on"),
-            "`on`: repositories that are on no allowlist may try their reports at `/crcr/sandbox`, in a space of its own "
-            "that decides nothing (20 reports an hour for each, kept for 48 hours)",
+            "`on`: repositories that are not on the allowlist may send test reports to `/crcr/sandbox`, which do not "
+            "count (20 per hour and repository, kept for 48 hours)",
             default="off",
         ),
     ]
@@ -410,8 +410,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             "DRAIN_S",
             "drain_s",
             single_values.integer(0, 300),
-            "seconds that a process which was told to stop still takes requests while `/readyz` says 503, so that a load "
-            "balancer leaves it out first; 0 where there is none",
+            "seconds that a stopping process still accepts requests while `/readyz` answers 503, so that a load "
+            "balancer stops using it first; 0 without one",
             default="0",
         ),
     ]
@@ -431,7 +431,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "LOG_LEVEL",
             "log.level",
             single_values.one_of("debug", "info", "warning", "error"),
-            "the least level that is written: `debug`, `info`, `warning` or `error`",
+            "the lowest level that is logged: `debug`, `info`, `warning` or `error`",
             default="info",
         ),
     ]
@@ -452,7 +452,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         return tuple(text for value in values for text in _secret_texts(value))
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what is allowed and unwise, as sentences for the log at start."""
+        """Return warnings about unwise settings, for the log at start."""
         short = [
             f"{row.variable} is shorter than {_SHORT} characters and may be guessed; use a random one."
             for field, row in settings_of(type(self)).items()
@@ -472,7 +472,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             )
         if single_values.cover_all_addresses(self.trusted_proxies):
             warnings.append(
-                "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
+                "CRCR_TRUSTED_PROXIES trusts every address, so callers can forge theirs; name the proxies."
             )
         return tuple(warnings)
 

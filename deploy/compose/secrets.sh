@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make the secrets of compose.yaml: passwords of the stores, and the addresses that hold them. What exists stays.
-# The folder is closed to others; the files in it are not, since each image reads them under another user.
+# Create the secrets of compose.yaml: passwords of the stores, and the addresses that contain them. Existing files stay.
+# Other users cannot open the folder; the files in it are readable, because each image reads them under another user.
 set -eu
 folder=${1:-$(dirname "$0")/secrets}
 mkdir -p "$folder"

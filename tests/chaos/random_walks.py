@@ -1,6 +1,5 @@
 """Random walks of the relay: steps drawn from weighted rules, a failing walk cut down to the steps that it needs."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
@@ -58,9 +57,4 @@ async def deliver_some(relay: RunningRelay, amount: int, chance: Random) -> None
 
 async def reconcile(relay: RunningRelay) -> None:
     """Run the reconciler; where it waits for GitHub, the clock is moved for it."""
-    running = asyncio.create_task(relay.services.reconciler.run_quietly())
-    while not running.done():
-        if relay.clock.sleeping:
-            relay.clock.advance(10)
-        await asyncio.sleep(0)
-    await running
+    await relay.clock.run_to_end(relay.services.reconciler.run_quietly(), step_s=10)

@@ -15,10 +15,10 @@ from random import Random, SystemRandom
 
 import pytest
 
+from chaos.installation import Installation, run_installation
 from chaos.judge import Judge, read_tables
 from chaos.load import Load
 from chaos.storm import Storm
-from chaos.world import Installation, run_installation
 
 SECONDS = float(os.environ.get("CRCR_CHAOS_SECONDS", "40"))
 SETTLES_WITHIN_S = 150.0

@@ -324,7 +324,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def the_record_is_the_models(self) -> None:
-        if not hasattr(self, "it"):
+        if not hasattr(self, "runs"):
             return
         stored = {
             (row["delivery"], row["run_id"], row["attempt"], row["job_name"]): {

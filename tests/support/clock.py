@@ -1,13 +1,17 @@
 """A clock that tests move by hand: it implements `crcr.ports.Clock`, and nothing ever really sleeps.
 
-`advance` is for code that is called; `pass_time` is for tasks that loop over `sleep`, because it stops at every
-due moment on the way and lets the woken tasks run before time goes on.
+Use `advance` for code that the test calls. Use `pass_time` for tasks that loop over `sleep`: it stops at every wake-up
+time and lets the woken tasks run before time moves on.
 """
 
 import asyncio
 import heapq
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _TURNS = 20
 """Turns of the event loop that woken tasks get: enough for a chain of awaits between two sleeps."""
@@ -18,6 +22,7 @@ class ManualClock:
         self._now = start
         self._order = count()
         self._sleepers: list[tuple[datetime, int, asyncio.Future[None]]] = []
+        self._slept = asyncio.Event()
 
     def now(self) -> datetime:
         return self._now
@@ -41,6 +46,7 @@ class ManualClock:
         future = asyncio.get_running_loop().create_future()
         due_at = self._now + timedelta(seconds=seconds)
         heapq.heappush(self._sleepers, (due_at, next(self._order), future))
+        self._slept.set()
         await future
 
     async def pass_time(self, by: float | timedelta) -> None:
@@ -52,6 +58,19 @@ class ManualClock:
             await settle()
         self.advance(until - self._now)
         await settle()
+
+    async def run_to_end(self, work: Coroutine[Any, Any, T], step_s: float) -> T:
+        """Run `work` to its end; whenever a task waits for this clock, time goes on by `step_s`."""
+        running = asyncio.create_task(work)
+        running.add_done_callback(lambda _: self._slept.set())
+        while not running.done():
+            if self.sleeping:
+                self.advance(step_s)
+                await asyncio.sleep(0)
+            else:
+                self._slept.clear()
+                await self._slept.wait()
+        return await running
 
     @property
     def sleeping(self) -> int:
@@ -65,6 +84,6 @@ class ManualClock:
 
 
 async def settle() -> None:
-    """Let every task that can run do so, without time passing."""
+    """Run all ready tasks without moving time."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)

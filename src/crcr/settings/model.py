@@ -71,7 +71,7 @@ class StoreSettings(BaseModel):
             "DATABASE_POOL",
             "database_pool",
             single_values.integer(4, 500),
-            "connections to PostgreSQL that one process opens at most, half of them for writing; one more listens",
+            "maximum of connections to PostgreSQL per process, half of them for writing; one more receives wake-ups",
             default="10",
         ),
     ]
@@ -81,7 +81,7 @@ class StoreSettings(BaseModel):
             "DATABASE_CA",
             "database_ca",
             service_urls.ca_file,
-            "PEM file with the certificates that prove the PostgreSQL server; not set: as `sslmode` says",
+            "PEM file with the certificates that prove the PostgreSQL server; not set: as `sslmode` requires",
         ),
     ] = None
     database_listen: Annotated[
@@ -121,8 +121,8 @@ class StoreSettings(BaseModel):
             "CLICKHOUSE_URL",
             "clickhouse_url",
             service_urls.clickhouse_url,
-            "ClickHouse, which history is fed to and read from: `clickhouse://user:password@host:8123/database`, "
-            "`clickhouses://…` with TLS (port 8443), or `chdb:///folder` in this process; not set: the database answers",
+            "ClickHouse, which stores history: `clickhouse://user:password@host:8123/database`, "
+            "`clickhouses://…` with TLS (port 8443), or `chdb:///folder` in this process; not set: history is read from the database",
             secret=True,
         ),
     ] = None
@@ -260,7 +260,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "oidc.issuer",
             locations.issuers,
             'token issuers added or replaced, as JSON `[{"issuer":…,"kind":"github","jwks_url":…}]`, or '
-            "as `[[oidc.issuer]]` tables; the public ones are known",
+            "as `[[oidc.issuer]]` tables; the public ones are built in",
         ),
     ] = ()
     oidc_registrations: Annotated[
@@ -269,9 +269,9 @@ class Settings(StoreSettings, ObservabilitySettings):
             "OIDC_REGISTRATIONS",
             "oidc.registration",
             registrations.registrations,
-            "which pipelines of Buildkite, GitLab, CircleCI or a generic issuer may report for which repository, as JSON "
+            "pipelines of Buildkite, GitLab, CircleCI or a generic issuer, and the repository each reports for, as JSON "
             '`[{"issuer":…,"repository":…,"pipeline_id":…,"organization_id":…,"branches":["main"]}]`, or as '
-            "`[[oidc.registration]]` tables; docs/deploy.md lists what each kind needs",
+            "`[[oidc.registration]]` tables; docs/deploy.md lists the ids that each kind needs",
         ),
     ] = ()
     rate_limit_per_min: Annotated[
@@ -310,7 +310,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_FORWARD_URL",
             "hud.forward_url",
             single_values.url,
-            "another HUD that gets every result; goes with its token",
+            "another HUD that gets every result; needs its token",
         ),
     ] = None
     hud_forward_token: Annotated[
@@ -329,7 +329,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_INGEST_TOKEN",
             "hud.ingest_token",
             single_values.secret,
-            "the token with which another relay sends us its results (`POST /api/crcr/results`), different from the one "
+            "the token with which another relay sends its results (`POST /api/crcr/results`), different from the one "
             "above; not set: ingest is off",
             secret=True,
         ),
@@ -340,8 +340,20 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_ACCESS",
             "hud.access",
             single_values.one_of("public", "token", "proxy"),
-            "access to the pages: `public`; `token`: after signing in; `proxy`: readers that a trusted proxy names in a header",
+            "readers of the pages: `public`: everybody; `token`: users who sign in; `proxy`: users that a trusted proxy "
+            "names in a header",
             default="public",
+        ),
+    ]
+    hud_streams_per_address: Annotated[
+        int,
+        Setting(
+            "HUD_STREAMS_PER_ADDRESS",
+            "hud.streams_per_address",
+            single_values.integer(1, 2_000),
+            "live streams that one address may hold in a process; each browser holds one. Raise it for an office behind "
+            "one address, or where `CRCR_TRUSTED_PROXIES` cannot name the proxy",
+            default="50",
         ),
     ]
     hud_tokens: Annotated[
@@ -410,8 +422,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             "DRAIN_S",
             "drain_s",
             single_values.integer(0, 300),
-            "seconds that a stopping process still accepts requests while `/readyz` answers 503, so that a load "
-            "balancer stops using it first; 0 without one",
+            "seconds for which a stopping process still answers requests while `/readyz` is 503, so that a load balancer "
+            "stops sending requests to it first; 0 without a load balancer",
             default="0",
         ),
     ]

@@ -50,6 +50,8 @@ class Seams:
     """How long one health reading is shared; 0 for a clock that stands still."""
     check_gathering: timedelta = COALESCE_DELAY
     postgres_timeouts: PostgresTimeouts = field(default_factory=PostgresTimeouts)
+    sqlite_durable: bool = True
+    """Whether a commit waits for the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,9 @@ def open_core(settings: Settings, seams: Seams) -> Core:
     require_drivers(settings)
     migrate(database_location(settings))
     signals, metrics = Signals(), build_metrics(settings, seams.clock)
-    database = open_database(settings, signals, metrics.store, seams.postgres_timeouts)
+    database = open_database(
+        settings, signals, metrics.store, seams.postgres_timeouts, sqlite_durable=seams.sqlite_durable
+    )
     refresher = check_refresher(settings, seams.check_gathering)
     targets = Downstreams(database, refresher)
     allowlists = Allowlists(database, targets, refresher, read_allowlist)

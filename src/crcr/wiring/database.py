@@ -33,6 +33,8 @@ def open_database(
     signals: Signals,
     counters: StoreCounters | None = None,
     timeouts: PostgresTimeouts = PostgresTimeouts(),  # noqa: B008 - frozen
+    *,
+    sqlite_durable: bool = True,
 ) -> Database:
     location = database_location(settings, timeouts)
     if isinstance(location, PostgresLocation):
@@ -43,7 +45,7 @@ def open_database(
         return PostgresDatabase(PostgresLink(location, counters), signals, counters, listen=listen)
     from crcr.record.store.sqlite.database import SqliteDatabase  # noqa: PLC0415
 
-    return SqliteDatabase(location, signals, counters)
+    return SqliteDatabase(location, signals, counters, durable=sqlite_durable)
 
 
 def require_database(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import CHANGES, Signals
 from crcr.record.store.sqlite.database import SqliteDatabase
 from crcr.record.store.statement import Statement
+from crcr.wiring.core import Seams
 from support.running_relay import place_empty_database
 from support.stores.databases import OpenDatabase
 
@@ -85,4 +86,14 @@ async def test_on_sqlite_a_unit_may_await_nothing_but_its_transaction(tmp_path: 
 
     with pytest.raises(RuntimeError, match="nothing but its transaction"):
         await database.write(waits)
+    await database.close()
+
+
+@pytest.mark.parametrize(("durable", "synchronous"), [(Seams().sqlite_durable, 2), (False, 0)])
+async def test_on_sqlite_a_commit_waits_for_the_disk_unless_a_test_says_otherwise(
+    tmp_path: Path, *, durable: bool, synchronous: int
+) -> None:
+    database = SqliteDatabase(tmp_path / "crcr.db", Signals(), durable=durable)
+    rows = await database.write(lambda tx: tx.all(Statement(text("PRAGMA synchronous"))))
+    assert [row["synchronous"] for row in rows] == [synchronous]
     await database.close()

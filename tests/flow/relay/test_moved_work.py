@@ -22,7 +22,7 @@ from support.github.gated_upstream import (
     start_jobs,
 )
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
-from support.stores.moved_installation import move_to_postgresql, settings_on_postgresql
+from support.stores.moved_relay import move_to_postgresql, settings_on_postgresql
 
 OF_FILE = "CRCR_DATABASE_URL"
 

@@ -1,5 +1,6 @@
-"""The databases that the stores run on. Every contract test runs over all of them, with as many handles on the
-same data as it asks for: a second handle stands for a second process.
+"""Fixtures `open_database`, `database` and `stores`: contract tests run on every kind of database.
+
+`open_database` opens several handles on the same data; a second handle stands for a second process.
 """
 
 import sqlite3
@@ -42,15 +43,15 @@ OpenDatabase = Callable[[], Database]
 def _sqlite(folder: Path) -> OpenDatabase:
     path = folder / "contract.db"
     place_empty_database(path)
-    return lambda: SqliteDatabase(path, Signals())
+    return lambda: SqliteDatabase(path, Signals(), durable=False)
 
 
 def _memory(folder: Path) -> OpenDatabase:
     _sqlite(folder)
     where = InMemory(uuid4().hex)
-    kept = connect(where)  # it lives as long as somebody has it open
+    kept = connect(where)  # the database exists as long as a connection is open
     with closing(sqlite3.connect(folder / "contract.db")) as empty:
-        empty.execute("PRAGMA journal_mode=DELETE")  # there is no log without a file
+        empty.execute("PRAGMA journal_mode=DELETE")  # WAL needs a file
         empty.backup(kept)
 
     def open_one(_: object = kept) -> Database:
@@ -76,7 +77,7 @@ SHARED_DATABASES = ("sqlite", "postgresql")
 
 @dataclass(frozen=True)
 class Stores:
-    """One process's stores over one handle."""
+    """The stores of one process, over one database handle."""
 
     database: Database
     allowlists: Allowlists
@@ -96,7 +97,7 @@ class Stores:
         return Outbox(self.database, UPSTREAMS, CheckRefresher({}), owner=owner, lease=LEASE)
 
     async def prepare(self, listed: dict[RepoName, str], now: datetime) -> None:
-        """Register the upstreams with their allowlists; nobody waits to be identified."""
+        """Register the upstreams with their allowlists, without the effects that identify backends."""
         await self.acts.register_upstreams(UPSTREAMS, now)
         for upstream, allowlist in listed.items():
             await self.allowlists.take_reading(upstream, AllowlistReading("test", allowlist), now)

@@ -142,7 +142,7 @@ class ActionsRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionsJob:
-    """A job of a workflow run on GitHub. Its OIDC token signs its `parse_check_run_id`."""
+    """A job of a workflow run on GitHub. Its OIDC token signs its `check_run_id`."""
 
     job_id: int
     check_run_id: str | None

@@ -52,7 +52,7 @@ class Report:
     url: str | None
     artifact_url: str | None
     check_run_text: str | None
-    """The body's `parse_check_run_id`: text for display, never compared."""
+    """The body's `check_run_id`: text for display, never compared."""
     started_at: datetime | None
     completed_at: datetime | None
     late: bool

@@ -191,7 +191,7 @@ class CommitChecks:
         await self._database.write(lambda tx: tx.run(_RECORD_COMPLETED, id=check_id, run=check_run_id))
 
     async def record_published(self, check: CheckToPublish, check_run_id: int | None, now: datetime) -> None:
-        """Record what GitHub shows now; no `parse_check_run_id` means that there is no check run to end."""
+        """Record what GitHub shows now; no `check_run_id` means that there is no check run to end."""
         shown = check.shown
 
         async def unit(tx: Tx) -> None:

@@ -118,15 +118,17 @@
 
   let timer = 0;
   let since = 0;
+  let turn = 0;
 
   // The first change after a while shows at once. What follows waits for a quiet moment, but not for ever: a busy
-  // relay never is quiet.
-  function changed() {
+  // relay never is quiet. Where many pages are open, the relay says over how long they spread their reads, and each
+  // takes a turn by chance.
+  function changed(spread = 0) {
     const now = Date.now();
-    if (!timer) since = now;
+    if (!timer) [since, turn] = [now, Math.random() * spread];
     clearTimeout(timer);
     const quiet = now - began > LONGEST_MS ? SOON_MS : QUIET_MS;
-    const wait = Math.max(0, Math.min(quiet, since + LONGEST_MS - now));
+    const wait = Math.max(0, turn + Math.min(quiet, since + LONGEST_MS - now));
     timer = setTimeout(() => { timer = 0; refresh(); }, wait);
   }
 
@@ -214,10 +216,13 @@
       address: streamAddress(),
       after: new URL(events, location.href).searchParams.get("after") ?? "",
       group: document.querySelector(".account .text")?.textContent ?? "",
-      onChange: (type, data) => { if (concerns(JSON.parse(data))) changed(); },
-      onMissed: changed,
-      // We look at the page itself to learn whether it is still ours to see.
-      onRefused: changed,
+      onChange: (type, data) => {
+        const change = JSON.parse(data);
+        if (concerns(change)) changed(change.spread_ms);
+      },
+      onMissed: () => changed(),
+      // Load the page to learn whether the reader may still see it.
+      onRefused: () => changed(),
       onState: (state) => status.stream(...STATES[state]),
     });
     document.addEventListener("visibilitychange", () => { if (wanted && !document.hidden) changed(); });

@@ -96,7 +96,7 @@ class InMemory:
         return f"file:/{self.name}?vfs=memdb"
 
 
-def connect(path: Path | InMemory, *, read_only: bool = False) -> sqlite3.Connection:
+def connect(path: Path | InMemory, *, read_only: bool = False, durable: bool = True) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(
             str(path),
@@ -108,7 +108,7 @@ def connect(path: Path | InMemory, *, read_only: bool = False) -> sqlite3.Connec
         connection.row_factory = sqlite3.Row
         connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
         connection.execute("PRAGMA cache_size=-32000")
         if read_only:
             connection.execute("PRAGMA query_only=ON")
@@ -118,13 +118,20 @@ def connect(path: Path | InMemory, *, read_only: bool = False) -> sqlite3.Connec
 
 
 class SqliteDatabase:
+    """`durable=False` does not wait for the disk: for tests, whose machine does not lose power."""
+
     def __init__(
-        self, path: Path | InMemory, signals: Signals, counters: StoreCounters | None = None
+        self,
+        path: Path | InMemory,
+        signals: Signals,
+        counters: StoreCounters | None = None,
+        *,
+        durable: bool = True,
     ) -> None:
         self.signals = signals
         self._counters = counters or NoCounters()
         self._path = path
-        self._writing = connect(path)
+        self._writing = connect(path, durable=durable)
         # Waiting for the lock belongs in a thread, see `_begin`. Without a file a write waits for readers, too.
         self._inline_busy_ms = 0 if isinstance(path, Path) else _BUSY_MS
         self._writing.execute(f"PRAGMA busy_timeout={self._inline_busy_ms}")

@@ -349,6 +349,14 @@ def test_the_allowlist_options_are_those_that_are_read() -> None:
     assert [each for each in read_allowlist(example).problems if each.severity == "error"] == []
 
 
+def test_the_fields_of_a_report_are_those_that_are_read() -> None:
+    fields = {name for row in table(section(DOCS / "protocol.md", "Callback in")) for name in names(row[0])}
+    assert len(fields) > 10
+    source = (SOURCE / "receive" / "callback" / "parse_report.py").read_text(encoding="utf-8")
+    read = set(re.findall(r'"([\w.]+)"', source))
+    assert [name for name in sorted(fields) if not {name, name.removeprefix("workflow.")} & read] == []
+
+
 def test_the_trimming_steps_are_those_that_are_taken() -> None:
     written = [name for row in table(section(DOCS / "protocol.md", "Trimming")) for name in names(row[1])]
     assert list(dict.fromkeys(written)) == list(dict.fromkeys(name for name, _ in STEPS))

@@ -141,6 +141,7 @@ def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[
         clock=services.clock,
         stopping=services.closing,
         address_of=partial(_client_address, services.settings),
+        caps=event_stream.StreamLimits(services.settings.hud_streams_per_address),
         delay=delay,
         trace=services.trace,
         on_streams=services.metrics.live_streams,

@@ -189,7 +189,7 @@ CASES: dict[str, tuple[HealthFacts, str, str | None]] = {
     "a bad allowlist": (
         HealthFacts(allowlist_bad=True),
         "amber",
-        "The newest allowlist has errors and was not taken; the version before it decides.",
+        "The newest allowlist has errors and was not accepted; the version before it is in force.",
     ),
     "no allowlist at all": (
         HealthFacts(has_allowlist=False, allowlist_bad=True),

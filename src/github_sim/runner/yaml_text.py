@@ -8,7 +8,7 @@ import yaml
 
 
 class WorkflowError(Exception):
-    """Told to people as it stands."""
+    """A problem in a workflow file; its text is shown to the user."""
 
 
 class _Loader(yaml.SafeLoader):

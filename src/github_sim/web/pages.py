@@ -169,7 +169,7 @@ MOST_FILE_CHARACTERS = 200_000
 
 
 def app_page(sim: "Simulation") -> Html:
-    """Where somebody would install it."""
+    """The page to install the App."""
     rows = [_installation(sim, installation) for installation in sim.world.installations.values()]
     joining = tag("p", "In the demo, ", tag("code", "crcr demo-join owner/name"), " installs it.")
     return concat(
@@ -227,7 +227,7 @@ _PAGES: tuple[tuple[re.Pattern[str], Page], ...] = (
 
 
 def wants_html(method: str, accept: str) -> bool:
-    """Whether a browser asks; what it asks for in vain is a wrong address, and no surprise."""
+    """Whether a browser requests a page; an unknown address is then a 404, and not unexpected."""
     return method == "GET" and "text/html" in accept
 
 

@@ -45,7 +45,7 @@ class Webhooks:
         repository_id: int | None = None,
         guid: str | None = None,
     ) -> WebhookDelivery:
-        """Build one delivery and give it its fate; the returned line of the log tells how it went."""
+        """Build one delivery and give it its fate; the returned entry of the log has the outcome."""
         payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
         guid = guid or str(uuid.UUID(int=self._world.rng.getrandbits(128), version=4))
         delivery = WebhookDelivery(

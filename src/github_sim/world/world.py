@@ -172,7 +172,7 @@ class World:
 
 
 def ancestors(repository: Repository, sha: str) -> list[str]:
-    """The commit and all that it stands on, newest first."""
+    """Return the commit and all its ancestors, newest first."""
     seen: dict[str, None] = {}
     waiting = [sha]
     while waiting:
@@ -185,7 +185,7 @@ def ancestors(repository: Repository, sha: str) -> list[str]:
 
 
 def merge_base(repository: Repository, one: str, other: str) -> str | None:
-    """The newest commit that both stand on."""
+    """Return the newest common ancestor."""
     below = set(ancestors(repository, one))
     return next((sha for sha in ancestors(repository, other) if sha in below), None)
 

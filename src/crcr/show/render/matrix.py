@@ -229,7 +229,7 @@ class GridHead:
     """A column's header. `toggle` is the value of `?open=` that a click on it leads to; None for a single job."""
 
     label: str
-    """Its name, or as much of it as tells it from its neighbours."""
+    """Its name, shortened to the part that differs from its neighbours."""
     title: str
     shards: int = 0
     toggle: str | None = None

@@ -1,4 +1,4 @@
-"""Everything breaks at once, for a while, and nothing is lost, doubled or shown wrongly afterwards.
+"""Faults in all parts at once; afterwards nothing is lost, doubled or shown wrongly.
 
 Three relays and two workers on PostgreSQL and Redis, under load. `CRCR_CHAOS_SEED=7` plans the same storm again, and
 `CRCR_CHAOS_SECONDS=600 .venv/bin/pytest -q -s tests/chaos/test_chaos.py` makes it last.

@@ -1,4 +1,4 @@
-"""The relay as real processes on loopback: whole, in two halves, and refusing to start with a sentence."""
+"""The relay as processes on loopback: serving and working in one or in two, and refusing to start with a reason."""
 
 import asyncio
 import json

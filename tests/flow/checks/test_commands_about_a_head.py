@@ -1,4 +1,4 @@
-"""Who approves or waives means the head that they saw, not one that came after it."""
+"""An approval or a waiver counts for the head that its author saw, not for a later one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The relay's health from recorded facts: which state, which sentences, in which order."""
+"""The relay's health from recorded facts: the state, and its sentences in order."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

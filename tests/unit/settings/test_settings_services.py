@@ -1,4 +1,4 @@
-"""Settings of services: an address keeps its password to itself, and a CA belongs to an encrypted one."""
+"""Settings of services: a URL's password is never shown, and a CA needs an encrypted URL."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every problem of an allowlist, with its line; all of them are told at once."""
+"""Every problem of an allowlist with its line; all problems are reported at once."""
 
 import pytest
 

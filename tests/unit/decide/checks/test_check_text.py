@@ -1,4 +1,4 @@
-"""What checks say, and that nothing a downstream writes is ever more than text in it."""
+"""Texts of checks; nothing that a downstream writes is more than text in them."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What each L4 backend is, by what is recorded, and what the gate makes of all of them."""
+"""The status of each L4 backend by the recorded facts, and the gate over all of them."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -21,6 +21,7 @@ from bench.callbacks.replicas import measure_replicas
 from bench.github_budget.calls_per_head import measure_calls_per_head
 from bench.github_budget.demo_hours import measure_demo
 from bench.github_budget.peak_hours import measure_peak
+from bench.pages.live_streams import measure_live_streams
 from bench.pages.many_backends import measure_many_backends
 from bench.pages.page_latency import measure_pages
 from bench.relay_process.relay_setup import Row
@@ -41,6 +42,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "callbacks": partial(measure_callbacks, folder / "callbacks"),
         "github-calls": partial(measure_calls_per_head, folder),
         "replicas": partial(measure_replicas, folder),
+        "live-streams": partial(measure_live_streams, folder / "streams"),
         "many-backends": partial(measure_many_backends, folder),
         "pages": partial(measure_pages, folder, options.cache, options.jobs, console),
         "peak": partial(measure_peak, folder / "peak", options.hours),
@@ -52,7 +54,7 @@ def _parse_options() -> Options:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
     names = (
         *("fan-out-100", "fan-out-1000", "callbacks", "github-calls", "replicas", "many-backends"),
-        *("pages", "peak", "demo"),
+        *("live-streams", "pages", "peak", "demo"),
     )
     parser.add_argument("--only", action="append", choices=names, help="run this benchmark; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")

@@ -181,6 +181,22 @@ def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
     assert [name for name in sorted(named) if not _is_ours(name)] == []
 
 
+def test_the_folders_and_modules_in_the_tree_exist() -> None:
+    """A name in a folder's row, such as `http.transport` of `src/crcr/github`, is a module or package in that folder."""
+    rows = [
+        (names(place), names(content))
+        for place, content in table(section(DOCS / "architecture.md", "The tree"))
+    ]
+    missing = [
+        f"{place}: {name}"
+        for (place, *_), inside in rows
+        for name in inside
+        if (ROOT / place).is_dir() and re.fullmatch(r"[a-z_]+(?:\.[a-z_]+)*", name)
+        if not any((ROOT / place / f"{name.replace('.', '/')}{end}").exists() for end in ("", ".py"))
+    ]
+    assert missing == []
+
+
 def test_a_python_file_or_private_name_that_is_named_exists() -> None:
     """Names without their folder or module: `registry.py`, `_READERS`."""
     form = re.compile(r"(?:\w+/)*\w+\.py|_[A-Za-z]\w+")
@@ -331,6 +347,14 @@ def test_the_allowlist_options_are_those_that_are_read() -> None:
     assert {names(row[0])[0] for row in table(section(page, "Allowlist"))} == set(_OPTIONS)
     [example] = blocks(page, "yaml")
     assert [each for each in read_allowlist(example).problems if each.severity == "error"] == []
+
+
+def test_the_fields_of_a_report_are_those_that_are_read() -> None:
+    fields = {name for row in table(section(DOCS / "protocol.md", "Callback in")) for name in names(row[0])}
+    assert len(fields) > 10
+    source = (SOURCE / "receive" / "callback" / "parse_report.py").read_text(encoding="utf-8")
+    read = set(re.findall(r'"([\w.]+)"', source))
+    assert [name for name in sorted(fields) if not {name, name.removeprefix("workflow.")} & read] == []
 
 
 def test_the_trimming_steps_are_those_that_are_taken() -> None:

@@ -4,7 +4,6 @@ import json
 import statistics
 import time
 from pathlib import Path
-from urllib.request import urlopen
 
 import uvloop
 
@@ -21,7 +20,7 @@ RUN = 17_000_000_000
 def measure_callbacks(folder: Path) -> list[Row]:
     """Measure the relay and the bare app in alternate rounds, so that both run under the same load of the machine."""
     with run_idle_relay(1, folder) as (setup, _), run_bare_app(setup, str(folder / "bare.db")) as port:
-        idle_mb, relay, bare = _resident_mb(setup), [], []
+        idle_mb, relay, bare = setup.resident_mb(), [], []
         for number in range(1, ROUNDS + 1):
             body, headers, guid = signed_webhook(number)
             uvloop.run(send_all(setup.relay_port, [post_bytes("/github/webhook", body, headers)], 1))
@@ -30,7 +29,7 @@ def measure_callbacks(folder: Path) -> list[Row]:
             requests = _report_requests(setup, guid, json.loads(body), RUN + number)
             relay.append(_send_round(setup.relay_port, requests))
             bare.append(_send_round(port, requests))
-        memory = _resident_mb(setup)
+        memory = setup.resident_mb()
     ratio = statistics.median(
         relay_round[0] / bare_round[0] for relay_round, bare_round in zip(relay, bare, strict=True)
     )
@@ -70,11 +69,3 @@ def _send_round(port: int, requests: list[bytes]) -> tuple[float, float, float]:
     latencies = start_latencies + end_latencies
     rate = len(requests) / (start_s + end_s)
     return rate, percentile(latencies, 0.5) * 1000, percentile(latencies, 0.99) * 1000
-
-
-def _resident_mb(setup: RelaySetup) -> float:
-    with urlopen(f"http://127.0.0.1:{setup.relay_port}/metrics", timeout=10) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith("process_resident_memory_bytes"):
-                return float(line.split()[1]) / 1e6
-    raise SystemExit("/metrics has no process_resident_memory_bytes")

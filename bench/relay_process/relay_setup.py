@@ -88,6 +88,7 @@ class RelaySetup:
             "CRCR_OIDC_AUDIENCE": AUDIENCE,
             "CRCR_OIDC_ISSUERS": json.dumps(issuer),
             "CRCR_RATE_LIMIT_PER_MIN": "1000000",
+            "CRCR_HUD_STREAMS_PER_ADDRESS": "2000",
             "CRCR_LOG_LEVEL": "warning",
         }
 
@@ -123,6 +124,14 @@ class RelaySetup:
                 if time.perf_counter() - began > 30:
                     raise
                 time.sleep(0.01)
+
+    def resident_mb(self) -> float:
+        """The relay's resident memory, as its own metrics say."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.relay_port}/metrics", timeout=10) as answer:
+            for line in answer.read().decode().splitlines():
+                if line.startswith("process_resident_memory_bytes"):
+                    return float(line.split()[1]) / 1e6
+        raise SystemExit("/metrics has no process_resident_memory_bytes")
 
 
 @contextmanager

@@ -46,8 +46,8 @@ a slash is written with `%2F`: `blob/release%2F2.0/allowlist.yml`.
 
 ## Token issuers
 
-GitHub Actions, Buildkite and GitLab.com are known. `[[oidc.issuer]]` adds one, or replaces one of the same name:
-`issuer` (the token's `iss`, letter by letter), `kind` (`github`, `buildkite`, `gitlab`, `circleci`, `generic`) and,
+GitHub Actions, Buildkite and GitLab.com are built in. `[[oidc.issuer]]` adds one, or replaces one of the same name:
+`issuer` (the token's exact `iss`), `kind` (`github`, `buildkite`, `gitlab`, `circleci`, `generic`) and,
 where its keys are not at the kind's usual place, `jwks_url`. Both must be `https://` (`http://` on this machine).
 """
 

@@ -9,11 +9,11 @@ from playwright.async_api import Browser, expect
 from browser.conftest import open_site
 from support.browser_pages import load_page
 from support.github.gated_upstream import (
-    BOTH,
+    BACKENDS,
     GATE,
     GATED,
     LABEL,
-    NAMED,
+    WORKFLOW_WITH_GUID,
     finish_jobs,
     gate_state,
     newest_run,
@@ -30,10 +30,10 @@ HELD = "held back by GitHub's rate limit until 01:01 UTC (requests per hour)"
 async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with open_site(tmp_path, browser, allowlist=GATED, downstreams=BOTH) as site:
+    async with open_site(tmp_path, browser, allowlist=GATED, downstreams=BACKENDS) as site:
         relay = site.relay
-        for name in BOTH:
-            relay.github.repository(name).workflows = [NAMED]
+        for name in BACKENDS:
+            relay.github.repository(name).workflows = [WORKFLOW_WITH_GUID]
         relay.github.require_checks(UPSTREAM, [GATE])
         pull = await open_pull(relay, title="Fuse the two kernels", labels=[LABEL])
         await start_jobs(relay, newest_run(relay))

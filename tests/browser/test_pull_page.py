@@ -10,7 +10,7 @@ from playwright.async_api import Browser, expect
 from browser.conftest import Site, open_site
 from support.github.gated_upstream import (
     GATING,
-    NAMED,
+    WORKFLOW_WITH_GUID,
     newest_run,
     open_pull,
     run_all,
@@ -38,7 +38,7 @@ async def gated_site(folder: Path, browser: Browser, *, javascript: bool = True)
     names = (GATING, REPORTING, SILENT)
     async with open_site(folder, browser, javascript=javascript, allowlist=GATED, downstreams=names) as site:
         for name in names:
-            site.relay.github.repository(name).workflows = [NAMED]
+            site.relay.github.repository(name).workflows = [WORKFLOW_WITH_GUID]
         site.relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
         yield site
 

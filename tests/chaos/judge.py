@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
+from chaos.installation import DOWNSTREAMS, GATE, GATING, JOBS, Installation
 from chaos.load import Load
-from chaos.world import DOWNSTREAMS, GATE, GATING, JOBS, Installation
 from github_sim.github import MergeGroup, PullRequest, WebhookDelivery
 from support.data.sums_oracle import DAY_US, HOUR_US, backend_sums, day_sums, differences, stored_sums
 from support.github.gate_oracle import GateOracle, GatingEntry, PullEvent
@@ -199,7 +199,7 @@ class Judge:
         truth.note_recorded({row["guid"] for row in self.rows["deliveries"]})
         for told in self.load.ledger:
             if told.acknowledged:
-                truth.tell(self.github.world.runs[told.run_id], told.attempt, told.job, told.conclusion)
+                truth.add_report(self.github.world.runs[told.run_id], told.attempt, told.job, told.conclusion)
         return truth
 
     def _group_passes(self, truth: GateOracle, group: MergeGroup, pull: PullRequest, now: datetime) -> bool:

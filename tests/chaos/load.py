@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from chaos.world import ANSWERING, LABEL
+from chaos.installation import ANSWERING, LABEL
 from github_sim.github import GitHub, MergeGroup, PullRequest, WorkflowJob, WorkflowRun
 from support.running_relay import UPSTREAM
 

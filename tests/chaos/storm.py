@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from chaos.world import Installation, Member
+from chaos.installation import Installation, Member
 from github_sim.github import Match
 from github_sim.world.faults import JWKS_PATH
 

@@ -1,4 +1,4 @@
-"""Everything breaks at once, for a while, and nothing is lost, doubled or shown wrongly afterwards.
+"""Faults in all parts at once; afterwards nothing is lost, doubled or shown wrongly.
 
 Two relays and two workers on PostgreSQL and Redis, under load. `CRCR_CHAOS_SEED=7` plans the same storm again, and
 `CRCR_CHAOS_SECONDS=600 .venv/bin/pytest -q -s tests/chaos/test_chaos.py` makes it last.
@@ -15,10 +15,10 @@ from random import Random, SystemRandom
 
 import pytest
 
+from chaos.installation import Installation, run_installation
 from chaos.judge import Judge, read_tables
 from chaos.load import Load
 from chaos.storm import Storm
-from chaos.world import Installation, run_installation
 
 SECONDS = float(os.environ.get("CRCR_CHAOS_SECONDS", "24"))
 SETTLES_WITHIN_S = 150.0

@@ -24,7 +24,7 @@ from crcr.record.outbox.leader_and_workers import free_leases
 from crcr.record.store.sqlite.database import SqliteDatabase
 from github_sim.github import Match, PullRequest, WorkflowJob, WorkflowRun
 from support.github.gate_oracle import HARMLESS, GateOracle, GatingEntry
-from support.github.gated_upstream import GATE, GATING, LABEL, NAMED
+from support.github.gated_upstream import GATE, GATING, LABEL, WORKFLOW_WITH_GUID
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.usefixtures("quiet_logs")]
@@ -163,7 +163,7 @@ class Walk:
         answer = await self.github.report(run, job, status=status, run_attempt=str(job.attempt), **more)
         if answer.status_code == 200:
             conclusion = more.get("conclusion", job.conclusion) if status == "completed" else None
-            self.truth.tell(run, job.attempt, job.name, conclusion)
+            self.truth.add_report(run, job.attempt, job.name, conclusion)
 
     async def start_job(self, which: int, job: int) -> None:
         if (found := self._job(which, job)) and found[1].status == "queued":
@@ -442,7 +442,7 @@ async def _begun(folder: Path) -> AsyncIterator[Walk]:
     more = {"CRCR_RATE_LIMIT_PER_MIN": "1000000"}
     async with running_relay(folder, ALLOWLISTS[0][0], downstreams=(GATING, READING), **more) as relay:  # type: ignore[arg-type]
         for name in (GATING, READING):
-            relay.github.repository(name).workflows = [NAMED]
+            relay.github.repository(name).workflows = [WORKFLOW_WITH_GUID]
         relay.github.require_checks(UPSTREAM, [GATE])
         relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
         relay.github.set_permission(UPSTREAM, "writer", "write")

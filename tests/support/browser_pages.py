@@ -1,4 +1,4 @@
-"""Helpers for browser tests of live pages: open pull requests, report jobs, load a page, find its elements."""
+"""Browser tests of live pages: open pull requests, report jobs, load a page, find its elements."""
 
 from playwright.async_api import Locator, Page, expect
 
@@ -16,9 +16,9 @@ BACKEND = "/crcr/org/alpha"
 
 
 async def open_pull_request(site: Site, number: int = 1, title: str = "Add an operator") -> None:
-    for place in range(number):
+    for index in range(number):
         site.relay.clock.advance(60)
-        await site.relay.github.open_pr(UPSTREAM, title=f"{title} {place}")
+        await site.relay.github.open_pr(UPSTREAM, title=f"{title} {index}")
     await site.relay.drain()
 
 

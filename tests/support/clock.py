@@ -1,7 +1,7 @@
 """A clock that tests move by hand: it implements `crcr.ports.Clock`, and nothing ever really sleeps.
 
-`advance` is for code that is called; `pass_time` is for tasks that loop over `sleep`, because it stops at every
-due moment on the way and lets the woken tasks run before time goes on.
+Use `advance` for code that the test calls. Use `pass_time` for tasks that loop over `sleep`: it stops at every wake-up
+time and lets the woken tasks run before time moves on.
 """
 
 import asyncio
@@ -84,6 +84,6 @@ class ManualClock:
 
 
 async def settle() -> None:
-    """Let every task that can run do so, without time passing."""
+    """Run all ready tasks without moving time."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)

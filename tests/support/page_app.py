@@ -1,4 +1,4 @@
-"""The pages as an app of their own, with the error handlers of the relay."""
+"""`page_app`: an app with the pages only, and the relay's error handlers."""
 
 from starlette.applications import Starlette
 

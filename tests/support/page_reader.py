@@ -1,4 +1,4 @@
-"""Pages and API as a reader gets them: what a page would do in a browser, hostile texts, errors as JSON."""
+"""Parse a page's HTML, assert that hostile text does nothing in it, and turn errors into JSON."""
 
 import re
 from html.parser import HTMLParser
@@ -24,7 +24,7 @@ CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\
 
 
 class ParsedPage(HTMLParser):
-    """What a page would do in a browser: its elements with their attributes."""
+    """The elements of a page with their attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class ParsedPage(HTMLParser):
 
 
 def assert_inert(page: ParsedPage, text: str) -> None:
-    """Nothing on the page runs, leads out of http(s), or acts on the text around it."""
+    """Assert that nothing on the page runs, links to another scheme than http(s), or reorders the text around it."""
     scripts = [attrs for tag, attrs in page.elements if tag == "script"]
     assert all((attrs.get("src") or "").startswith("/static/") for attrs in scripts)
     assert not [attrs for _, attrs in page.elements if any(name.startswith("on") for name in attrs)]

@@ -1,4 +1,4 @@
-"""Where the repository is, for tests that read its files."""
+"""`ROOT`: the folder of the checkout, for tests that read its files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`crcr` as a real process: started, read line by line, asked to stop, never left behind."""
+"""`crcr` as a real process: start it, wait for a line of its output, stop it; it is killed at the end."""
 
 import asyncio
 import os
@@ -20,13 +20,13 @@ def free_port() -> int:
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return our own environment without any setting of the relay but these."""
+    """Return the test's environment without settings of the relay, plus these."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("CRCR_", "COLUMNS"))}
     return {**clean, "PYTHONUNBUFFERED": "1", **extra}
 
 
 def installed_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the same for a program that is installed elsewhere: nothing of this checkout, nor of its Python."""
+    """Like `environment`, for an installed program: without the checkout's Python settings."""
     ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     return {name: value for name, value in environment(extra).items() if name not in ours}
 
@@ -44,7 +44,14 @@ class CrcrProcess:
                 self.lines.append(line)
                 if words in line:
                     return line
-        raise AssertionError(f"ended without saying {words!r}: {self.lines} {await self.errors()}")
+        raise AssertionError(f"ended without printing {words!r}: {self.lines} {await self.errors()}")
+
+    async def next_error_line(self) -> str:
+        """Wait for the next line on stderr; it must not end before."""
+        assert self.process.stderr is not None
+        line = (await self.process.stderr.readline()).decode()
+        assert line, f"ended: {self.lines}"
+        return line
 
     async def errors(self) -> str:
         """Wait for its end and return what it wrote to stderr."""
@@ -56,7 +63,7 @@ class CrcrProcess:
         return await self.wait()
 
     async def wait(self) -> int:
-        async with asyncio.timeout(2 * STARTS_WITHIN_S):  # what is under way has 30 s of its own
+        async with asyncio.timeout(2 * STARTS_WITHIN_S):  # a graceful stop may take 30 s
             return await self.process.wait()
 
 
@@ -64,7 +71,7 @@ class CrcrProcess:
 async def crcr(
     *words: str, folder: Path, environ: Mapping[str, str], program: Path | None = None, umask: int = -1
 ) -> AsyncIterator[CrcrProcess]:
-    """Run a command in `folder`, of this checkout or of an installed `program`; what runs at the end is killed."""
+    """Run a command of this checkout, or of an installed `program`, in `folder`; kill it at the end."""
     process = await asyncio.create_subprocess_exec(
         *((sys.executable, "-m", "crcr") if program is None else (program,)),
         *words,

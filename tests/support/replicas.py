@@ -1,4 +1,4 @@
-"""Several processes of one relay on one database: where that is, how they are set up, and what stands in it."""
+"""Several relay processes on one database: their settings, their GitHub, and queries on the database."""
 
 import asyncio
 import json
@@ -17,11 +17,11 @@ from support.services.postgres import new_database, run_on
 TARGETS = tuple(f"owner{number}/backend" for number in range(4))
 ALLOWLIST = "L2:\n" + "".join(f"  - {name}\n" for name in TARGETS)
 
-PLACES: dict[str, Callable[[Path], str]] = {
+DATABASE_URLS: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder / 'crcr.db'}",
     "postgresql": lambda _: new_database(),
 }
-"""How an empty database of each kind is made; what comes back is its address."""
+"""Makes an empty database of each kind; returns its URL."""
 
 
 @asynccontextmanager
@@ -36,8 +36,8 @@ async def github_with_backends(seed: int = 7) -> AsyncIterator[GitHub]:
 
 
 def replica_environment(folder: Path, github: GitHub, url: str, **more: str) -> dict[str, str]:
-    """The settings that all processes share; `url` is where the data is."""
-    known = relay_environment(
+    """The settings that all processes share, with this database URL."""
+    environ = relay_environment(
         folder,
         CRCR_DATABASE_URL=url,
         CRCR_GITHUB_APP_ID=str(github.app_id),
@@ -52,11 +52,11 @@ def replica_environment(folder: Path, github: GitHub, url: str, **more: str) -> 
         **more,
     )
     (folder / "allowlist.yml").write_text(ALLOWLIST)
-    return known
+    return environ
 
 
 def query_rows(url: str, sql: str) -> list[dict[str, Any]]:
-    """Look into the database, as an operator would."""
+    """Query the database."""
     if not url.startswith("sqlite:///"):
         return run_on(url, sql)
     with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)) as connection:
@@ -69,8 +69,8 @@ def query_value(url: str, sql: str) -> Any:
     return next(iter(row.values()))
 
 
-async def wait_until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
-    """Wait for real processes to get somewhere."""
+async def wait_until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+    """Poll until the condition holds, with a time-out."""
     async with asyncio.timeout(within_s):
-        while not holds():
+        while not condition():
             await asyncio.sleep(0.05)

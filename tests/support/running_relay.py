@@ -1,7 +1,7 @@
-"""The whole loop on one stage: the simulated GitHub, the relay in process, and a clock that is moved by hand.
+"""`running_relay`: the relay and the simulated GitHub in one process, with a clock that the test moves.
 
-Both sides speak HTTP to each other through ASGI transports, so nothing is stubbed; `act` lets the relay do all
-that is due, and nothing ever sleeps. Leaving the stage fails the test on anything unexpected on either side.
+Both exchange real HTTP messages through ASGI transports. `drain` runs all effects that are due; nothing sleeps. On exit
+the test fails if either side saw anything unexpected.
 """
 
 import atexit
@@ -52,7 +52,7 @@ class RunningRelay:
         self.services: Services
         self.app: Edge
         self.http: httpx.AsyncClient
-        self._looks: tuple[tuple[Path, int], sqlite3.Connection] | None = None
+        self._reader: tuple[tuple[Path, int], sqlite3.Connection] | None = None
 
     async def open(self, settings: Settings, check_gathering: timedelta = timedelta()) -> None:
         if isinstance(settings.database, SqliteSetting):
@@ -75,7 +75,7 @@ class RunningRelay:
         self.github.use_transport(httpx.ASGITransport(self.app))
 
     async def close(self) -> None:
-        self._close_looks()
+        self._close_reader()
         await self.http.aclose()
         await self.services.close()
 
@@ -84,7 +84,7 @@ class RunningRelay:
             await refresher.refresh_or_log()
 
     async def drain(self) -> int:
-        """Let the relay do everything that is due now."""
+        """Run all effects that are due now; return their number."""
         return await self.services.worker.drain()
 
     async def pass_time(self, seconds: float) -> int:
@@ -108,27 +108,27 @@ class RunningRelay:
         return None
 
     def rows(self, sql: str, *params: object) -> list[dict[str, Any]]:
-        """Look into the relay's own tables, as an operator would."""
+        """Query the relay's database."""
         database = self.services.settings.database
         if isinstance(database, PostgresSetting):
             return run_on(database.url.get_secret_value(), sql, *params)
-        with self._reading(database.path) as connection:
+        with self._open_reader(database.path) as connection:
             return [dict(row) for row in connection.execute(sql, params)]
 
-    def _reading(self, path: Path) -> sqlite3.Connection:
-        """One connection for all looks at a file: SQLite reads the whole schema for each new one."""
+    def _open_reader(self, path: Path) -> sqlite3.Connection:
+        """The connection for all queries on a file: SQLite reads the whole schema for each new connection."""
         file = path, path.stat().st_ino
-        if self._looks is None or self._looks[0] != file:
-            self._close_looks()
+        if self._reader is None or self._reader[0] != file:
+            self._close_reader()
             connection = sqlite3.connect(path, check_same_thread=False)
             connection.row_factory = sqlite3.Row
-            self._looks = file, connection
-        return self._looks[1]
+            self._reader = file, connection
+        return self._reader[1]
 
-    def _close_looks(self) -> None:
-        if self._looks is not None:
-            self._looks[1].close()
-            self._looks = None
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader[1].close()
+            self._reader = None
 
     def jobs(self, downstream: str | None = None) -> list[dict[str, Any]]:
         rows = self.rows("SELECT * FROM jobs ORDER BY in_progress_at, run_id, attempt, job_name")
@@ -145,7 +145,7 @@ class RunningRelay:
 
 @cache
 def _empty_database() -> Path:
-    """A database with the schema and nothing in it, made once for all stages of a process."""
+    """A database with the schema and no rows, made once per test process."""
     path = Path(mkdtemp(prefix="crcr-test-")) / "empty.db"
     atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
     migrate(path)
@@ -153,13 +153,13 @@ def _empty_database() -> Path:
 
 
 def place_empty_database(path: Path) -> None:
-    """Running every migration for every test would take longer than most of the tests."""
+    """Copy a migrated, empty database to this path: running the migrations takes longer than most tests."""
     if not path.exists():
         shutil.copy(_empty_database(), path)  # with its mode
 
 
 def settings_for(folder: Path, github: GitHub, allowlist: Path | str | None, **more: str) -> Settings:
-    """Settings for `UPSTREAM`; without an allowlist, the upstreams stand in the folder's crcr.toml."""
+    """Settings for `UPSTREAM`; without an allowlist, the folder's crcr.toml lists the upstreams."""
     environ = {**environment(folder, github, allowlist), **more}
     return load_settings(config=None, environ=environ, cwd=folder)
 
@@ -180,7 +180,7 @@ def environment(folder: Path, github: GitHub, allowlist: Path | str | None) -> d
 
 
 def database_url(folder: Path) -> str:
-    """A file of its own, or with CRCR_TEST_STORE=postgresql a database of its own for each folder."""
+    """A SQLite file in the folder, or with CRCR_TEST_STORE=postgresql a new database for each folder."""
     if in_postgresql():
         return _new_database_for(folder)
     return f"sqlite:///{folder / 'crcr.db'}"
@@ -206,11 +206,11 @@ async def running_relay(
     check_gathering: timedelta = timedelta(),
     **more: str,
 ) -> AsyncIterator[RunningRelay]:
-    """A relay with this allowlist, its upstream, and a repository for each downstream that the App is on.
+    """Run a relay with this allowlist, its upstream, and a repository for each downstream with the App installed.
 
-    Several upstreams are a mapping of their names to their allowlists; `prepare` sees GitHub before the relay does.
-    `outside` are further servers that the relay can reach, by host. Checks of backends and jobs are written at once,
-    unless `check_gathering` lets them wait for more changes as in a real relay.
+    For several upstreams, pass a mapping of names to allowlists. `prepare` is called with GitHub before the relay starts.
+    `outside` are further servers that the relay can reach, by host. Checks of backends and jobs are published at once,
+    unless `check_gathering` gives the time to wait for more changes, as a real relay does.
     """
     clock = ManualClock()
     async with GitHub(

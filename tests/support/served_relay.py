@@ -1,7 +1,7 @@
-"""The whole relay with a history, served over real HTTP from a thread of its own, for clients that only speak that.
+"""`serve_relay`: a relay with a history, served over real HTTP from its own thread.
 
-The history is made by the relay itself: pull requests, runs and comments of the simulated GitHub, all by hand-moved
-clock. What crashed while it was served fails the test that leaves.
+The relay itself makes the history from pull requests, runs and comments of the simulated GitHub, with a manual clock. A
+crash while it is served fails the test.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ OpenRelay = Callable[[Path], AbstractAsyncContextManager[RunningRelay]]
 
 @asynccontextmanager
 async def relay_with_history(folder: Path, **more: str) -> AsyncIterator[RunningRelay]:
-    """A failed and waived pull request, one that is superseded and passed, one that runs, a push, an outage.
+    """A relay with a pull request that failed and was waived, one that was pushed to and passed, one that runs, and a push.
 
-    And a report that was refused, and one of a newcomer in the sandbox.
+    It also has a refused report and a report from the sandbox.
     """
     admins = {"CRCR_ADMIN_TOKENS": f"root=sha256:{sha256(ADMIN.encode()).hexdigest()}", "CRCR_SANDBOX": "on"}
-    everybody = (GATING, INFORMING, L1_BACKEND, HIDDEN_BACKEND)
-    async with gated_upstream(folder, LISTED, downstreams=everybody, **{**admins, **more}) as relay:
+    downstreams = (GATING, INFORMING, L1_BACKEND, HIDDEN_BACKEND)
+    async with gated_upstream(folder, LISTED, downstreams=downstreams, **{**admins, **more}) as relay:
         failed = await failing_pull(relay, title="=HYPERLINK(1)\r\n<b>fuse</b>", labels=[LABEL])
         await run_all(relay, INFORMING, test="timed_out")
         await run_all(relay, HIDDEN_BACKEND)
@@ -70,7 +70,7 @@ async def relay_with_history(folder: Path, **more: str) -> AsyncIterator[Running
 
 @contextmanager
 def serve_relay(folder: Path, opened: OpenRelay = relay_with_history) -> Iterator[tuple[str, RunningRelay]]:
-    """The address of the relay, and its stage to read from."""
+    """Serve the relay; yield its address and the relay itself."""
     thread = _ServerThread(folder, opened)
     thread.start()
     try:
@@ -98,7 +98,7 @@ class _ServerThread(threading.Thread):
     def run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as fault:  # noqa: BLE001  raised again by whoever waits for this thread
+        except BaseException as fault:  # noqa: BLE001  raised again by `serve_relay`
             self.fault = fault
         finally:
             self.ready.set()
@@ -108,7 +108,7 @@ class _ServerThread(threading.Thread):
             self._server.should_exit = True
 
     async def _serve(self) -> None:
-        # The protocol is named because asyncio sends small answers at once only on sockets that know theirs.
+        # With the protocol named, asyncio sets TCP_NODELAY; otherwise small answers wait.
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
             listening.bind(("127.0.0.1", 0))
             self.address = f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""A relay with tokens, and visitors of its pages: signed in or not, with the forms that the pages show them."""
+"""A relay with admin and reader tokens, and a `Visitor` with cookies that signs in and submits the pages' forms."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ DOWNSTREAMS = ("org/one", "other/two")
 
 
 def token_hashes(**tokens: str) -> str:
-    return ",".join(f"{name}=sha256:{sha256(each.encode()).hexdigest()}" for name, each in tokens.items())
+    return ",".join(f"{name}=sha256:{sha256(token.encode()).hexdigest()}" for name, token in tokens.items())
 
 
 TOKENS: dict[str, Any] = {
@@ -37,10 +37,10 @@ async def relay_with_tokens(folder: Path, access: str = "public", **more: str) -
 
 @asynccontextmanager
 async def visitor(relay: RunningRelay, url: str = RELAY_URL, **headers: str) -> AsyncIterator["Visitor"]:
-    """A browser with a jar of its own, that follows nothing by itself."""
-    told = {"accept": "text/html,*/*;q=0.8", **headers}
+    """A client with its own cookies that follows no redirects."""
+    all_headers = {"accept": "text/html,*/*;q=0.8", **headers}
     transport = httpx.ASGITransport(relay.app)
-    async with httpx.AsyncClient(transport=transport, base_url=url, headers=told) as http:
+    async with httpx.AsyncClient(transport=transport, base_url=url, headers=all_headers) as http:
         yield Visitor(http)
 
 
@@ -58,9 +58,9 @@ class Visitor:
         return await self.send("/crcr/login", {"token": token, **fields})
 
     async def csrf(self) -> str:
-        """The field that this session's forms carry."""
+        """The CSRF token of this session's forms."""
         page = await self.get("/crcr/login")
-        return next(each["csrf"] for each in forms(page.text) if "csrf" in each)
+        return next(form["csrf"] for form in forms(page.text) if "csrf" in form)
 
     async def act(self, act: str, **fields: str) -> httpx.Response:
         return await self.send(f"/crcr/admin/{act}", {"csrf": await self.csrf(), "next": "/crcr", **fields})
@@ -69,25 +69,25 @@ class Visitor:
 class _Forms(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[dict[str, str]] = []
+        self.forms: list[dict[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        has = dict(attrs)
+        attributes = dict(attrs)
         if tag == "form":
-            self.found.append({"": has.get("action") or ""})
-        elif tag == "input" and self.found:
-            self.found[-1][has.get("name") or ""] = has.get("value") or ""
+            self.forms.append({"": attributes.get("action") or ""})
+        elif tag == "input" and self.forms:
+            self.forms[-1][attributes.get("name") or ""] = attributes.get("value") or ""
 
 
 def forms(html: str) -> list[dict[str, str]]:
-    """Each form's fields; its address under the empty name."""
+    """Each form's fields by name; its action under the empty name."""
     reader = _Forms()
     reader.feed(html)
-    return reader.found
+    return reader.forms
 
 
 def restart_relay(relay: RunningRelay, **more: str) -> None:
-    """The same relay with other settings, on the same database."""
+    """Replace the app with one that has other settings, on the same database."""
     settings = settings_for(relay.folder, relay.github, relay.folder / "allowlist.yml", **more)
     relay.app = build_app(replace(relay.services, settings=settings), work=False)
 

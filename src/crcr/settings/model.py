@@ -59,7 +59,7 @@ class StoreSettings(BaseModel):
             "DATABASE_URL",
             "database_url",
             locations.database,
-            "where the data is kept: `sqlite:///path`, or for several processes "
+            "the database: `sqlite:///path`, or for several processes "
             "`postgresql://user:password@host:5432/name` (`?sslmode=verify-full`, `?host=/folder` for a socket)",
             default="sqlite:///crcr.db",
             secret=True,
@@ -71,7 +71,7 @@ class StoreSettings(BaseModel):
             "DATABASE_POOL",
             "database_pool",
             single_values.integer(4, 500),
-            "connections to PostgreSQL that one process opens at most, half of them for writing; one more listens",
+            "maximum of connections to PostgreSQL per process, half of them for writing; one more receives wake-ups",
             default="10",
         ),
     ]
@@ -81,7 +81,7 @@ class StoreSettings(BaseModel):
             "DATABASE_CA",
             "database_ca",
             service_urls.ca_file,
-            "PEM file with the certificates that prove the PostgreSQL server; not set: as `sslmode` says",
+            "PEM file with the certificates that prove the PostgreSQL server; not set: as `sslmode` requires",
         ),
     ] = None
     database_listen: Annotated[
@@ -121,8 +121,8 @@ class StoreSettings(BaseModel):
             "CLICKHOUSE_URL",
             "clickhouse_url",
             service_urls.clickhouse_url,
-            "ClickHouse, which history is fed to and read from: `clickhouse://user:password@host:8123/database`, "
-            "`clickhouses://…` with TLS (port 8443), or `chdb:///folder` in this process; not set: the database answers",
+            "ClickHouse, which stores history: `clickhouse://user:password@host:8123/database`, "
+            "`clickhouses://…` with TLS (port 8443), or `chdb:///folder` in this process; not set: history is read from the database",
             secret=True,
         ),
     ] = None
@@ -141,7 +141,7 @@ class StoreSettings(BaseModel):
             "CLICKHOUSE_KEEP_DAYS",
             "clickhouse_keep_days",
             single_values.integer(100, 36_500),
-            "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: for ever",
+            "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: forever",
         ),
     ] = None
     keep_bodies_days: Annotated[
@@ -161,7 +161,7 @@ class StoreSettings(BaseModel):
             "keep_jobs_days",
             single_values.integer_or_zero(100, 36500),
             "days that deliveries are kept with their dispatches, runs and jobs, and other results; 100 or more, since "
-            "pages look back 90; 0: for ever. Figures are kept for ever",
+            "pages look back 90; 0: forever. Figures are kept forever",
             default="400",
         ),
     ]
@@ -181,7 +181,7 @@ class StoreSettings(BaseModel):
             "KEEP_AUDIT_DAYS",
             "keep_audit_days",
             single_values.integer_or_zero(30, 36500),
-            "days that the audit log is kept; 0: for ever",
+            "days that the audit log is kept; 0: forever",
             default="0",
         ),
     ]
@@ -218,7 +218,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "GITHUB_WEBHOOK_SECRET",
             "github.webhook_secret",
             single_values.secret,
-            "the secret that signs the App's webhooks; 16 random characters or more are wise",
+            "the secret that signs the App's webhooks; use 16 random characters or more",
             required=True,
             secret=True,
         ),
@@ -239,7 +239,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "PUBLIC_URL",
             "public_url",
             single_values.url,
-            "where callers reach the relay; goes into dispatches and links",
+            "the relay's public address; used in dispatches and links",
             default="http://127.0.0.1:8000",
         ),
     ]
@@ -260,7 +260,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "oidc.issuer",
             locations.issuers,
             'token issuers added or replaced, as JSON `[{"issuer":…,"kind":"github","jwks_url":…}]`, or '
-            "as `[[oidc.issuer]]` tables; the public ones are known",
+            "as `[[oidc.issuer]]` tables; the public ones are built in",
         ),
     ] = ()
     oidc_registrations: Annotated[
@@ -269,9 +269,9 @@ class Settings(StoreSettings, ObservabilitySettings):
             "OIDC_REGISTRATIONS",
             "oidc.registration",
             registrations.registrations,
-            "which pipelines of Buildkite, GitLab, CircleCI or a generic issuer speak for which repository, as JSON "
+            "pipelines of Buildkite, GitLab, CircleCI or a generic issuer, and the repository each reports for, as JSON "
             '`[{"issuer":…,"repository":…,"pipeline_id":…,"organization_id":…,"branches":["main"]}]`, or as '
-            "`[[oidc.registration]]` tables; docs/deploy.md says what each kind needs",
+            "`[[oidc.registration]]` tables; docs/deploy.md lists the ids that each kind needs",
         ),
     ] = ()
     rate_limit_per_min: Annotated[
@@ -280,7 +280,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "RATE_LIMIT_PER_MIN",
             "rate_limit_per_min",
             single_values.integer(1, 1_000_000),
-            "callbacks taken per repository and minute",
+            "callbacks accepted per repository and minute",
             default="300",
         ),
     ]
@@ -290,7 +290,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "JOB_TIMEOUT",
             "job_timeout",
             single_values.duration,
-            "silence after which a job counts as timed out; the allowlist can say it per downstream",
+            "silence after which a job counts as timed out; the allowlist can set it per downstream",
             default="6h",
         ),
     ]
@@ -310,7 +310,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_FORWARD_URL",
             "hud.forward_url",
             single_values.url,
-            "another HUD that gets every result; goes with its token",
+            "another HUD that gets every result; needs its token",
         ),
     ] = None
     hud_forward_token: Annotated[
@@ -329,7 +329,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_INGEST_TOKEN",
             "hud.ingest_token",
             single_values.secret,
-            "the token with which another relay sends us its results (`POST /api/crcr/results`), different from the one "
+            "the token with which another relay sends its results (`POST /api/crcr/results`), different from the one "
             "above; not set: ingest is off",
             secret=True,
         ),
@@ -340,8 +340,20 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_ACCESS",
             "hud.access",
             single_values.one_of("public", "token", "proxy"),
-            "who sees the pages: `public`; `token`: who signs in; `proxy`: whom a trusted proxy names in a header",
+            "readers of the pages: `public`: everybody; `token`: users who sign in; `proxy`: users that a trusted proxy "
+            "names in a header",
             default="public",
+        ),
+    ]
+    hud_streams_per_address: Annotated[
+        int,
+        Setting(
+            "HUD_STREAMS_PER_ADDRESS",
+            "hud.streams_per_address",
+            single_values.integer(1, 2_000),
+            "live streams that one address may hold in a process; each browser holds one. Raise it for an office behind "
+            "one address, or where `CRCR_TRUSTED_PROXIES` cannot name the proxy",
+            default="50",
         ),
     ]
     hud_tokens: Annotated[
@@ -350,7 +362,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_TOKENS",
             "hud.tokens",
             locations.tokens("crcr admin token NAME --reader"),
-            "who may read the pages where access is `token`: a comma list of `name=sha256:…` as "
+            "tokens that may read the pages where access is `token`: a comma list of `name=sha256:…` as "
             "`crcr admin token NAME --reader` prints it, or a `[hud.tokens]` table",
             secret=True,
         ),
@@ -361,8 +373,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             "ADMIN_TOKENS",
             "admin_tokens",
             locations.tokens("crcr admin token NAME"),
-            "who may act on the pages and through `/api/v1/admin`, and read too: a comma list of `name=sha256:…` as "
-            "`crcr admin token NAME` prints it, or an `[admin_tokens]` table; the names stand in the audit log; "
+            "tokens of administrators, for the pages and `/api/v1/admin`: a comma list of `name=sha256:…` as "
+            "`crcr admin token NAME` prints it, or an `[admin_tokens]` table; the names appear in the audit log; "
             "not set: administration is by command line only",
             secret=True,
         ),
@@ -373,8 +385,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             "SANDBOX",
             "sandbox",
             single_values.one_of("off", "on"),
-            "`on`: repositories that are on no allowlist may try their reports at `/crcr/sandbox`, in a space of its own "
-            "that decides nothing (20 reports an hour for each, kept for 48 hours)",
+            "`on`: repositories that are not on the allowlist may send test reports to `/crcr/sandbox`, which do not "
+            "count (20 per hour and repository, kept for 48 hours)",
             default="off",
         ),
     ]
@@ -410,8 +422,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             "DRAIN_S",
             "drain_s",
             single_values.integer(0, 300),
-            "seconds that a process which was told to stop still takes requests while `/readyz` says 503, so that a load "
-            "balancer leaves it out first; 0 where there is none",
+            "seconds for which a stopping process still answers requests while `/readyz` is 503, so that a load balancer "
+            "stops sending requests to it first; 0 without a load balancer",
             default="0",
         ),
     ]
@@ -431,7 +443,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "LOG_LEVEL",
             "log.level",
             single_values.one_of("debug", "info", "warning", "error"),
-            "the least level that is written: `debug`, `info`, `warning` or `error`",
+            "the lowest level that is logged: `debug`, `info`, `warning` or `error`",
             default="info",
         ),
     ]
@@ -452,7 +464,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         return tuple(text for value in values for text in _secret_texts(value))
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what is allowed and unwise, as sentences for the log at start."""
+        """Return warnings about unwise settings, for the log at start."""
         short = [
             f"{row.variable} is shorter than {_SHORT} characters and may be guessed; use a random one."
             for field, row in settings_of(type(self)).items()
@@ -472,7 +484,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             )
         if single_values.cover_all_addresses(self.trusted_proxies):
             warnings.append(
-                "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
+                "CRCR_TRUSTED_PROXIES trusts every address, so callers can forge theirs; name the proxies."
             )
         return tuple(warnings)
 

@@ -24,16 +24,16 @@ from crcr.settings.setting import (
 )
 
 
-def _repo_name(given: RawValue) -> RepoName:
-    if not isinstance(given.value, str) or not is_repo_name(given.value.strip()):
-        raise InvalidValue(f"must be owner/repo, not {single_values.quote(given.value)}.")
-    return RepoName(given.value.strip())
+def _repo_name(raw: RawValue) -> RepoName:
+    if not isinstance(raw.value, str) or not is_repo_name(raw.value.strip()):
+        raise InvalidValue(f"must be owner/repo, not {single_values.quote(raw.value)}.")
+    return RepoName(raw.value.strip())
 
 
-def _gate(given: RawValue) -> str:
-    if isinstance(given.value, bool):
-        return "on" if given.value else "off"
-    return single_values.one_of("auto", "on", "off")(given)
+def _gate(raw: RawValue) -> str:
+    if isinstance(raw.value, bool):
+        return "on" if raw.value else "off"
+    return single_values.one_of("auto", "on", "off")(raw)
 
 
 class UpstreamSetting(BaseModel):
@@ -62,7 +62,7 @@ class UpstreamSetting(BaseModel):
             "",
             "upstream.gate",
             _gate,
-            "whether every head gets the check `crcr/gate`; `auto`: once an L4 was listed",
+            "whether every head gets the check `crcr/gate`; `auto`: from the first L4 entry on",
             default="auto",
         ),
     ]
@@ -72,7 +72,7 @@ class UpstreamSetting(BaseModel):
             "",
             "upstream.label_prefixes",
             single_values.list_of_texts,
-            "what a label begins with that asks for an L3 device",
+            "prefixes of the labels that request an L3 device",
             default="ciflow/crcr/",
         ),
     ]
@@ -92,7 +92,7 @@ class UpstreamSetting(BaseModel):
             "",
             "upstream.l3_pending",
             single_values.one_of("in_progress", "neutral"),
-            "how a running L3 job shows; `neutral` for merge tools that wait for every pending check",
+            "how a running L3 job is shown; `neutral` for merge tools that wait for every pending check",
             default="in_progress",
         ),
     ]
@@ -102,7 +102,7 @@ class UpstreamSetting(BaseModel):
             "",
             "upstream.job_checks",
             single_values.one_of("failures", "all", "none"),
-            "which jobs have a check of their own beside their backend's: `failures`: the first 3 of a backend that "
+            "jobs that have a check of their own, besides their backend's: `failures`: the first 3 of a backend that "
             "fail; `all`: all of a backend with up to 20, which costs two requests to GitHub for each; `none`",
             default="failures",
         ),

@@ -141,6 +141,7 @@ def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[
         clock=services.clock,
         stopping=services.closing,
         address_of=partial(_client_address, services.settings),
+        caps=event_stream.StreamLimits(services.settings.hud_streams_per_address),
         delay=delay,
         trace=services.trace,
         on_streams=services.metrics.live_streams,
@@ -261,8 +262,8 @@ def _web_url(settings: Settings) -> str:
 
 
 def _allowlist_page(source: AllowlistOnGitHub) -> str:
-    place = source.place
-    return f"{source.web}/{place.repository}/blob/{quote(place.ref, safe='')}/{quote(place.path)}"
+    location = source.location
+    return f"{source.web}/{location.repository}/blob/{quote(location.ref, safe='')}/{quote(location.path)}"
 
 
 def _client_address(settings: Settings, request: Request) -> str:

@@ -1,10 +1,10 @@
-"""The same history questions have the same answers, whoever is asked: SQLite, PostgreSQL, ClickHouse."""
+"""History queries give the same results on SQLite, PostgreSQL and ClickHouse."""
 
 import pytest
 
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.record.views.backends.figures import make_figures
-from support.data.history_story import (
+from support.data.clickhouse_feed import (
     Answers,
     ClickHouseFeed,
     answers_by_clickhouse,
@@ -12,7 +12,7 @@ from support.data.history_story import (
     names_by_clickhouse,
     names_by_sql,
 )
-from support.data.sums_walk import BACKENDS
+from support.data.random_walk import BACKENDS
 from support.services.clickhouse import new_database
 from support.stores.databases import CORE, Stores
 

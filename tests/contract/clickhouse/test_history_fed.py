@@ -23,8 +23,8 @@ from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.views.relay.metrics import history_lag
-from support.data.history_story import ClickHouseFeed, answers_by_clickhouse, answers_by_sql
-from support.data.sums_walk import RandomWalk
+from support.data.clickhouse_feed import ClickHouseFeed, answers_by_clickhouse, answers_by_sql
+from support.data.random_walk import RandomWalk
 from support.services.clickhouse import new_database
 from support.stores.databases import CORE, DATABASES, OpenDatabase, Stores
 

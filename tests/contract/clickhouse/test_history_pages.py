@@ -1,4 +1,4 @@
-"""Pages ask ClickHouse where it holds everything, the main store otherwise, and never fail because of it."""
+"""Pages read ClickHouse where it is complete, else the main store, and never fail because of it."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from crcr.record.schema.statistics import FeedMark
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.views.sql_views import SqlViews
-from support.data.history_story import ClickHouseFeed
+from support.data.clickhouse_feed import ClickHouseFeed
 from support.services.clickhouse import ClickHouseServer, new_database
 from support.stores.databases import CORE, Stores
 

@@ -1,4 +1,4 @@
-"""The ways to ClickHouse: chDB in our own process, TLS with a password, and what is said when there is no way."""
+"""Connections to ClickHouse: chDB in process, TLS with a password, and the error when it cannot be reached."""
 
 import asyncio
 import json
@@ -12,8 +12,8 @@ from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.errors import OutsideFault, OutsideRefused, OutsideUnreachable
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
 from crcr.record.store.times import to_us
-from support.data import chdb_story
-from support.data.history_story import ClickHouseFeed
+from support.data import chdb_program
+from support.data.clickhouse_feed import ClickHouseFeed
 from support.deploy.certificates import Authority
 from support.services.clickhouse import ClickHouseServer, new_database
 from support.stores.databases import CORE, Stores
@@ -37,7 +37,7 @@ async def test_chdb_in_process_answers_as_the_server_does(stores: Stores, tmp_pa
 
 
 async def _run_chdb_program(asked: str) -> str:
-    command = (sys.executable, chdb_story.__file__)
+    command = (sys.executable, chdb_program.__file__)
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

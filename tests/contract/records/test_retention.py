@@ -15,6 +15,7 @@ from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
+from support.data.random_walk import RandomWalk
 from support.data.retention_data import (
     DAY,
     DELIVERY_TABLES,
@@ -28,7 +29,6 @@ from support.data.retention_data import (
     row_counts,
     sent_push,
 )
-from support.data.sums_walk import RandomWalk
 from support.stores.databases import CORE, OTHER, Stores
 
 

@@ -12,6 +12,7 @@ from crcr.record.change_and_audit_log import note_act
 from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.store.database import Tx
 from crcr.record.upkeep.retention import MOST_ROWS
+from support.data.random_walk import BACKENDS
 from support.data.retention_data import (
     DAY,
     DELIVERY_TABLES,
@@ -24,7 +25,6 @@ from support.data.retention_data import (
     row_counts,
     sent_push,
 )
-from support.data.sums_walk import BACKENDS
 from support.stores.databases import CORE, UPSTREAMS, Stores
 
 

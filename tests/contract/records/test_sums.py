@@ -17,6 +17,7 @@ from crcr.decide.views.backend import BackendQuery
 from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
 from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
+from support.data.random_walk import LISTED, RandomWalk
 from support.data.sums_oracle import (
     DAY_US,
     HOUR_US,
@@ -31,7 +32,6 @@ from support.data.sums_oracle import (
     stored_sums,
     too_narrow,
 )
-from support.data.sums_walk import LISTED, RandomWalk
 from support.stores.databases import CORE, Stores
 from support.stores.tables import database_location, open_table_engine
 

@@ -34,9 +34,9 @@ from crcr.record.store.times import to_us
 from crcr.record.views.logs.effects import STATES
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.record.views.sql_views import SqlViews
+from support.data.clickhouse_feed import OtherRelay
 from support.data.events_and_reports import a_caller, a_start
-from support.data.history_story import OtherRelay
-from support.data.sums_walk import BACKENDS, RandomWalk
+from support.data.random_walk import BACKENDS, RandomWalk
 from support.running_relay import place_empty_database
 from support.stores.databases import CORE, OTHER, Stores
 from support.stores.tables import open_handle, open_table_engine
@@ -106,7 +106,7 @@ def _a_walk(folder: Path) -> Twins:
         await walk.begin()
         others = OtherRelay(walk)
         for step in range(350):
-            await (others.told() if step % 7 == 0 else walk.step())
+            await (others.send_result() if step % 7 == 0 else walk.step())
         await _beside(walk)
         await database.close()
         return walk.now

@@ -10,7 +10,7 @@ import pytest
 
 from github_sim.github import GitHub, JobSpec, Workflow
 from support.downstream.callbacks import BACKEND, LISTED, job_marks
-from support.downstream.reporter import reporter_world
+from support.downstream.reporter import reporter_setup
 from support.running_relay import AUDIENCE, UPSTREAM
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,7 @@ def asking(folder: Path, ci: str, token: str) -> dict[str, str]:
 async def test_github_two_short_steps_are_all_that_it_takes(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "junit.xml").write_text(JUNIT)
-    async with reporter_world(tmp_path) as world:
+    async with reporter_setup(tmp_path) as world:
         env = world.github_env("build")
         code, said = await world.report("--strict", env={**env, "CRCR_STATUS": "in_progress"})
         assert (code, world.results()) == (0, {"build": "in_progress"}), said
@@ -116,7 +116,7 @@ async def test_github_two_short_steps_are_all_that_it_takes(tmp_path: Path) -> N
 
 
 async def test_github_a_lost_start_is_sent_late_before_the_result(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world:
+    async with reporter_setup(tmp_path) as world:
         code, said = await world.report(
             "--strict", "--status", "completed", "--conclusion", "success", env=world.github_env()
         )
@@ -128,7 +128,7 @@ async def test_github_a_lost_start_is_sent_late_before_the_result(tmp_path: Path
 
 async def test_github_a_second_workflow_is_handed_the_delivery_as_inputs(tmp_path: Path) -> None:
     allowlist = f"L2:\n  - {BACKEND}: {{allow_events: [workflow_dispatch]}}\n"
-    async with reporter_world(tmp_path, allowlist) as world:
+    async with reporter_setup(tmp_path, allowlist) as world:
         dispatch = world.dispatch_env()
         inputs = {name[5:].lower(): value for name, value in dispatch.items()}
         world.run.event = "workflow_dispatch"
@@ -146,7 +146,7 @@ async def test_another_ci_reports_with_its_own_token_and_words(tmp_path: Path, c
         "CRCR_OIDC_ISSUERS": json.dumps([github]),
         "CRCR_OIDC_REGISTRATIONS": json.dumps([registration]),
     }
-    async with reporter_world(tmp_path, LISTED, **more) as world:
+    async with reporter_setup(tmp_path, LISTED, **more) as world:
         own = asking(tmp_path, ci, issue_token(world.relay.github, ci))
         env = {**ENVIRONMENTS[ci], **world.dispatch_env(), **own}
         for status in ("in_progress", "completed"):
@@ -163,7 +163,7 @@ async def test_another_ci_reports_with_its_own_token_and_words(tmp_path: Path, c
 
 
 async def test_any_other_ci_reports_by_flags(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world:
+    async with reporter_setup(tmp_path) as world:
         job = world.run.job("test")
         token = tmp_path / "token"
         token.write_text(world.relay.github.oidc_token(world.run, job, audience=AUDIENCE) + "\n")
@@ -184,7 +184,7 @@ async def test_any_other_ci_reports_by_flags(tmp_path: Path) -> None:
 
 
 async def test_a_refusal_is_told_and_turns_the_build_red_only_when_asked_to(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world:
+    async with reporter_setup(tmp_path) as world:
         env = world.github_env(CRCR_STATUS="in_progress", CRCR_DELIVERY_ID="made-up")
         code, said = await world.report(env=env)
         assert code == 0
@@ -197,14 +197,14 @@ async def test_a_refusal_is_told_and_turns_the_build_red_only_when_asked_to(tmp_
 
 
 async def test_at_level_one_a_report_is_ignored_and_says_so(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path, f"L1:\n  - {BACKEND}\n") as world:
+    async with reporter_setup(tmp_path, f"L1:\n  - {BACKEND}\n") as world:
         code, said = await world.report("--strict", "--status", "in_progress", env=world.github_env())
         assert code == 0
         assert "::notice title=CRCR relay::the relay ignores this report: L1" in said
 
 
 async def test_a_leg_without_its_own_name_is_told_what_it_is_called_now(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world:
+    async with reporter_setup(tmp_path) as world:
         for job in ("build", "test"):
             env = world.github_env(job, CRCR_JOB_NAME="leg", CRCR_STATUS="in_progress")
             code, said = await world.report("--strict", env=env)
@@ -219,7 +219,7 @@ def visible_log(said: str) -> str:
 
 
 async def test_the_token_is_hidden_and_never_said(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world:
+    async with reporter_setup(tmp_path) as world:
         env = world.github_env(CRCR_STATUS="in_progress")
         _, said = await world.report(env=env)
         [masked] = [line for line in said.splitlines() if line.startswith("::add-mask::")]
@@ -230,7 +230,7 @@ async def test_the_token_is_hidden_and_never_said(tmp_path: Path) -> None:
 
 
 async def test_dry_run_shows_the_report_and_asks_for_no_token(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world:
+    async with reporter_setup(tmp_path) as world:
         env = world.github_env("build", CRCR_STATUS="completed", CRCR_CONCLUSION="success")
         code, said = await world.report("--strict", "--dry-run", env=env)
         assert code == 0
@@ -243,7 +243,7 @@ async def test_dry_run_shows_the_report_and_asks_for_no_token(tmp_path: Path) ->
 
 
 async def test_a_nightly_is_recorded_with_the_commit_that_it_names(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path, workflows=NIGHTLY) as world:
+    async with reporter_setup(tmp_path, workflows=NIGHTLY) as world:
         commit = world.relay.github.repository(UPSTREAM).head_sha
         world.run = world.relay.github.start_run(BACKEND, event="schedule")
         env = world.github_env(
@@ -261,7 +261,7 @@ async def test_a_nightly_is_recorded_with_the_commit_that_it_names(tmp_path: Pat
 
 
 async def test_a_sandbox_says_that_it_counts_for_nothing(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path, CRCR_SANDBOX="on") as world:
+    async with reporter_setup(tmp_path, CRCR_SANDBOX="on") as world:
         world.relay.write_allowlist("L2:\n  - org/other\n")
         await world.relay.refresh()
         code, said = await world.report("--strict", "--status", "in_progress", env=world.github_env())

@@ -17,10 +17,10 @@ import pytest
 from github_sim.rest.server import Server
 from support.downstream.callbacks import BACKEND, callbacks_on_outage, job_marks, workflow_with_jobs
 from support.downstream.reporter import (
-    ReporterWorld,
+    ReporterSetup,
     ThreadClock,
     reporter,
-    reporter_world,
+    reporter_setup,
     run_reporter_process,
 )
 from support.process import free_port
@@ -28,6 +28,13 @@ from support.process import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 JOBS = 100
+
+
+@pytest.fixture(autouse=True)
+def without_certificates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The reporter reads all of the machine's certificates for each request: nothing here is asked over TLS."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
 
 
 def one_job(times: ThreadClock, env: Mapping[str, str], seed: int, report: list[str]) -> tuple[int, str]:
@@ -43,7 +50,7 @@ def one_job(times: ThreadClock, env: Mapping[str, str], seed: int, report: list[
     return code, out.getvalue()
 
 
-async def all_at_once(world: ReporterWorld, times: ThreadClock, *statuses: str) -> list[tuple[int, str]]:
+async def all_at_once(world: ReporterSetup, times: ThreadClock, *statuses: str) -> list[tuple[int, str]]:
     envs = [world.github_env(job) for job in world.run.jobs]
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(len(envs)) as pool:
@@ -53,7 +60,7 @@ async def all_at_once(world: ReporterWorld, times: ThreadClock, *statuses: str) 
 
 async def test_fault_21_a_hundred_jobs_against_sixty_a_minute_are_all_recorded_once(tmp_path: Path) -> None:
     workflows = workflow_with_jobs(*(f"job {number}" for number in range(JOBS)))
-    async with reporter_world(tmp_path, workflows=workflows, CRCR_RATE_LIMIT_PER_MIN="60") as world:
+    async with reporter_setup(tmp_path, workflows=workflows, CRCR_RATE_LIMIT_PER_MIN="60") as world:
         times = ThreadClock(JOBS, world.relay.clock.advance)
         ended = await all_at_once(world, times, "in_progress", "completed")
 
@@ -67,7 +74,7 @@ async def test_fault_21_a_hundred_jobs_against_sixty_a_minute_are_all_recorded_o
 
 
 async def test_fault_12_a_store_that_fails_in_the_middle_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world, callbacks_on_outage(world.relay) as (store, client):
+    async with reporter_setup(tmp_path) as world, callbacks_on_outage(world.relay) as (store, client):
         store.writes_to_fail, store.answers_to_lose = 3, 2
         transport = client._transport
         await world.relay_server.stop()
@@ -82,7 +89,7 @@ async def test_fault_12_a_store_that_fails_in_the_middle_loses_and_doubles_nothi
 
 
 async def test_a_relay_that_is_away_for_a_minute_loses_nothing(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world:
+    async with reporter_setup(tmp_path) as world:
         await world.relay_server.stop()
         loop, port = asyncio.get_running_loop(), int(world.url.rpartition(":")[2])
         away_s = [60.0]
@@ -105,7 +112,7 @@ async def test_a_relay_that_is_away_for_a_minute_loses_nothing(tmp_path: Path) -
 
 
 async def test_a_process_that_finds_nobody_waits_until_the_relay_is_back(tmp_path: Path) -> None:
-    async with reporter_world(tmp_path) as world:
+    async with reporter_setup(tmp_path) as world:
         await world.relay_server.stop()
         env = world.github_env(CRCR_STATUS="in_progress")
         reporting = asyncio.create_task(run_reporter_process("--strict", env=env, folder=tmp_path))

@@ -1,4 +1,4 @@
-"""SIGTERM: first nobody is sent there any more, then all that is under way ends, then the process does, with 0."""
+"""SIGTERM: readiness ends, requests and effects under way finish, and the process exits with 0."""
 
 import asyncio
 import signal
@@ -11,7 +11,7 @@ import pytest
 from github_sim.world.faults import Match
 from support.process import crcr, free_port
 from support.replicas import (
-    PLACES,
+    DATABASE_URLS,
     TARGETS,
     github_with_backends,
     query_rows,
@@ -30,9 +30,9 @@ def http() -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", DATABASE_URLS)
 async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_path: Path, place: str) -> None:
-    port, url = free_port(), PLACES[place](tmp_path)
+    port, url = free_port(), DATABASE_URLS[place](tmp_path)
     async with github_with_backends() as github, http() as client:
         env = replica_environment(tmp_path, github, url, CRCR_PORT=str(port), CRCR_DRAIN_S="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
@@ -62,13 +62,13 @@ async def until_not_ready(client: httpx.AsyncClient, port: int) -> None:
     assert answer.json()["error"]["code"] == "stopping"
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", DATABASE_URLS)
 async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_it_was(
     tmp_path: Path, place: str
 ) -> None:
     here, there = free_port(), free_port()
     async with github_with_backends() as github, http() as client:
-        env = replica_environment(tmp_path, github, PLACES[place](tmp_path))
+        env = replica_environment(tmp_path, github, DATABASE_URLS[place](tmp_path))
         github.webhook_url = f"http://127.0.0.1:{there}/github/webhook"
         async with (
             crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(here)}) as relay,
@@ -105,11 +105,11 @@ async def _number_after(lines: AsyncIterator[str], seen: int) -> int:
     raise AssertionError("the stream ended")
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", DATABASE_URLS)
 async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
     tmp_path: Path, place: str
 ) -> None:
-    port, url = free_port(), PLACES[place](tmp_path)
+    port, url = free_port(), DATABASE_URLS[place](tmp_path)
     async with github_with_backends() as github:
         env = replica_environment(tmp_path, github, url, CRCR_PORT=str(port), CRCR_WORKER_CONCURRENCY="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"

@@ -19,7 +19,7 @@ import pytest_asyncio
 from support.github.gated_upstream import GATING, INFORMING
 from support.running_relay import RELAY_URL, RunningRelay
 from support.served_relay import ADMIN, HIDDEN_BACKEND, L1_BACKEND
-from support.stores.moved_installation import moved_relay, relay_with_long_history
+from support.stores.moved_relay import moved_relay, relay_with_long_history
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 

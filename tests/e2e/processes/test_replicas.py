@@ -15,7 +15,7 @@ from github_sim.github import GitHub, WorkflowRun
 from support.deploy.load_balancer import LoadBalancer, run_load_balancer
 from support.process import CrcrProcess, crcr, free_port
 from support.replicas import (
-    PLACES,
+    DATABASE_URLS,
     TARGETS,
     github_with_backends,
     query_rows,
@@ -32,9 +32,9 @@ ROUNDS = 2
 OPEN = "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", DATABASE_URLS)
 async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, place: str) -> None:
-    url = PLACES[place](tmp_path)
+    url = DATABASE_URLS[place](tmp_path)
     async with github_with_backends() as github:
         env = replica_environment(tmp_path, github, url)
         async with (
@@ -59,9 +59,9 @@ def leading(url: str) -> str:
     return str(query_value(url, "SELECT holder FROM leaders WHERE duty = 'upkeep'")).split()[1]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", DATABASE_URLS)
 async def test_two_that_start_at_once_on_nothing_are_both_ready(tmp_path: Path, place: str) -> None:
-    url, ports = PLACES[place](tmp_path), (free_port(), free_port())
+    url, ports = DATABASE_URLS[place](tmp_path), (free_port(), free_port())
     async with github_with_backends() as github, AsyncExitStack() as stack:
         env = replica_environment(tmp_path, github, url)
         words = [("serve", "--port", str(port)) for port in ports]
@@ -155,9 +155,9 @@ async def run_fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fle
 
 
 # The balancer's connections are cut with the relays that they led to, and not all of them get to be closed.
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", DATABASE_URLS)
 async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
-    url = PLACES[place](tmp_path)
+    url = DATABASE_URLS[place](tmp_path)
     async with github_with_backends() as github, run_fleet(tmp_path, github, url) as fleet:
         load = Load(github)
         under_load = asyncio.gather(load.webhooks(), load.results())

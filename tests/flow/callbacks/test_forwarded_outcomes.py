@@ -33,7 +33,7 @@ from support.downstream.reporter import ScriptedNetwork, run_reporter
 from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
 from support.github.gated_upstream import (
     GATING,
-    NAMED,
+    WORKFLOW_WITH_GUID,
     gated_upstream,
     newest_run,
     open_pull,
@@ -269,7 +269,9 @@ async def test_every_outcome_reaches_the_other_hud_once_and_in_order(tmp_path: P
         tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS
     ) as relay:
         [workflow] = workflow_with_jobs(*STORY)
-        relay.github.repository(GATING).workflows = [Workflow(jobs=workflow.jobs, run_name=NAMED.run_name)]
+        relay.github.repository(GATING).workflows = [
+            Workflow(jobs=workflow.jobs, run_name=WORKFLOW_WITH_GUID.run_name)
+        ]
         pull = await open_pull(relay)
         await tell_story(relay, newest_run(relay))
         for name in STORY:
@@ -370,7 +372,7 @@ async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there
     async with gated_upstream(
         tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS
     ) as relay:
-        relay.github.repository(GATING).workflows = [NAMED]
+        relay.github.repository(GATING).workflows = [WORKFLOW_WITH_GUID]
         failing = await open_pull(relay)
         honest = await run_all(relay, build="failure")
         relay.clock.advance(MINUTE)

@@ -76,9 +76,9 @@ async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(
     tmp_path: Path, ci: OtherCi
 ) -> None:
     async with registered(tmp_path, ci) as (relay, run):
-        claims = ci.of(relay.github).claims(AUDIENCE, **ci.claims)
+        claims = ci.issuer_in(relay.github).claims(AUDIENCE, **ci.claims)
         for kind in HostileToken:
-            token = hostile_token(ci.of(relay.github), kind, claims, relay.clock.now())
+            token = hostile_token(ci.issuer_in(relay.github), kind, claims, relay.clock.now())
             assert (kind, *refusal_code(await report(relay, run, token, run_id=ci.run_id))) == (
                 kind,
                 401,
@@ -150,7 +150,7 @@ async def test_fault_27_a_forks_build_does_not_report_as_the_project(tmp_path: P
     ci = ALL_OTHER_CIS[name]
     async with registered(tmp_path, ci) as (relay, run):
         own = {key: value for key, value in ci.claims.items() if key != "vcs_origin"}
-        token = ci.of(relay.github).fork_token(AUDIENCE, **{**own, **changes})
+        token = ci.issuer_in(relay.github).fork_token(AUDIENCE, **{**own, **changes})
 
         assert (await report(relay, run, token, run_id=ci.run_id)).status_code in {401, 403}
         assert relay.jobs() == relay.rows("SELECT * FROM runs") == []
@@ -162,7 +162,7 @@ async def test_fault_27_a_claim_that_the_operator_asks_for_besides_is_asked_of_e
     strict = {**ALL_OTHER_CIS["buildkite"].registration, "claims": {"build_source": ["api", "schedule"]}}
     ci = OtherCi("buildkite", strict, {"wanted": IDS})
     async with registered(tmp_path, ci) as (relay, run):
-        forks = ci.of(relay.github).fork_token(AUDIENCE, build_branch="main", wanted=IDS)
+        forks = ci.issuer_in(relay.github).fork_token(AUDIENCE, build_branch="main", wanted=IDS)
         answer = await report(relay, run, forks)
 
         assert refusal_code(answer) == (401, "not_authentic")
@@ -193,16 +193,16 @@ async def test_an_unregistered_pipeline_is_told_the_ids_to_register_once_its_tok
     name, changes, told = STRANGERS[case]
     ci = ALL_OTHER_CIS[name]
     async with registered(tmp_path, ci) as (relay, run):
-        claims = ci.of(relay.github).claims(AUDIENCE, **{**ci.claims, **changes})
+        claims = ci.issuer_in(relay.github).claims(AUDIENCE, **{**ci.claims, **changes})
         for kind in FORGERIES:
-            forged = hostile_token(ci.of(relay.github), kind, claims, relay.clock.now())
+            forged = hostile_token(ci.issuer_in(relay.github), kind, claims, relay.clock.now())
             answer = await report(relay, run, forged, run_id=ci.run_id)
             assert (kind, *refusal_code(answer)) == (kind, 401, "not_authentic")
         answer = await report(relay, run, ci.token(relay.github, **changes), run_id=ci.run_id)
 
         assert refusal_code(answer) == (403, "not_registered")
         assert told in answer.json()["error"]["hint"]
-        assert ci.of(relay.github).url in answer.json()["error"]["hint"]
+        assert ci.issuer_in(relay.github).url in answer.json()["error"]["hint"]
         assert relay.jobs() == []
 
 

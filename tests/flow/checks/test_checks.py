@@ -20,7 +20,7 @@ from support.github.checks import (
     write_upstream_settings,
 )
 from support.github.gated_upstream import (
-    BOTH,
+    BACKENDS,
     GATE,
     GATED,
     GATING,
@@ -359,7 +359,7 @@ async def test_one_job_name_in_two_workflows_makes_two_checks_and_both_count(tmp
 
 
 async def test_two_backends_of_one_commit_keep_their_checks_apart(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, LISTED, downstreams=BOTH, job_checks="all") as relay:
+    async with gated_upstream(tmp_path, LISTED, downstreams=BACKENDS, job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
         await run_all(relay, GATING, build="failure")
         await run_all(relay, INFORMING)

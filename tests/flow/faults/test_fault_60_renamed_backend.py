@@ -9,7 +9,7 @@ from github_sim.github import Match, PullRequest
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    NAMED,
+    WORKFLOW_WITH_GUID,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -240,7 +240,7 @@ async def test_fault_60_a_waiver_follows_the_repository_and_not_the_name(tmp_pat
         await relay.drain()
         assert relay.github.merge_state(pull).mergeable
         # Somebody else takes the free name, and is listed: nobody has waived that repository.
-        relay.github.create_repository(GATING, workflows=[NAMED])
+        relay.github.create_repository(GATING, workflows=[WORKFLOW_WITH_GUID])
         number, now = relay.github.repository(GATING).id, relay.clock.now()
         await relay.services.targets.rebind(RepoName(UPSTREAM), RepoName(GATING), number, who="op", now=now)
         await list_anew(relay, listing(RENAMED, GATING))

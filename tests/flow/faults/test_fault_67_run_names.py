@@ -10,7 +10,7 @@ from support.downstream.callbacks import CALLBACK, bearer, refusal_code, report_
 from support.github.commands import audit_entries
 from support.github.gated_upstream import (
     GATING,
-    NAMED,
+    WORKFLOW_WITH_GUID,
     finish_jobs,
     gate_state,
     gated_upstream,
@@ -114,7 +114,7 @@ async def test_fault_67_what_a_stranger_writes_into_a_name_takes_nothing_off(tmp
     async with gated_upstream(tmp_path) as relay:
         await open_pull(relay)
         other = await run_all(relay)
-        titled = Workflow(jobs=NAMED.jobs, run_name=f"{other.delivery_id} {{delivery_id}}")
+        titled = Workflow(jobs=WORKFLOW_WITH_GUID.jobs, run_name=f"{other.delivery_id} {{delivery_id}}")
         relay.github.repository(GATING).workflows = [titled]
         relay.clock.advance(MINUTE)
         pull = await open_pull(relay, title=str(other.delivery_id))

@@ -8,7 +8,7 @@ from github_sim.github import JobSpec, Match, MergeBlocked, Workflow, WorkflowRu
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    NAMED,
+    WORKFLOW_WITH_GUID,
     finish_jobs,
     gate_state,
     gate_summary,
@@ -148,7 +148,7 @@ async def test_a_run_that_is_tied_by_its_reports_needs_no_name(tmp_path: Path) -
 
 async def test_a_run_that_only_carries_the_deliverys_id_in_its_name_is_waited_for(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
-        relay.github.repository(GATING).workflows = [NAMED, LINT]
+        relay.github.repository(GATING).workflows = [WORKFLOW_WITH_GUID, LINT]
         pull = await open_pull(relay)
         first, lint = relay.github.runs(GATING)
         await start_jobs(relay, first)

@@ -1,4 +1,4 @@
-"""A merge group that a passed head speaks for: only while that head passes, and only for whoever is in the queue."""
+"""A merge group whose pull requests' heads have passed: it passes only while they pass and are queued."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

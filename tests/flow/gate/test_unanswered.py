@@ -1,4 +1,4 @@
-"""Dispatches that no run answered: whose answer is expected is looked up at GitHub, and what was found is written down."""
+"""Dispatches without a run: expected runs are looked up on GitHub, and the result is recorded."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from support.downstream.callbacks import BACKEND, LISTED, report_outcome
 from support.github.gated_upstream import (
     GATE,
     GATING,
-    NAMED,
+    WORKFLOW_WITH_GUID,
     gate_state,
     gated_upstream,
     newest_run,
@@ -80,7 +80,7 @@ async def test_a_run_that_ended_and_did_not_report_is_found_and_makes_no_results
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         await answer_once(relay)
         results = relay.jobs()
-        [run] = await open_unheard(relay, NAMED)
+        [run] = await open_unheard(relay, WORKFLOW_WITH_GUID)
         for each in run.jobs:
             relay.github.ci.complete(run, each, "success")
         await reconcile(relay)
@@ -105,7 +105,7 @@ async def test_a_gate_does_not_pass_by_runs_in_which_nobody_reported(tmp_path: P
 async def test_a_run_that_still_waits_at_github_is_looked_at_again_until_it_is_over(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         await answer_once(relay)
-        [run] = await open_unheard(relay, NAMED)
+        [run] = await open_unheard(relay, WORKFLOW_WITH_GUID)
         await reconcile(relay)
         assert dispatch_answers(relay) == [None, "running"]
         for each in run.jobs:
@@ -118,7 +118,7 @@ async def test_a_run_that_still_waits_at_github_is_looked_at_again_until_it_is_o
 async def test_a_run_that_still_waits_is_not_asked_about_at_every_turn(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         await answer_once(relay)
-        await open_unheard(relay, NAMED)
+        await open_unheard(relay, WORKFLOW_WITH_GUID)
         await reconcile(relay)
         before = len(relay.github.calls_to("GET", RUNS))
         for _ in range(20):

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from crcr.record.store.times import to_us
-from support.data.numbers_story import EVERYBODY, LISTED, QUIET, REPORTING, SeededHistory
+from support.data.seeded_history import EVERYBODY, LISTED, QUIET, REPORTING, SeededHistory
 from support.data.sums_oracle import HOUR_US, durations, job_categories, pass_rate, percentile
 from support.running_relay import RunningRelay, running_relay
 
@@ -50,7 +50,7 @@ async def relay_with_reports(tmp_path_factory: pytest.TempPathFactory) -> AsyncI
     folder = tmp_path_factory.mktemp("story")
     async with running_relay(folder, LISTED, downstreams=EVERYBODY) as relay:
         story = SeededHistory(relay, Random(41))
-        await story.tell()
+        await story.send_all()
         assert story.reports > 300
         yield relay
 

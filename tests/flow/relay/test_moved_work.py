@@ -1,4 +1,4 @@
-"""Work goes on after the move to PostgreSQL: what was owed is done once, what ran gets its result, cursors hold."""
+"""After the move to PostgreSQL queued effects are carried out once, running jobs get their results, cursors stay valid."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ from support.github.gated_upstream import (
     start_jobs,
 )
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
-from support.stores.moved_installation import move_to_postgresql, settings_on_postgresql
+from support.stores.moved_relay import move_to_postgresql, settings_on_postgresql
 
 OF_FILE = "CRCR_DATABASE_URL"
 

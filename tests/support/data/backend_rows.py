@@ -1,4 +1,4 @@
-"""Helpers for tests of one backend's page over a store with rows."""
+"""One backend's page over a `StoreRows`: read the page, and add dispatched deliveries."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -12,28 +12,28 @@ NOW = datetime(2026, 1, 20, 12, 30, tzinfo=UTC)
 PROBING = "L2:\n  - good/backend: {expect: {'*': failure}}\n"
 
 
-async def backend_page(store: StoreRows, name: RepoName = GOOD, **asked: Any) -> BackendPage:
+async def backend_page(store: StoreRows, name: RepoName = GOOD, **query: Any) -> BackendPage:
     store.sum_up()
     return await store.views.backend(
-        BackendQuery(upstream=UPSTREAM, downstream=name, **asked), store.clock.now()
+        BackendQuery(upstream=UPSTREAM, downstream=name, **query), store.clock.now()
     )
 
 
-async def all_deliveries(store: StoreRows, **asked: Any) -> list[str]:
-    """The deliveries of all pages, one after the other."""
-    found: list[str] = []
+async def all_deliveries(store: StoreRows, **query: Any) -> list[str]:
+    """The deliveries of all pages of the matrix."""
+    deliveries: list[str] = []
     after: tuple[str | int, ...] | None = None
     while True:
-        matrix = (await backend_page(store, after=after, **asked)).matrix
-        found += [row.delivery for row in matrix.rows]
+        matrix = (await backend_page(store, after=after, **query)).matrix
+        deliveries += [row.delivery for row in matrix.rows]
         after = matrix.next
         if after is None:
-            return found
-        assert len(matrix.rows) <= asked.get("limit", 50)
+            return deliveries
+        assert len(matrix.rows) <= query.get("limit", 50)
 
 
 def dispatched_delivery(store: StoreRows, **more: Any) -> str:
-    """A delivery that was dispatched to the good backend."""
+    """Add a delivery that was dispatched to the backend `GOOD`."""
     hours_ago = more.pop("hours_ago", 2)
     number = more.get("number", 7)
     ref = more.pop("ref", None)
@@ -43,5 +43,5 @@ def dispatched_delivery(store: StoreRows, **more: Any) -> str:
 
 
 def dispatched_push(store: StoreRows, **more: Any) -> str:
-    told = {"number": None, "event": "push", "action": None, "ref": "refs/heads/main"}
-    return dispatched_delivery(store, **{**told, **more})
+    fields = {"number": None, "event": "push", "action": None, "ref": "refs/heads/main"}
+    return dispatched_delivery(store, **{**fields, **more})

@@ -1,4 +1,4 @@
-"""A backend's page, its matrix and jobs as values, whole and plain, with only what the story is about changed."""
+"""A backend's page, its matrix and jobs as view values: complete defaults, changed by keyword."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

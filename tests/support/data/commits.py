@@ -1,4 +1,4 @@
-"""Commits with their backends, runs and jobs as tests of the gate and its checks want them: whole and plain."""
+"""Commits with backends, runs and jobs for tests of the gate and the checks: complete defaults, changed by keyword."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 SENT = NOW - HOUR
 LONG_AGO = NOW - 7 * HOUR
-"""So long that the gate has waited enough for what was sent then."""
+"""Long enough ago for the gate's time-out to have passed."""
 POLICY = GatePolicy(
     gate_timeout=6 * HOUR,
     job_timeout=3 * HOUR,
@@ -63,7 +63,7 @@ def a_silent_job(name: str = "build", **facts: Any) -> JobResult:
 
 
 def a_run(run_id: str = "10", **facts: Any) -> DispatchRun:
-    """Return a run that is over; what is asked to run again was asked just now."""
+    """Return a run that has ended; a re-run was requested just now."""
     seen = SENT + MINUTE
     run = DispatchRun(
         run_id=run_id,

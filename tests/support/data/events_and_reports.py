@@ -1,4 +1,4 @@
-"""Events, callers and reports as tests want them: whole and plain, with only what the story is about changed."""
+"""Events, callers and reports: complete defaults, changed by keyword."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -93,7 +93,7 @@ def a_caller(**changes: Any) -> Identity:
 
 
 def ref_claims(ref: str = "refs/heads/main", repository: RepoName | None = None) -> dict[str, Any]:
-    """What a token signs of a run and its workflow file, both of one ref."""
+    """The ref claims of a token: the run and its workflow file on the same ref."""
     return {"ref": ref, "workflow_at": ref, "workflow_from": repository or BACKEND}
 
 

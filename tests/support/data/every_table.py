@@ -1,4 +1,4 @@
-"""A SQLite database with rows in every table, made from the schema itself, and a look at both kinds of databases."""
+"""A SQLite database with rows in every table, generated from the schema, and readers of SQLite and PostgreSQL tables."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def _rows(table: Table, count: int) -> list[dict[str, Any]]:
             row[column.name] = (
                 number + 1 if isinstance(column.type, Integer) else f"{number} {row[column.name]}"
             )
-    if table.name == "builds":  # the one that has a second key
+    if table.name == "builds":  # it has a second unique key
         for number, row in enumerate(rows):
             row["run_id"] = str(number)
     if table.name == "checks":
@@ -87,7 +87,7 @@ def _sorted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def row_counts(url: str) -> dict[str, int]:
-    """How many rows each table holds; nothing for a database without our tables."""
+    """The number of rows of each table; empty for a database without the relay's tables."""
     there = run_on(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
     ours = [row["tablename"] for row in there if row["tablename"] in metadata.tables]
     if not ours:

@@ -1,17 +1,21 @@
-"""A relay's database after some history, and the commands run on it as an operator runs them.
+"""`OperatorShell`: runs `crcr` commands on a relay's database, which may have a history.
 
-The history is made by the real relay on a stage: a pull request went to three backends, one of which hides
-itself and one of which GitHub refuses, so its dispatch is parked.
+A real relay makes the history: it dispatched a pull request to three backends, one of which is hidden and one of which
+GitHub refuses, so that its dispatch is parked.
 """
 
 import asyncio
+import atexit
 import json
 import logging
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import structlog
@@ -38,7 +42,7 @@ class OperatorShell:
     delivery: str = ""
 
     def crcr(self, *words: str, given: str | None = None) -> Result:
-        """Run a command in this process; its exit code, output and errors are kept apart."""
+        """Run a command in this process; the result has its exit code, stdout and stderr."""
         with restore_logging():
             return CliRunner().invoke(app, words, env={**self.environ, "COLUMNS": None}, input=given)
 
@@ -68,7 +72,7 @@ class OperatorShell:
 
 @contextmanager
 def restore_logging() -> Iterator[None]:
-    """The log is one per process, and a command sends it to a stream that ends with the command."""
+    """Restore the process-wide log, which a command redirects to a stream that is closed after it."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:
@@ -80,7 +84,7 @@ def restore_logging() -> Iterator[None]:
 
 
 def relay_environment(folder: Path, **more: str) -> dict[str, str]:
-    """A complete environment, GitHub being nowhere."""
+    """A complete environment with an unreachable GitHub."""
     (folder / "allowlist.yml").write_text(ALLOWLIST)
     return {
         "CRCR_UPSTREAM": UPSTREAM,
@@ -96,11 +100,22 @@ def relay_environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def database_with_history(folder: Path) -> OperatorShell:
-    """Let the relay live for a while, and stop it."""
-    return OperatorShell(folder, relay_environment(folder), asyncio.run(_live(folder)))
+    """A copy of a database that a relay made, which has stopped."""
+    made, delivery = _history()
+    for file in made.glob("crcr.db*"):
+        shutil.copy(file, folder / file.name)
+    return OperatorShell(folder, relay_environment(folder), delivery)
 
 
-async def _live(folder: Path) -> str:
+@cache
+def _history() -> tuple[Path, str]:
+    """Make the history once for all tests of a process: the folder with its database, and the delivery's GUID."""
+    folder = Path(mkdtemp(prefix="crcr-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder, asyncio.run(_make_history(folder))
+
+
+async def _make_history(folder: Path) -> str:
     def prepare(github: GitHub) -> None:
         github.create_repository("org/refused", installed=False)
 

@@ -1,4 +1,4 @@
-"""Views made by hand, for rendering pages without a store: every state a backend can be seen in."""
+"""View values for rendering pages without a store, with every state that a backend can have."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -107,7 +107,7 @@ def metrics(*backends: BackendSummary, **more: Any) -> MetricsView:
 
 
 class FixedViews:
-    """Answers with the same views whatever is asked, and says what was asked."""
+    """Returns the same views for every query, and records the queries."""
 
     def __init__(self, shown: Summary, numbers: MetricsView | None = None) -> None:
         self.shown = shown
@@ -145,7 +145,7 @@ class FixedViews:
 
 
 def every_state() -> Summary:
-    """One backend for each way a row can look."""
+    """One backend for each state of a row."""
     good = figures(Tally(success=8), Tally(success=9, failure=1), last_result=last_result())
     bad = figures(
         Tally(success=1, failure=3, timed_out=1),
@@ -179,7 +179,7 @@ def every_state() -> Summary:
 
 
 def many_backends(number: int, seed: int = 1) -> Summary:
-    """As many backends as asked for, with a fortnight of plausible history."""
+    """So many backends with a fortnight of plausible history."""
     random = Random(seed)
     makers = (
         "ascend",

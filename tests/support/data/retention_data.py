@@ -1,4 +1,4 @@
-"""How long tests have things kept, pasts to forget, and a database that counts what each unit removes."""
+"""Retention: periods, a history with old rows, and a database that counts the rows that each unit changes."""
 # ruff: noqa: S608 - every name in these statements is our own
 
 import asyncio
@@ -14,7 +14,7 @@ from crcr.decide.model import Conclusion
 from crcr.record.store.database import Database, Row, Tx, Unit
 from crcr.record.store.statement import Statement
 from crcr.record.upkeep.retention import Retention, RetentionPeriods
-from support.data.sums_walk import RandomWalk
+from support.data.random_walk import RandomWalk
 from support.stores.databases import Stores
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ ENDED: dict[str, Any] = {"status": ReportStatus.COMPLETED, "conclusion": Conclus
 
 DAY = timedelta(days=1)
 KEEP_ALL = RetentionPeriods(bodies=30 * DAY, effects=7 * DAY, jobs=None, audit=None)
-"""As an installation that keeps all it can."""
+"""Keeps jobs and audit entries for ever."""
 KEEP_SOME = RetentionPeriods(bodies=30 * DAY, effects=7 * DAY, jobs=100 * DAY, audit=30 * DAY)
 
 
@@ -54,7 +54,7 @@ class CountingTx:
 
 
 class CountingDatabase:
-    """Writes down how many rows each unit changed, and can be made to end after some units."""
+    """Records how many rows each unit changed, and can fail after some units."""
 
     def __init__(self, inner: Database) -> None:
         self._inner = inner
@@ -65,13 +65,13 @@ class CountingDatabase:
         if self.ends_after is not None and len(self.units) >= self.ends_after:
             raise ConnectionAbortedError("killed here")
 
-        async def counted(tx: Tx) -> T:
+        async def count_changes(tx: Tx) -> T:
             counting = CountingTx(tx)
             result = await unit(cast("Tx", counting))
             self.units.append(counting.changed)
             return result
 
-        return await self._inner.write(counted)
+        return await self._inner.write(count_changes)
 
     async def read(self, unit: Unit[T]) -> T:
         return await self._inner.read(unit)
@@ -105,7 +105,7 @@ async def random_history(stores: Stores, seed: int = 1) -> RandomWalk:
 
 
 async def sent_push(walk: RandomWalk, *backends: str, jobs: int = 1) -> str:
-    """A push that was sent, and answered with good results by these backends."""
+    """A push that was dispatched, and successful reports of these backends."""
     await walk.push()
     for effect in await walk.workers[0].claim(99, walk.now):
         await walk.workers[0].finish(effect, began_at=walk.now, now=walk.now)

@@ -1,7 +1,4 @@
-"""A store with rows in it for the read models and pages: upstreams, allowlists, deliveries, dispatches, jobs.
-
-Rows go in through the schema's own tables; everything that reads them is the real thing.
-"""
+"""`StoreRows` and the fixture `store`: a store in which tests insert rows directly, with the real views over it."""
 
 import json
 import zlib
@@ -58,7 +55,7 @@ class StoreRows:
             _insert(connection, table, rows)
 
     def sum_up(self) -> None:
-        """Work out the sums of the jobs and dispatches that are there: rows that go in by hand are in none."""
+        """Compute the sums of the inserted jobs and dispatches: inserting rows does not update them."""
         with self.engine.begin() as connection:
             for table in (statistics.hours, statistics.days, statistics.job_days):
                 connection.execute(delete(table).where(table.c.kind != ResultKind.INGESTED.value))
@@ -145,7 +142,7 @@ class StoreRows:
         self.add(main_tables.jobs, {"reported_name": row["job_name"], **row})
 
     def pull(self, number: int = 7, **more: Any) -> str:
-        """A pull request with one accepted delivery of its head, which is returned."""
+        """Add a pull request with one delivery of its head; return the delivery."""
         head = more.setdefault("head_sha", f"{number:040x}")
         row = {"upstream": UPSTREAM.key, "number": number, "updated_at": self.ago(hours=2), "is_open": 1}
         text = {"draft": 0, "labels": '["ciflow/crcr/npu"]', "base_ref": "main", "title": "Fuse it"}

@@ -1,7 +1,7 @@
-"""What every sum must be, worked out from the raw rows of jobs and dispatches alone.
+"""A second implementation of the statistics: every sum, computed from the rows of jobs and dispatches.
 
-Written without a look at `decide.statistics.figures`, `sums` or `counting`: the rules are spelled out here a second time, in
-the plainest way, so that a mistake there is not repeated here.
+It is written without reference to `decide.statistics.figures`, `sums` or `counting`, so that it does not repeat their
+mistakes.
 """
 
 import sqlite3
@@ -26,10 +26,10 @@ KINDS = {
 }
 PASSES, FAILS = {"success"}, {"failure", "timed_out", "action_required", "none", None}
 OWN: Row = {"test": 0, "superseded_at": None}
-"""In the place of a dispatch, for what a backend reports on its own: no test, and of no commit that gets old."""
+"""Stands for the dispatch of a self-reported job: not a test, never superseded."""
 DECIDED = ("success", "failure", "timed_out", "silent")
 EXTREMES = ("queue_low_s", "queue_high_s", "execution_low_s", "execution_high_s")
-"""No sums: the shortest and longest ever counted."""
+"""Not sums: the shortest and longest durations."""
 
 
 def read_rows(path: Path, table: str) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def read_rows(path: Path, table: str) -> list[dict[str, Any]]:
 
 
 def job_categories(jobs: Iterable[Row], dispatches: Iterable[Row]) -> dict[tuple[Any, ...], str | None]:
-    """Where each job stands, by its key; None for what runs and for tests."""
+    """The category in which each job is counted, by its key; None for running jobs and for tests."""
     rows = list(jobs)
     sent_for = {_dispatch_key(each): each for each in dispatches}
     newest: dict[tuple[Any, ...], int] = defaultdict(int)
@@ -56,7 +56,7 @@ def job_categories(jobs: Iterable[Row], dispatches: Iterable[Row]) -> dict[tuple
 
 
 def backend_sums(jobs: Iterable[Row], dispatches: Iterable[Row], width_us: int) -> Sums:
-    """By upstream, backend, kind and hour or day; only what is not zero."""
+    """Sums by upstream, backend, kind and hour or day, without zeros."""
     rows, sends = list(jobs), list(dispatches)
     where, found = job_categories(rows, sends), _empty()
     for row in rows:
@@ -82,7 +82,7 @@ def backend_sums(jobs: Iterable[Row], dispatches: Iterable[Row], width_us: int) 
 
 
 def day_sums(jobs: Iterable[Row], dispatches: Iterable[Row]) -> Sums:
-    """By upstream, backend, kind, day, workflow and job."""
+    """Sums by upstream, backend, kind, day, workflow and job."""
     rows = list(jobs)
     where, found = job_categories(rows, dispatches), _empty()
     for row in rows:
@@ -99,7 +99,7 @@ def day_sums(jobs: Iterable[Row], dispatches: Iterable[Row]) -> Sums:
 
 
 def stored_sums(rows: Iterable[Row], *key: str) -> Sums:
-    """A table of sums in the same shape: by its key, without what is zero and without rows of nothing but zeros."""
+    """A table of stored sums in the same shape: by key, without zeros."""
     found: Sums = {}
     left_out = {*key, *EXTREMES, "workflow_name"}
     for row in rows:
@@ -111,7 +111,7 @@ def stored_sums(rows: Iterable[Row], *key: str) -> Sums:
 
 
 def differences(expected: Sums, stored: Sums) -> list[str]:
-    """What is not as it should be: counts to the digit, seconds to a millionth of them."""
+    """The differences: counts are compared exactly, seconds to one millionth."""
     found = []
     for key in sorted({*expected, *stored}, key=repr):
         want, have = expected.get(key, {}), stored.get(key, {})
@@ -126,7 +126,7 @@ def differences(expected: Sums, stored: Sums) -> list[str]:
 def durations(
     jobs: Iterable[Row], dispatches: Iterable[Row], width_us: int
 ) -> dict[tuple[Any, ...], dict[str, list[float]]]:
-    """The known waiting and running times that count, by upstream, backend, kind and stretch of time."""
+    """The queue and execution times that count, by upstream, backend, kind and period."""
     rows, found = (
         list(jobs),
         defaultdict[tuple[Any, ...], dict[str, list[float]]](lambda: {"queue": [], "execution": []}),
@@ -147,7 +147,7 @@ def durations(
 def too_narrow(
     counted: Mapping[tuple[Any, ...], Mapping[str, list[float]]], rows: Iterable[Row], *key: str
 ) -> list[str]:
-    """Where a duration that counts lies beyond the stored shortest and longest."""
+    """Durations that lie outside the stored shortest and longest."""
     stored = {tuple(row[name] for name in key): row for row in rows}
     return [
         f"{where}: {what} {seconds} beyond what is stored"
@@ -162,7 +162,7 @@ def too_narrow(
 
 
 def percentile(seconds: list[float], share: float) -> float | None:
-    """Of few: the first that at least this share of all does not exceed."""
+    """The first value that at least this share of all values does not exceed."""
     ordered = sorted(seconds)
     return next((each for at, each in enumerate(ordered, 1) if at >= share * len(ordered) - 1e-9), None)
 
@@ -200,7 +200,7 @@ def page_counts(
     since_us: int,
     until_us: int,
 ) -> dict[str, int | None]:
-    """All that a page counts of one backend: what ended in the window, what runs now, when the last result came."""
+    """The counts of one backend's page: results in the window, running jobs, the time of the last result."""
     sends = [each for each in dispatches if each["downstream"] == downstream]
     rows = [row for row in jobs if row["downstream"] == downstream]
     where = job_categories(rows, sends)
@@ -259,7 +259,7 @@ def _job_category(job: Row, dispatch: Row, newest_attempt: int) -> str | None:
 
 
 def _ran(place: str) -> bool:
-    """Whether it is known how long it took: nobody knows when a silent job ended."""
+    """Whether the execution time is known: the end of a silent job is not."""
     return place in DECIDED and place != "silent"
 
 

@@ -1,4 +1,4 @@
-"""Alerts and dashboard as data: their expressions, and the metrics that these name."""
+"""The alert rules and the dashboard of `deploy/`, and the metrics that their expressions name."""
 
 import json
 import re
@@ -46,13 +46,13 @@ def panels() -> list[dict[str, Any]]:
 
 
 def metric_names(expression: str) -> set[str]:
-    """The metrics of ours that an expression names, without what stands in quotes."""
+    """The relay's metrics that an expression names, quoted text left out."""
     return set(_METRIC.findall(_QUOTED.sub('""', expression)))
 
 
 @cache
 def all_series() -> frozenset[str]:
-    """The names of all series that a process can tell."""
+    """The names of all series that a relay process can export."""
     found = set()
     for family in RelayMetrics().registry.collect():
         ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))

@@ -1,4 +1,4 @@
-"""Certificates made at run time for servers that tests start: an authority, and what it signs."""
+"""`Authority`: a certificate authority made at run time, and server certificates that it signs."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -37,7 +37,7 @@ class Authority:
         return self.certificate.public_bytes(Encoding.PEM)
 
     def serve(self, folder: Path) -> tuple[Path, Path]:
-        """Write certificate and key of a server on this machine; return where they are."""
+        """Write the certificate and key of a server on this machine; return their paths."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.IPAddress(ip_address(_ADDRESS)), x509.DNSName("localhost")]
         signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())

@@ -19,7 +19,7 @@ Instruction = tuple[str, str]
 
 @cache
 def container_stages() -> list[list[Instruction]]:
-    """Each stage's instructions in their order; the first is its FROM."""
+    """The instructions of each build stage in order; the first is FROM."""
     text = re.sub(r"^#.*\n", "", CONTAINER.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     found: list[list[Instruction]] = []
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -36,12 +36,12 @@ def instructions(word: str, stage: int = -1) -> list[str]:
 
 
 def last_instruction(word: str) -> str:
-    """What holds in the end: a later instruction of the same kind replaces the one before."""
+    """The last instruction of this kind, which replaces the earlier ones."""
     return instructions(word)[-1]
 
 
 def json_instruction(word: str) -> list[str]:
-    """The words of an instruction in its exact form, a JSON list."""
+    """The arguments of an instruction in exec form, a JSON list."""
     words = json.loads(last_instruction(word)[last_instruction(word).index("[") :])
     assert isinstance(words, list)
     return words

@@ -1,7 +1,7 @@
-"""crcr installed as docs/deploy.md says: its own commands, in a fresh environment, from a copy of the sources.
+"""crcr installed by the commands of docs/deploy.md, in a new environment, from a copy of the sources.
 
-The plain installation is made once for all test processes, under a lock. One with an extra stands on top of it: only
-what the extra adds is installed anew.
+The plain installation is made once for all test processes, under a lock. An installation with an extra reuses it and
+installs only the packages that the extra adds.
 """
 
 import fcntl
@@ -31,12 +31,12 @@ class Installation:
         return self.folder / "bin" / "crcr"
 
     def python(self, *words: str) -> str:
-        """Run its interpreter, away from the checkout, and return what it prints."""
+        """Run its interpreter outside the checkout; return its output."""
         command = [str(self.folder / "bin" / "python"), *words]
         return _run(command, self.folder)
 
     def pip(self, *words: str, **more: str) -> str:
-        """Run our pip on it: it has none of its own."""
+        """Run the test environment's pip on it: it has no pip itself."""
         command = [sys.executable, "-m", "pip", "--python", str(self.folder / "bin" / "python"), *words]
         return _run(command, self.folder, **more)
 
@@ -57,7 +57,7 @@ def documented_commands() -> str:
 
 @contextmanager
 def plain_installation(shared: Path) -> Iterator[Installation]:
-    """Crcr with `requirements/app.txt` alone, in a folder that test processes share; the last to leave removes it."""
+    """Crcr with `requirements/app.txt` alone, in a folder that test processes share; the last process removes it."""
     shared.mkdir(exist_ok=True)
     user = shared / f"user-{os.getpid()}"
     with _locked(shared):
@@ -86,15 +86,16 @@ def _locked(shared: Path) -> Iterator[None]:
 def _install(shared: Path) -> None:
     source, place = shared / "source", shared / "crcr"
     for left in (source, place):
-        shutil.rmtree(left, ignore_errors=True)  # by an attempt that failed
+        shutil.rmtree(left, ignore_errors=True)  # left by a failed attempt
     source.mkdir()
     for name in _SHIPPED:
         _copy(ROOT / name, source / name)
     commands = documented_commands()
     assert _PLACE in commands
-    # Our interpreter is the `python3` of the commands.
+    # `python3` of the commands is the interpreter of the tests.
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    _run(["sh", "-euc", commands.replace(_PLACE, str(place))], source, PATH=path)
+    # To pip, "0" means that nothing is compiled: each module compiles itself when it is first imported.
+    _run(["sh", "-euc", commands.replace(_PLACE, str(place))], source, PATH=path, PIP_NO_COMPILE="0")
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -106,7 +107,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def with_extra(name: str, plain: Installation, folder: Path) -> Iterator[Installation]:
-    """Crcr with `requirements/NAME.txt`, the packages of the plain installation being there already."""
+    """Crcr with `requirements/NAME.txt` on top of the plain installation's packages."""
     made = Installation(folder / name)
     _run([str(plain.folder / "bin" / "python"), "-m", "venv", "--without-pip", str(made.folder)], folder)
     [packages] = made.folder.glob("lib/python*/site-packages")

@@ -1,7 +1,7 @@
 """A load balancer for tests: each request goes to a ready process, on its own connection.
 
-It sends nothing twice. A process that does not take the connection is passed over; one that breaks off before it
-answers makes a 502.
+It sends no request twice. It skips a process that refuses the connection, and answers 502 when a process closes it without
+an answer.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ class LoadBalancer:
         task.add_done_callback(self._answering.discard)
 
     async def end(self) -> None:
-        """Break off what is still passed on, such as a page's live stream."""
+        """Cancel the open requests, such as a page's live stream."""
         under_way = list(self._answering)
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
     async def check(self) -> None:
-        """Ask everybody, again and again, whether it is ready."""
+        """Poll every process's readiness."""
         async with httpx.AsyncClient(timeout=2) as http:
             while True:
                 for port in self.ports:
@@ -93,7 +93,7 @@ class LoadBalancer:
 
 
 async def _request(reader: asyncio.StreamReader) -> bytes:
-    """One whole request, asking for its answer to be the last on its connection."""
+    """Read one whole request, and add `Connection: close`."""
     head = await reader.readuntil(b"\r\n\r\n")
     lines = head[:-4].split(b"\r\n")
     length = next((int(line[15:]) for line in lines if line.lower().startswith(b"content-length:")), 0)

@@ -1,4 +1,4 @@
-"""A small OpenTelemetry collector: takes traces over OTLP/HTTP, as protobuf, and keeps their spans."""
+"""`run_collector`: a small OpenTelemetry collector that receives traces over OTLP/HTTP (protobuf) and keeps their spans."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,11 +33,11 @@ class CollectedSpans:
 
 def attribute_texts(attributes: object) -> dict[str, str]:
     """Attributes as text by their keys."""
-    found = {}
-    for each in attributes:  # type: ignore[attr-defined]
-        kind = each.value.WhichOneof("value")
-        found[each.key] = str(getattr(each.value, kind))
-    return found
+    texts = {}
+    for attribute in attributes:  # type: ignore[attr-defined]
+        kind = attribute.value.WhichOneof("value")
+        texts[attribute.key] = str(getattr(attribute.value, kind))
+    return texts
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from support.process import free_port
 FOLDER = DEPLOY / "proxy"
 PUBLIC_HOST = "relay.example.org"
 _STARTS_WITHIN_S = 20.0
-# Where nginx writes by itself depends on who packed it; and as root it would serve as a user who may not see our folder.
-_ASIDE = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+# nginx's temporary paths depend on the package; and as root it would run its workers as a user without access to the folder.
+_TEMPORARY_PATHS = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Proxy:
         return f"https://127.0.0.1:{self.port}"
 
     def transport(self, local: str | None = None) -> httpx.AsyncHTTPTransport:
-        """A way to it, on request from another address of this machine."""
+        """A transport to the proxy, optionally from another local address."""
         return httpx.AsyncHTTPTransport(verify=self.trust, local_address=local)
 
     def client(self, local: str | None = None) -> httpx.AsyncClient:
@@ -44,7 +44,7 @@ Start = Callable[[Path, Proxy, Sequence[int]], list[str]]
 
 
 def replace_once(text: str, changes: dict[str, str]) -> str:
-    """Each of them stands there once, or the file has changed under us."""
+    """Replace each text, which must occur exactly once."""
     for old, new in changes.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
@@ -58,9 +58,9 @@ def find_program(name: str, package: str) -> str:
 
 
 def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
-    aside = "".join(f"    {name}_temp_path {folder}/{name};\n" for name in _ASIDE)
+    temporary_paths = "".join(f"    {name}_temp_path {folder}/{name};\n" for name in _TEMPORARY_PATHS)
     changes = {
-        "http {\n": f"http {{\n{aside}    access_log off;\n",
+        "http {\n": f"http {{\n{temporary_paths}    access_log off;\n",
         "pid /run/nginx.pid": f"pid {folder}/nginx.pid",
         "listen 80 default": f"listen 127.0.0.1:{proxy.plain_port} default",
         "listen 443 ssl http2 default": f"listen 127.0.0.1:{proxy.port} ssl http2 default",
@@ -75,7 +75,7 @@ def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
     ports = {f"127.0.0.1:800{number}": f"127.0.0.1:{port}" for number, port in enumerate(relays, start=1)}
     (folder / "upstream.conf").write_text(replace_once((FOLDER / "upstream.conf").read_text(), ports))
     as_root = "user root; " if os.getuid() == 0 else ""
-    aside_words = f"{as_root}daemon off; error_log stderr;"
+    directives = f"{as_root}daemon off; error_log stderr;"
     return [
         find_program("nginx", "nginx-light"),
         "-e",
@@ -83,7 +83,7 @@ def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
         "-c",
         str(folder / "nginx.conf"),
         "-g",
-        aside_words,
+        directives,
     ]
 
 
@@ -113,7 +113,7 @@ PROXIES: dict[str, Start] = {"nginx": nginx, "caddy": caddy}
 
 @asynccontextmanager
 async def run_proxy(folder: Path, relays: Sequence[int], start: Start = nginx) -> AsyncIterator[Proxy]:
-    """A proxy in front of relays on these ports, two of them; its certificate is made now."""
+    """Run a proxy in front of two relays on these ports, with a new certificate."""
     authority = Authority.make()
     authority.serve(folder)
     trust = ssl.create_default_context(cadata=authority.pem.decode())
@@ -127,7 +127,7 @@ async def run_proxy(folder: Path, relays: Sequence[int], start: Start = nginx) -
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        await _answers(process, proxy.port)
+        await _wait_until_listening(process, proxy.port)
         yield proxy
     finally:
         if process.returncode is None:
@@ -135,7 +135,7 @@ async def run_proxy(folder: Path, relays: Sequence[int], start: Start = nginx) -
         await process.communicate()
 
 
-async def _answers(process: asyncio.subprocess.Process, port: int) -> None:
+async def _wait_until_listening(process: asyncio.subprocess.Process, port: int) -> None:
     async with asyncio.timeout(_STARTS_WITHIN_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Clients that speak HTTP badly on purpose, over real sockets: they never end a head, or never read an answer."""
+"""`RawClient`: an HTTP client over a raw socket that can send incomplete requests and read no answer."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ class RawClient:
         await self.writer.drain()
 
     async def answer(self) -> tuple[int, bytes]:
-        """The next answer, which has a length: its status and its body."""
+        """Read the next response (with Content-Length); return its status and body."""
         async with asyncio.timeout(ENDS_WITHIN_S):
             head = await self.reader.readuntil(b"\r\n\r\n")
             fields = dict(line.lower().split(b": ", 1) for line in head.strip().split(b"\r\n")[1:])
@@ -32,7 +32,7 @@ class RawClient:
         return int(head.split()[1]), body
 
     async def rest(self) -> bytes:
-        """All that comes until the server closes the connection, gently or not."""
+        """Read until the server closes or resets the connection."""
         received = b""
         async with asyncio.timeout(ENDS_WITHIN_S):
             with suppress(ConnectionError):
@@ -41,7 +41,7 @@ class RawClient:
         return received
 
     async def send_until_refused(self, part: bytes, most_bytes: int) -> int:
-        """Send the same bytes again and again; return how many went out before an answer, or the end, came in."""
+        """Send the same bytes repeatedly until an answer or the end arrives; return the number of bytes sent."""
         sent = 0
         with suppress(ConnectionError):
             while sent < most_bytes and not (self.reader.at_eof() or self.reader._buffer):  # type: ignore[attr-defined]
@@ -66,7 +66,7 @@ async def open_raw_client(port: int) -> AsyncIterator[RawClient]:
 async def serve_with_limits(
     app: ASGIApp, limits: HttpLimits
 ) -> AsyncIterator[tuple[int, WaitingConnections]]:
-    """An app behind the relay's own protocol; its port, and the connections that wait."""
+    """Serve an app with the relay's HTTP protocol class; yield its port and its waiting connections."""
     protocol = limited_http(limits)
     config = uvicorn.Config(
         app,

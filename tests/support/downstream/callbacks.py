@@ -1,4 +1,4 @@
-"""Helpers for callback tests: a dispatched run, its reports, the relay's answers, and a store that fails."""
+"""Callbacks: a dispatched run, its reports, the relay's answers, and a store that fails."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -67,7 +67,7 @@ async def post_report(
     http: httpx.AsyncClient | None = None,
     **workflow: Any,
 ) -> httpx.Response:
-    """Report without the simulator's own client, so that a test can choose who is asked."""
+    """Send a report with this HTTP client instead of the simulator's own."""
     chosen = run.job(job) if isinstance(job, str) else job
     body = relay.github.ci.report_body(run, chosen, status, **workflow)
     token = relay.github.oidc_token(run, chosen, audience=AUDIENCE)
@@ -79,7 +79,7 @@ def client_from(app: Edge, address: str = "192.0.2.1") -> httpx.AsyncClient:
 
 
 class FailingDatabase:
-    """The store with bad moments: it cannot be read, does not take a write, or loses the answer to one."""
+    """A store that can fail: reads fail, writes fail, or a write is committed and its answer is lost."""
 
     def __init__(self, inner: Database) -> None:
         self._inner = inner
@@ -142,14 +142,14 @@ async def callbacks_on_outage(
 
 
 async def sweep(relay: RunningRelay) -> None:
-    """The sweeper looks around, GitHub is asked what it must be asked, and the sweeper looks again."""
+    """Run the sweeper, then the effects that it queued (look-ups on GitHub), then the sweeper again."""
     await relay.services.sweeper.sweep()
     await relay.drain()
     await relay.services.sweeper.sweep()
 
 
 def end_unreported(relay: RunningRelay, run: WorkflowRun, *names: str) -> None:
-    """GitHub sees these jobs succeed, and nobody tells the relay."""
+    """Let these jobs succeed on GitHub without a report to the relay."""
     for name in names:
         relay.github.ci.complete(run, run.job(name), "success")
 

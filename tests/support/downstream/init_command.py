@@ -1,4 +1,4 @@
-"""`crcr init` in tests: a repository, a relay that tells what it is told to, the command, and a terminal in front of it."""
+"""`crcr init`: a checkout, a server with onboarding facts, the command in process, and the command in a terminal."""
 
 import json
 import os
@@ -30,12 +30,12 @@ ONBOARDING_FACTS = {
     "app_url": "https://github.com/apps/crcr",
 }
 LOCAL_GIT = {"GIT_ALLOW_PROTOCOL": "file"}
-"""The remote of a checkout is asked for its HEAD: no test asks a real one."""
+"""`crcr init` asks the remote for its HEAD: tests must not reach a real one."""
 FLAGS = ("--relay", UNREACHABLE_RELAY, "--upstream", "pytorch/pytorch", "--audience", "crcr")
 
 
 def checkout(folder: Path, *, branch: str = "main") -> Path:
-    """A fresh repository that knows its remote and has fetched nothing."""
+    """A new repository with a remote, of which nothing is fetched."""
     git(folder.parent, "init", "-q", "--initial-branch", branch, str(folder))
     git(folder, "remote", "add", "origin", "git@github.com:org/backend.git")
     return folder
@@ -46,12 +46,12 @@ def git(folder: Path, *words: str) -> None:
 
 
 @contextmanager
-def serve_facts(told: Any, *, under: str = "", status: int = 200) -> Iterator[str]:
-    """A server that tells this at a relay's address below a path, and of nothing else."""
+def serve_facts(facts: Any, *, under: str = "", status: int = 200) -> Iterator[str]:
+    """Serve these facts as a relay's `/api/v1/onboarding` below a path, and 404 elsewhere; yield the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            text = told if isinstance(told, bytes) else json.dumps(told).encode()
+            text = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
             self.send_response(status if urlsplit(self.path).path == f"{under}/api/v1/onboarding" else 404)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
@@ -81,7 +81,7 @@ def run_init(*words: str) -> tuple[int, str]:
 
 
 def plain_text(out: str) -> str:
-    """The words without the frame around them."""
+    """The text without the frame and line breaks."""
     return " ".join(out.replace("│", " ").split())
 
 
@@ -93,7 +93,7 @@ def written_files(folder: Path) -> dict[str, str]:
 
 
 class Terminal:
-    """`crcr` with a terminal in front of it."""
+    """Runs `crcr` in a pseudo-terminal and answers its prompts."""
 
     WITHIN_S = 30.0
 
@@ -117,7 +117,7 @@ class Terminal:
     def answer(self, question: str, words: str) -> None:
         until = time.monotonic() + self.WITHIN_S
         while question not in self.seen or not self.seen.rstrip(" ").endswith(":"):
-            assert self._read(until), f"{question!r} was not asked: {self.seen}"
+            assert self._read(until), f"no prompt {question!r}: {self.seen}"
         self.seen = ""
         os.write(self.ours, f"{words}\n".encode())
 
@@ -130,7 +130,7 @@ class Terminal:
         ready, _, _ = select.select([self.ours], [], [], max(0.0, until - time.monotonic()))
         try:
             text = os.read(self.ours, 4096) if ready else b""
-        except OSError:  # how Linux tells that the other side is gone
+        except OSError:  # Linux raises EIO when the other side has closed
             text = b""
         self.seen += text.decode(errors="replace")
         return bool(text)

@@ -1,4 +1,4 @@
-"""Join requests and their generated files: every kind for the linters, one for a single test."""
+"""Join requests and the files that are generated from them: one for a test, or every combination for the linters."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -21,7 +21,7 @@ CI_PROJECTS: dict[Ci, dict[str, str]] = {
 
 def join_request(ci: Ci = Ci.GITHUB, **changes: Any) -> JoinRequest:
     level = changes.get("level", Level.L2)
-    made: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "ci": ci,
         "upstream": RepoName("pytorch/pytorch"),
         "repository": RepoName("org/backend"),
@@ -31,7 +31,7 @@ def join_request(ci: Ci = Ci.GITHUB, **changes: Any) -> JoinRequest:
         "oncalls": ("ada",) if level >= Level.L3 else (),
         "place": CI_PROJECTS[ci],
     }
-    return JoinRequest(**{**made, **changes})
+    return JoinRequest(**{**fields, **changes})
 
 
 def all_join_requests() -> Iterator[JoinRequest]:
@@ -41,16 +41,16 @@ def all_join_requests() -> Iterator[JoinRequest]:
             yield join_request(ci, level=level, nightly=nightly, junit=junit, action=action)
 
 
-def generated_text(path: str, wanted: JoinRequest) -> str:
-    return next(each.text for each in generate(wanted) if each.path == path)
+def generated_text(path: str, request: JoinRequest) -> str:
+    return next(file.text for file in generate(request) if file.path == path)
 
 
 def write_all_files(folder: Path) -> list[Path]:
-    """Write every kind of wish below a folder, each in one of its own; return the files' paths."""
+    """Write the files of every join request, each in its own sub-folder; return their paths."""
     written = []
-    for number, wanted in enumerate(all_join_requests()):
-        for file in generate(wanted):
-            path = folder / f"{number}-{wanted.ci.value}" / file.path
+    for number, request in enumerate(all_join_requests()):
+        for file in generate(request):
+            path = folder / f"{number}-{request.ci.value}" / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(file.text, encoding="utf-8")
             written.append(path)

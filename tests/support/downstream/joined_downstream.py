@@ -1,5 +1,6 @@
-"""A downstream with generated files, joined to the whole stage: the relay and the simulated GitHub on real ports, so
-that the steps of its workflows, which are real processes, reach both.
+"""`running_downstream`: a downstream with generated files whose workflow steps run as real processes.
+
+The relay and the simulated GitHub listen on real ports, so that the steps reach both.
 """
 
 import json
@@ -33,7 +34,7 @@ BUILD = "#!/usr/bin/env bash\nset -eu\n"
 
 
 class RunningDownstream:
-    """The stage with one downstream that really runs; `relay_url` is where the relay answers."""
+    """A running relay with one downstream whose jobs are executed; `relay_url` is the relay's address."""
 
     def __init__(
         self, relay: RunningRelay, runner: Runner, other_cis: OtherCis, folder: Path, relay_url: str
@@ -58,7 +59,7 @@ class RunningDownstream:
 
 
 def ci_project(ci: Ci) -> dict[str, str]:
-    """What a maintainer tells `crcr init` of another CI; ids are those of the simulated issuers."""
+    """The project of another CI as given to `crcr init`, with the ids of the simulated issuers."""
     if ci is Ci.BUILDKITE:
         ids = {"organization_id": BuildkiteIssuer.organization_id, "pipeline_id": BuildkiteIssuer.pipeline_id}
         return {"organization": CI_PROJECTS[ci][0], "pipeline": CI_PROJECTS[ci][1], **ids}
@@ -72,7 +73,7 @@ def ci_project(ci: Ci) -> dict[str, str]:
 
 
 def registration_setting(wish: JoinRequest, address: str) -> str:
-    """The operator's registration as it is generated, with the simulator's issuer for the real one."""
+    """The generated registration for the operator, with the simulator's issuer instead of the real one."""
     issuers = {Ci.BUILDKITE: BuildkiteIssuer, Ci.GITLAB: GitLabIssuer, Ci.CIRCLECI: CircleCiIssuer}
     (table,) = tomllib.loads(registration(wish) or "")["oidc"]["registration"]
     return json.dumps([{**table, "issuer": f"{address}{issuers[wish.ci].path}", "kind": wish.ci.value}])
@@ -105,7 +106,7 @@ def write_downstream(
 
 
 class _LateApp:
-    """An app that is known only after its address."""
+    """Forwards to an app that is set after the server has started."""
 
     def __init__(self) -> None:
         self.app: Any = None

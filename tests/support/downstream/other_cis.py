@@ -1,4 +1,4 @@
-"""Other CIs than GitHub Actions, as the stories need them: how a pipeline is registered, and an honest build's token."""
+"""CIs other than GitHub Actions: the registration of a pipeline, and the token of a valid build."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ ORIGIN = "github.com/org/backend"
 
 @dataclass(frozen=True, slots=True)
 class OtherCi:
-    """One CI: how its pipeline is registered, and a token and run of an honest build."""
+    """One CI: the registration of its pipeline, and the token and run of a valid build."""
 
     name: str
     registration: Mapping[str, Any]
@@ -26,11 +26,11 @@ class OtherCi:
     issuer: Mapping[str, Any] | None = None
     max_age_s: int = 600
 
-    def of(self, github: GitHub) -> Any:
+    def issuer_in(self, github: GitHub) -> Any:
         return github.others[self.name]
 
     def token(self, github: GitHub, **changes: Any) -> str:
-        return str(self.of(github).token(AUDIENCE, **{**self.claims, **changes}))
+        return str(self.issuer_in(github).token(AUDIENCE, **{**self.claims, **changes}))
 
     def settings(self) -> dict[str, str]:
         github = {"issuer": f"{SIM}/_services/token", "kind": "github"}

@@ -1,7 +1,7 @@
-"""Another HUD, as its published rules describe it: how it reads a forward, what it keeps of it, and which rows it shows.
+"""`OtherHud`: a server that receives forwarded results as PyTorch's HUD does, with the rows that its pages show.
 
-Written from the rules of PyTorch's HUD (its results route, its table of jobs, its queries), and not from ours: a forward
-that is right by our own reading, and wrong by theirs, is wrong. `answers` makes it refuse for a while; `{}` is a success.
+It is written from the rules of PyTorch's HUD (its results route, its table of jobs, its queries) and not from the relay's
+code, so that a misreading on our side fails a test. `answers` are the statuses of the next requests.
 """
 
 import json
@@ -34,7 +34,7 @@ class OtherHud:
     records: dict[str, Record] = field(default_factory=dict)
     taken: list[dict[str, Any]] = field(default_factory=list)
     history: dict[str, list[str]] = field(default_factory=dict)
-    """For each key what it was shown as, one entry for each forward that was taken."""
+    """By key: the status or conclusion after each accepted forward."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -69,7 +69,7 @@ class OtherHud:
         return _last_attempts(rows)
 
     def nightly_page(self, repository: str, now: datetime, days: int = 14) -> list[Record]:
-        """Nightly results: in the matrix by their end, in the numbers by their start; here, those that are in both."""
+        """Nightly results that are both in the matrix (by their end) and in the figures (by their start)."""
         since = now - timedelta(days=days)
         rows = [row for row in self._recent(repository, now, days) if row.get("event_type") == "nightly"]
         ended = [row for row in rows if since <= _time(row.get("completed_at")) <= now]
@@ -82,7 +82,7 @@ class OtherHud:
 
 
 def parse_forward(envelope: dict[str, Any]) -> Record | None:
-    """The record that a forward becomes; None when it is refused."""
+    """The record of a forward; None when the HUD refuses it."""
     trusted, callback = envelope["trusted"], envelope["untrusted"]["callback_payload"]
     workflow, payload = callback["workflow"], _object(callback.get("payload"))
     if not workflow.get("job_name") or workflow.get("check_run_id") is None:
@@ -142,6 +142,6 @@ def _time(text: str | None) -> datetime:
 
 def _last_attempts(rows: list[Record]) -> list[Record]:
     newest: dict[tuple[str, str], Record] = {}
-    for row in sorted(rows, key=lambda each: each["run_attempt"]):
+    for row in sorted(rows, key=lambda row: row["run_attempt"]):
         newest[row["run_id"], row["job_name"]] = row
     return list(newest.values())

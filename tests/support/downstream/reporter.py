@@ -1,6 +1,6 @@
-"""The reporter in tests: as a module with its own time and network, and as a real process against a real relay.
+"""The reporter `action/report.py`: as a module with a scripted network, and as a process that reports to a real relay.
 
-`Times` is time that threads share: when all of them sleep, it goes on to the moment at which the first one wakes.
+`ThreadClock` is shared by threads: when all of them sleep, time moves to the moment at which the first one wakes.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ FILE = ACTION / "report.py"
 REQUESTS = "/_services/token/request"
 ENDS_WITHIN_S = 60.0
 PYTHON = os.environ.get("REPORTER_PYTHON", sys.executable)
-"""A job's Python is not ours: any from 3.8 on can be named here."""
+"""The Python of a job: any version from 3.8 on."""
 
 
 def _load() -> ModuleType:
@@ -65,7 +65,7 @@ NO_ANSWER = reporter.HttpAnswer(0, fault="ConnectionRefusedError: refused")
 
 @dataclass
 class ScriptedNetwork:
-    """A network that answers what it is told to, the last answer for ever; and a clock that only pauses move."""
+    """A network with scripted answers (the last one repeats) and a clock that only pauses move."""
 
     answers: Sequence[Any] = (RECORDED,)
     tokens: Iterator[str] = field(default_factory=lambda: (f"a.b.token{n}" for n in count(1)))
@@ -143,56 +143,58 @@ ANYWHERE = {
 def run_reporter(
     *argv: str, env: Mapping[str, str] = GITHUB, network: ScriptedNetwork | None = None, machine: Any = None
 ) -> tuple[int, str]:
-    """Run it in this process: the exit code and everything it said."""
+    """Run the reporter in this process; return its exit code and output."""
     out = io.StringIO()
     code = reporter.main(argv, env, machine or (network or ScriptedNetwork()).machine(), out)
     return code, out.getvalue()
 
 
 class ThreadClock:
-    """Time for threads that only sleep and act: `move` is told of each step, so that a relay's clock can follow."""
+    """A clock for threads. `move` is called with each step, so that a relay's clock can follow.
+
+    Each sleeper has an event of its own, so that a step wakes only the thread that it is for.
+    """
 
     def __init__(self, threads: int, move: Callable[[float], object] = lambda _: None) -> None:
-        self._changed = threading.Condition()
+        self._changing = threading.Lock()
         self._awake = threads
         self._move = move
         self._order = count()
-        self._sleepers: list[tuple[float, int]] = []
+        self._sleepers: list[tuple[float, int, threading.Event]] = []
         self.seconds = 1_000_000.0
 
     def now(self) -> float:
         return self.seconds
 
     def sleep(self, seconds: float) -> None:
-        with self._changed:
-            mine = (self.seconds + seconds, next(self._order))
-            heapq.heappush(self._sleepers, mine)
+        woken = threading.Event()
+        with self._changing:
+            heapq.heappush(self._sleepers, (self.seconds + seconds, next(self._order), woken))
             self._awake -= 1
-            self._go_on()
-            while mine in self._sleepers:
-                assert self._changed.wait(ENDS_WITHIN_S), "time stands still"
+            self._wake_next()
+        assert woken.wait(ENDS_WITHIN_S), "no thread woke up"
 
     def leave(self) -> None:
-        """A thread that has ended is waited for no more."""
-        with self._changed:
+        """Take the calling thread out of the clock: it has ended."""
+        with self._changing:
             self._awake -= 1
-            self._go_on()
+            self._wake_next()
 
-    def _go_on(self) -> None:
+    def _wake_next(self) -> None:
         if self._awake or not self._sleepers:
             return
-        due, _ = heapq.heappop(self._sleepers)
+        due, _, woken = heapq.heappop(self._sleepers)
         self._move(max(0.0, due - self.seconds))
         self.seconds = max(self.seconds, due)
         self._awake += 1
-        self._changed.notify_all()
+        woken.set()
 
     def machine(self, chance: Callable[[], float]) -> Any:
         return reporter.Machine(clock=self.now, now=self.now, sleep=self.sleep, chance=chance)
 
 
 @dataclass
-class ReporterWorld:
+class ReporterSetup:
     """A relay and a simulated GitHub on loopback, with a pull request dispatched to the backend."""
 
     relay: RunningRelay
@@ -204,12 +206,12 @@ class ReporterWorld:
 
     def event_file(self, name: str = "event.json", **event: Any) -> Path:
         path = self.folder / name
-        told_by_github = {"action": self.run.event_type, "client_payload": self.run.client_payload}
-        path.write_text(json.dumps(event or told_by_github))
+        dispatch = {"action": self.run.event_type, "client_payload": self.run.client_payload}
+        path.write_text(json.dumps(event or dispatch))
         return path
 
     def github_env(self, job: WorkflowJob | str = "build", **more: str) -> dict[str, str]:
-        """The environment of a running job that may ask for tokens."""
+        """The environment of a running job with permission to request OIDC tokens."""
         chosen = self.run.job(job) if isinstance(job, str) else job
         if chosen.status == "queued":
             self.relay.github.ci.start(self.run, chosen)
@@ -231,11 +233,11 @@ class ReporterWorld:
 
     @property
     def pins(self) -> str:
-        """The relay as a workflow pins it."""
+        """The pin of this relay, as a workflow has it."""
         return f"{self.url}/github/callback {AUDIENCE}"
 
     def dispatch_env(self) -> dict[str, str]:
-        """What a bridge hands on to another CI, and the relay that the CI's own file pins."""
+        """The variables that a bridge workflow passes to another CI, and the relay that the CI's file pins."""
         pinned = self.run.client_payload["relay"]
         return {
             "CRCR_DELIVERY_ID": str(self.run.delivery_id),
@@ -253,7 +255,7 @@ class ReporterWorld:
 
 
 async def run_reporter_process(*argv: str, env: Mapping[str, str], folder: Path) -> tuple[int, str]:
-    """`report.py` as a CI would run it: nothing in its environment but this. Its exit code and output."""
+    """Run `report.py` as a process with only this environment; return its exit code and output."""
     own = {"PATH": os.environ["PATH"], "LANG": "C", **env}
     running = await asyncio.create_subprocess_exec(
         PYTHON,
@@ -276,9 +278,9 @@ async def run_reporter_process(*argv: str, env: Mapping[str, str], folder: Path)
 
 
 @asynccontextmanager
-async def reporter_world(
+async def reporter_setup(
     folder: Path, allowlist: str = LISTED, *, workflows: Sequence[Any] = (WORKFLOW,), **more: Any
-) -> AsyncIterator[ReporterWorld]:
+) -> AsyncIterator[ReporterSetup]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     async with dispatched_run(folder, allowlist, workflows=workflows, CRCR_PUBLIC_URL=url, **more) as (
@@ -288,7 +290,7 @@ async def reporter_world(
         relay_server, github = Server(relay.app, "127.0.0.1", port), Server(relay.github.app, "127.0.0.1", 0)
         await relay_server.start()
         await github.start()
-        world = ReporterWorld(relay, run, url, github.url, relay_server, folder)
+        world = ReporterSetup(relay, run, url, github.url, relay_server, folder)
         try:
             yield world
         finally:

@@ -1,4 +1,4 @@
-"""Repositories that are on no allowlist, and what they try out in the sandbox."""
+"""Reports of repositories that are on no allowlist, which go to the sandbox."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ async def report_from_sandbox(
     private: bool = False,
     **workflow: Any,
 ) -> None:
-    """A run of a new repository tells that its job began, and with a conclusion that it is over."""
+    """Report the start of a job of a new repository, and with a conclusion its end."""
     relay.github.create_repository(name, installed=False, private=private, workflows=[WORKFLOW])
     run = relay.github.start_run(name, event="repository_dispatch", event_type="pull_request")
     ended: dict[str, Any] = {"conclusion": conclusion, "failed_tests": FAILED, "test_results": {"failed": 1}}
     for status in ("in_progress", "completed") if conclusion else ("in_progress",):
-        told = {**(ended if status == "completed" else {}), **workflow}
-        body = relay.github.ci.report_body(run, run.job("build"), status, **told)
+        fields = {**(ended if status == "completed" else {}), **workflow}
+        body = relay.github.ci.report_body(run, run.job("build"), status, **fields)
         token = relay.github.oidc_token(run, "build", audience=AUDIENCE)
         headers = {"authorization": f"Bearer {token}"}
         answer = await relay.http.post(

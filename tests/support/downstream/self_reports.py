@@ -1,4 +1,4 @@
-"""Helpers for tests of self-reports: a run on the backend's own schedule, and its reports."""
+"""Self-reports: a run on the backend's own schedule, and its reports."""
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -35,10 +35,10 @@ async def send_self_report(
     claims: dict[str, Any] | None = None,
     **workflow: Any,
 ) -> httpx.Response:
-    """One self-report; `commit` is what stands in its `delivery_id`, which may be anything and absent."""
+    """Send one self-report; `commit` is its `delivery_id`, which may be any text or absent."""
     chosen = run.job(job) if isinstance(job, str) else job
-    told = {"conclusion": conclusion, **workflow}
-    body = relay.github.ci.report_body(run, chosen, told.pop("status", "completed"), **told)
+    fields = {"conclusion": conclusion, **workflow}
+    body = relay.github.ci.report_body(run, chosen, fields.pop("status", "completed"), **fields)
     body |= {"event_type": event_type, "delivery_id": commit, "payload": payload or {}}
     token = relay.github.oidc_token(run, chosen, audience=AUDIENCE, **(claims or {}))
     return await relay.http.post(CALLBACK, json=body, headers=bearer(token))

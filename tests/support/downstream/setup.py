@@ -1,4 +1,4 @@
-"""Helpers for tests of downstream set-up: create a downstream, and read the doctor's findings."""
+"""Set-up of a downstream: create one, and read the findings of its set-up page."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,7 +46,7 @@ def create_downstream(
 async def relay_with_downstream(
     folder: Path, allowlist: str = LISTED, **how: Any
 ) -> AsyncIterator[RunningRelay]:
-    """A relay that lists the backend, which is set up as asked."""
+    """A relay with the backend on its allowlist; the other arguments set up the backend."""
     more = {name: how.pop(name) for name in tuple(how) if name.isupper()}
     async with running_relay(
         folder, allowlist, prepare=lambda relay: create_downstream(relay, **how), **TOKENS, **more
@@ -55,7 +55,7 @@ async def relay_with_downstream(
 
 
 async def examine_again(relay: RunningRelay, address: str = SETUP, **headers: str) -> dict[str, Any]:
-    """What is found after GitHub was asked anew."""
+    """Request a new inspection, and return its findings."""
     answer = await relay.http.post(address, headers=headers)
     assert answer.status_code == 202, answer.text
     await relay.drain()
@@ -70,7 +70,7 @@ async def setup_findings(relay: RunningRelay, address: str = SETUP, **headers: s
 
 
 def finding_state(found: dict[str, Any], name: str) -> str:
-    """`problem`, `ok`…, or `absent` where nothing was said of it."""
+    """`problem`, `ok`…, or `absent` when there is no such finding."""
     return next((str(each["state"]) for each in found["findings"] if each["name"] == name), "absent")
 
 

@@ -1,4 +1,4 @@
-"""A downstream whose workflow files the simulated runner executes, and helpers to read the results."""
+"""`runner_harness`: a downstream whose workflow files the simulated runner executes, and its jobs' logs and conclusions."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -27,7 +27,7 @@ class RunnerHarness:
         return self.github.ci.start_runs(repository, "repository_dispatch", event_type, payload)
 
     async def ran(self, event_type: str = "pull_request", **payload: Any) -> WorkflowRun:
-        """The only run of a dispatch, when it is over."""
+        """Dispatch, and return the only run after it has ended."""
         (run,) = self.dispatch(event_type, **payload)
         await self.runner.settle()
         return run
@@ -38,7 +38,7 @@ class RunnerHarness:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> Path:
-    """Files of a downstream; a workflow may be given by its bare name. What begins with #! can be run."""
+    """Write files of a downstream. A bare name is a workflow; a text that begins with #! becomes executable."""
     for name, text in files.items():
         path = folder / (name if "/" in name or name.startswith(".") else f".github/workflows/{name}")
         path.parent.mkdir(parents=True, exist_ok=True)

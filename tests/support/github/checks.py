@@ -1,4 +1,4 @@
-"""Helpers for tests of checks: names and states of checks on a commit, and the calls that wrote them."""
+"""Checks on a commit: their names and states, the calls that wrote them, and re-runs."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from github_sim.github import Call, CheckRun, GitHub, JobSpec, Match, PullRequest, Workflow, WorkflowRun
-from support.github.gated_upstream import GATING, INFORMING, NAMED, finish_jobs, start_jobs
+from support.github.gated_upstream import GATING, INFORMING, WORKFLOW_WITH_GUID, finish_jobs, start_jobs
 from support.running_relay import UPSTREAM, RunningRelay
 
 INFORMS = f"L3:\n  npu:\n    {INFORMING}: {{oncalls: [ann], jobs: [build, test]}}\n"
@@ -36,8 +36,8 @@ def check_states(relay: RunningRelay, sha: str, names: Iterable[str]) -> list[st
 
 
 def check_history(relay: RunningRelay, name: str, sha: str) -> list[str]:
-    """Every check of that name that was made on the commit, in order, as it is now."""
-    return [check_run_state(each) for each in relay.github.checks(UPSTREAM, sha) if each.name == name]
+    """The states of all checks of that name on the commit, oldest first."""
+    return [check_run_state(check) for check in relay.github.checks(UPSTREAM, sha) if check.name == name]
 
 
 def check_title(relay: RunningRelay, name: str, sha: str) -> str:
@@ -55,7 +55,7 @@ def call_body(call: Call) -> dict[str, Any]:
 
 
 def write_upstream_settings(folder: Path, **settings: Any) -> None:
-    """What the upstream's maintainers set, as in their crcr.toml."""
+    """Write the upstream's settings to crcr.toml."""
     lines = (f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
     (folder / "crcr.toml").write_text("[[upstream]]\n" + "".join(lines))
 
@@ -65,12 +65,12 @@ def named_workflow(*names: str, workflow: str = "CI", file: str = "ci.yml") -> W
         name=workflow,
         path=f".github/workflows/{file}",
         jobs=tuple(JobSpec(name) for name in names),
-        run_name=NAMED.run_name,
+        run_name=WORKFLOW_WITH_GUID.run_name,
     )
 
 
 async def force_push(github: GitHub, pull: PullRequest, head: str) -> None:
-    """Somebody pushes an older commit by force."""
+    """Force-push an older commit to the pull request."""
     before, pull.head_sha = pull.head_sha, head
     await github.send_pull_webhook(pull, "synchronize", {"before": before, "after": head})
 
@@ -89,7 +89,7 @@ async def open_twin(relay: RunningRelay, pull: PullRequest, **more: Any) -> Pull
 async def run_all_for(
     relay: RunningRelay, pull: PullRequest, downstream: str = GATING, **conclusions: str
 ) -> WorkflowRun:
-    """The run that answers the pull request's own newest delivery starts and ends."""
+    """Start and end all jobs of the run for the pull request's newest delivery."""
     assert pull.last_delivery is not None
     guid = pull.last_delivery.guid
     [run] = [each for each in relay.github.runs(downstream) if each.delivery_id == guid]
@@ -99,17 +99,17 @@ async def run_all_for(
 
 
 async def press_rerun(relay: RunningRelay, pull: PullRequest, name: str) -> None:
-    """Somebody presses Re-run beside the newest check of that name."""
+    """Press Re-run on the newest check of that name."""
     await relay.github.rerequest_check(relay.github.latest_checks(UPSTREAM, pull.head_sha)[name])
     await relay.drain()
 
 
 def rerun_calls(relay: RunningRelay, downstream: str = GATING) -> list[tuple[str, int]]:
-    """What GitHub was asked to run again, and its answers."""
+    """The re-run calls to GitHub and their statuses."""
     calls = relay.github.calls_to("POST", f"/repos/{downstream}/actions/runs/*/rerun*")
     return [(call.path.rsplit("/", 1)[1], call.status) for call in calls]
 
 
 def sent_deliveries(relay: RunningRelay, downstream: str = GATING) -> list[str | None]:
-    """The deliveries that the backend was told of, each time."""
+    """The deliveries of all dispatches to the backend, in order."""
     return [each.delivery_id for each in relay.github.dispatches(downstream)]

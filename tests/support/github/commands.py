@@ -1,4 +1,4 @@
-"""Helpers for tests of `/crcr` commands: a blocked pull request, and the relay's comments and reactions."""
+"""`/crcr` commands: a pull request with a failed gate, and the relay's comments, reactions and audit entries."""
 
 import json
 from typing import Any
@@ -15,18 +15,18 @@ def reaction_names(comment: Comment) -> list[str]:
 
 
 def was_obeyed(comment: Comment) -> bool:
-    """Whether the one reaction says so."""
+    """Whether the comment's only reaction is +1."""
     [only] = reaction_names(comment)
     return {"+1": True, "-1": False}[only]
 
 
 def relay_comments(relay: RunningRelay, pull: PullRequest) -> list[str]:
-    """What the relay has said below the pull request."""
+    """The relay's comments on the pull request."""
     return [each.body for each in relay.github.comments(pull) if each.by_app]
 
 
 def audit_entries(relay: RunningRelay, act: str) -> list[dict[str, Any]]:
-    """Who did that according to the audit log, on what, with its details."""
+    """The audit log's entries of this act: who, subject, details."""
     rows = relay.rows("SELECT who, subject, detail FROM audit WHERE act = ? ORDER BY audit_id", act)
     return [{"who": row["who"], "subject": row["subject"], **json.loads(row["detail"])} for row in rows]
 

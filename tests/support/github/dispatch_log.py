@@ -1,4 +1,4 @@
-"""Helpers for tests of delivery: the dispatches that downstreams received, and a running worker."""
+"""Dispatches that downstreams received, the effects that send them, and a running worker."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,12 +25,12 @@ def dispatched_actions(github: GitHub, downstream: str) -> list[str]:
 
 
 def dispatch_attempts(github: GitHub, downstream: str) -> int:
-    """How often a dispatch to it was tried."""
+    """The number of dispatch calls to this downstream."""
     return len(github.calls_to("POST", f"/repos/{downstream}/dispatches"))
 
 
 def newest_effect(relay: RunningRelay, downstream: str) -> dict[str, object]:
-    """The newest effect that sends something to it."""
+    """The newest effect with this downstream as its target."""
     found = relay.rows(
         "SELECT * FROM effects WHERE target = ? AND kind = 'send_dispatch' ORDER BY effect_id DESC",
         downstream,
@@ -39,7 +39,7 @@ def newest_effect(relay: RunningRelay, downstream: str) -> dict[str, object]:
 
 
 def row_states(relay: RunningRelay, table: str, **where: str) -> list[str]:
-    """States of a table's rows in the order they were made."""
+    """The states of a table's rows, oldest first."""
     named = " AND ".join(f"{name} = ?" for name in where) or "1 = 1"
     noted = "received_at, (SELECT min(change_id) FROM changes c WHERE c.delivery = deliveries.guid), guid"
     order = {"effects": "effect_id", "dispatches": "created_at", "deliveries": noted}[table]
@@ -49,7 +49,7 @@ def row_states(relay: RunningRelay, table: str, **where: str) -> list[str]:
 
 @asynccontextmanager
 async def running_worker(relay: RunningRelay) -> AsyncIterator[None]:
-    """The worker runs beside the test, as it does in `crcr serve`; its clock stands still."""
+    """Run the worker as a task, as `crcr serve` does; the clock stands still."""
     wake, stopping = relay.services.signals.subscribe(EFFECTS), asyncio.Event()
     task = asyncio.create_task(relay.services.worker.run(wake, stopping))
     try:
@@ -61,8 +61,8 @@ async def running_worker(relay: RunningRelay) -> AsyncIterator[None]:
 
 
 async def wait_until_true(fact: Callable[[], object]) -> None:
-    """Let everybody run until this is so; no time passes for the relay."""
-    # A look into PostgreSQL stops everybody for a while, so there it is taken less often.
+    """Let tasks run until the condition holds; the relay's clock does not move."""
+    # A query on PostgreSQL blocks the event loop, so poll it less often.
     between_s, most_s = (0.05, 30) if in_postgresql() else (0.001, 8)
     async with asyncio.timeout(most_s):
         while not fact():

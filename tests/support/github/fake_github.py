@@ -1,4 +1,4 @@
-"""A small GitHub behind httpx's mock transport, and a client that talks to it."""
+"""`FakeGitHub`: scripted answers behind httpx's mock transport, and a GitHub client that uses it."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Answer = httpx.Response | Exception
 
 @dataclass
 class FakeGitHub:
-    """Answers by path, from a queue and then with the last; mints tokens by itself; remembers what was asked."""
+    """Answers each path from a queue, then with the last answer; mints tokens; records all requests."""
 
     clock: ManualClock
     answers: dict[str, list[Answer]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Whether a gate may be green, from shared truth alone: what GitHub did, and what it and the jobs told the relay.
+"""`GateOracle`: a second implementation of the gate's rule, to compare the relay's gate with.
 
-Written from the specification of the gate and not from the relay's code: a few lines of sets over the simulator's
-world. It says no more than it must, passed or not, and whether what did not pass may still be waited for.
+It is written from the specification and not from the relay's code, as a few set operations over the simulator's state and
+the reports that were sent. It says only whether a gate may pass, and whether a gate that does not may still wait.
 """
 
 import json
@@ -21,7 +21,7 @@ LATE = timedelta(hours=8)
 
 @dataclass(frozen=True)
 class GatingEntry:
-    """An L4 entry of the allowlist, as far as the gate goes by it."""
+    """An L4 entry of the allowlist: the fields that the gate depends on."""
 
     name: str
     jobs: tuple[str, ...] | None
@@ -31,7 +31,7 @@ class GatingEntry:
 
 @dataclass(frozen=True)
 class PullEvent:
-    """A webhook that opened, moved or closed a pull request, in its true place."""
+    """A webhook that opened, updated or closed a pull request; `place` is its true order."""
 
     place: int
     guid: str
@@ -42,7 +42,7 @@ class PullEvent:
 
 @dataclass
 class ReportedJob:
-    """What one attempt of a job has told the relay, and been answered with 200."""
+    """The reports of one attempt of a job that the relay accepted."""
 
     conclusion: str | None = None
 
@@ -53,34 +53,34 @@ class GateOracle:
     in_force: tuple[GatingEntry, ...]
     recorded: dict[str, tuple[GatingEntry, ...]] = field(default_factory=dict)
     """For each webhook that stands in the relay's inbox: who gated when it was recorded."""
-    told: dict[tuple[int, str], dict[int, ReportedJob]] = field(default_factory=lambda: defaultdict(dict))
-    """By run and job name: what each attempt told."""
+    reported: dict[tuple[int, str], dict[int, ReportedJob]] = field(default_factory=lambda: defaultdict(dict))
+    """By run and job name: the reports of each attempt."""
     head_at_comment: dict[int, str] = field(default_factory=dict)
 
-    # What the relay has been given
+    # Input of the relay
 
     def note_recorded(self, guids: set[str]) -> None:
         for guid in guids - self.recorded.keys():
             self.recorded[guid] = self.in_force
 
-    def tell(self, run: WorkflowRun, attempt: int, name: str, conclusion: str | None) -> None:
-        told = self.told[run.id, name].setdefault(attempt, ReportedJob())
-        told.conclusion = told.conclusion or conclusion
+    def add_report(self, run: WorkflowRun, attempt: int, name: str, conclusion: str | None) -> None:
+        job = self.reported[run.id, name].setdefault(attempt, ReportedJob())
+        job.conclusion = job.conclusion or conclusion
 
     def has_ended(self, run: WorkflowRun, attempt: int, name: str) -> bool:
-        """Whether this attempt of the job has told its end."""
-        told = self.told.get((run.id, name), {}).get(attempt)
-        return told is not None and told.conclusion is not None
+        """Whether this attempt of the job has reported its end."""
+        job = self.reported.get((run.id, name), {}).get(attempt)
+        return job is not None and job.conclusion is not None
 
     # The gate
 
     def passes(self, head: str, now: datetime, *, looked_up: bool) -> bool:
-        """Whether every pull request that is known to want this head merged may have it.
+        """Whether the gate passes for every open pull request with this head.
 
-        `looked_up` says that the relay has caught up with everything that was said.
+        `looked_up`: the relay has read everything that GitHub knows.
         """
-        wanting = self._wanting(head)
-        return bool(wanting) and all(self._passes_for(event, now, looked_up=looked_up) for event in wanting)
+        events = self._open_events(head)
+        return bool(events) and all(self._passes_for(event, now, looked_up=looked_up) for event in events)
 
     def newest_run_died_unreported(self, head: str) -> bool:
         """Whether a backend was dispatched again and that run ended badly without a report.
@@ -89,7 +89,7 @@ class GateOracle:
         """
         newest = [
             self._runs(entry.name, event.guid)[-1:]
-            for event in self._wanting(head)
+            for event in self._open_events(head)
             for entry in self.recorded[event.guid]
         ]
         return any(
@@ -98,7 +98,7 @@ class GateOracle:
             for run in runs
         )
 
-    def _wanting(self, head: str) -> list[PullEvent]:
+    def _open_events(self, head: str) -> list[PullEvent]:
         """The newest event of each open pull request whose head this is."""
         newest = {event.number: event for event in sorted(self._events(), key=lambda each: each.place)}
         return [event for event in newest.values() if event.head == head and event.is_open]
@@ -127,51 +127,51 @@ class GateOracle:
             return True
         runs = self._runs(entry.name, event.guid)
         late = bool(runs) and now >= runs[0].created_at + LATE
-        counted = self._counted(runs)
-        results = {name: self._result(counted, name) for name in self._names(counted)}
+        run = self._newest_reported_run(runs)
+        results = {name: self._result(run, name) for name in self._names(run)}
         for name, result in results.items():
             if result not in HARMLESS and not (name in waived and (result is not None or late)):
                 return False
         missing = set(entry.jobs or ()) - results.keys()
         if missing - (waived if late else set()):
             return False
-        if not missing and not (results and self._over(counted)):
+        if not missing and not (results and self._over(run)):
             return False
         return not results or any(result not in {"skipped", "neutral"} for result in results.values())
 
     def _runs(self, name: str, guid: str) -> list[WorkflowRun]:
         return [run for run in self.github.runs(name) if run.delivery_id == guid]
 
-    def _counted(self, runs: list[WorkflowRun]) -> WorkflowRun | None:
-        """Of several runs of the workflow the newest from which anything was told."""
+    def _newest_reported_run(self, runs: list[WorkflowRun]) -> WorkflowRun | None:
+        """The newest run with a report."""
         return next((run for run in reversed(runs) if list(self._names(run))), None)
 
     def _names(self, run: WorkflowRun | None) -> Iterator[str]:
-        return (name for run_id, name in list(self.told) if run is not None and run_id == run.id)
+        return (name for run_id, name in list(self.reported) if run is not None and run_id == run.id)
 
     def _result(self, run: WorkflowRun | None, name: str) -> str | None:
-        """What the highest attempt told, or GitHub says where that is worse; None while it is open.
+        """The reported conclusion of the last attempt, or GitHub's when that is worse; None while the job is open.
 
-        What would pass is open until GitHub's own job has ended.
+        A passing report stays open until GitHub's own job has ended.
         """
         if run is None:
             return None
-        attempts = self.told[run.id, name]
+        attempts = self.reported[run.id, name]
         attempt = max(attempts)
-        said = attempts[attempt].conclusion
-        seen = next(job.conclusion for job in run.attempts[attempt] if job.name == name)
-        if said in HARMLESS and seen not in HARMLESS:
-            return seen
-        return said
+        reported = attempts[attempt].conclusion
+        on_github = next(job.conclusion for job in run.attempts[attempt] if job.name == name)
+        if reported in HARMLESS and on_github not in HARMLESS:
+            return on_github
+        return reported
 
     def _over(self, run: WorkflowRun | None) -> bool:
-        """Whether GitHub has seen the end of the highest attempt that anybody told of."""
+        """Whether all jobs of the last reported attempt have ended on GitHub."""
         if run is None:
             return False
-        attempt = max(attempt for name in self._names(run) for attempt in self.told[run.id, name])
+        attempt = max(attempt for name in self._names(run) for attempt in self.reported[run.id, name])
         return all(job.conclusion for job in run.attempts[attempt])
 
-    # People
+    # Waivers
 
     def _waived(self, name: str, event: PullEvent, now: datetime, *, obeyed: bool) -> Iterator[str | None]:
         """Jobs, or None for the whole backend, that a maintainer's comment covers on this head."""
@@ -204,7 +204,7 @@ class GateOracle:
 
 
 def _job(target: str, name: str) -> str | None:
-    """The job of `owner/repo:job`; of another backend a word that is nobody's."""
+    """The job of `owner/repo:job`, or None for the whole backend; the unchanged target for another backend."""
     backend, _, job = target.partition(":")
     return (job or None) if backend == name else target
 

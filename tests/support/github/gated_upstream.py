@@ -1,4 +1,4 @@
-"""Helpers for tests of checks and gate: a gated upstream, its backends' results, and the checks on GitHub."""
+"""`gated_upstream`: a relay with a required gate; run its backends' jobs, read the gate and the checks, write comments."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,9 +12,9 @@ GATING = "org/gating"
 INFORMING = "org/informing"
 LABEL = "ciflow/crcr/npu"
 GATED = f"L3:\n  npu:\n    {INFORMING}: [ann]\nL4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
-BOTH = (GATING, INFORMING)
+BACKENDS = (GATING, INFORMING)
 GATE = "crcr/gate"
-NAMED = Workflow(jobs=(JobSpec("build"), JobSpec("test")), run_name="CI {delivery_id}")
+WORKFLOW_WITH_GUID = Workflow(jobs=(JobSpec("build"), JobSpec("test")), run_name="CI {delivery_id}")
 
 
 @asynccontextmanager
@@ -22,18 +22,18 @@ async def gated_upstream(
     folder: Path,
     allowlist: str = GATED,
     *,
-    downstreams: tuple[str, ...] = BOTH,
+    downstreams: tuple[str, ...] = BACKENDS,
     job_checks: str | None = None,
     **more: Any,
 ) -> AsyncIterator[RunningRelay]:
-    """A relay whose upstream lets nothing merge without the gate; `job_checks` is set beside its other settings."""
+    """Run a relay whose upstream requires the gate; `job_checks` is added to the upstream's settings."""
     if job_checks is not None:
         file = folder / "crcr.toml"
         settings = file.read_text() if file.exists() else "[[upstream]]\n"
         file.write_text(f'{settings}job_checks = "{job_checks}"\n')
     async with running_relay(folder, allowlist, downstreams=downstreams, **more) as relay:
         for name in downstreams:
-            relay.github.repository(name).workflows = [NAMED]
+            relay.github.repository(name).workflows = [WORKFLOW_WITH_GUID]
         relay.github.require_checks(UPSTREAM, [GATE])
         relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
         yield relay
@@ -56,7 +56,7 @@ async def start_jobs(relay: RunningRelay, run: WorkflowRun, *names: str) -> None
 
 
 async def finish_jobs(relay: RunningRelay, run: WorkflowRun, **conclusions: str) -> None:
-    """Complete jobs by name; `finish(it, run)` completes all with success."""
+    """Complete jobs by name; without names, complete all with success."""
     for job in run.jobs:
         if not conclusions or job.name in conclusions:
             await relay.github.complete_job(run, job.name, conclusion=conclusions.get(job.name, "success"))
@@ -64,7 +64,7 @@ async def finish_jobs(relay: RunningRelay, run: WorkflowRun, **conclusions: str)
 
 
 async def run_all(relay: RunningRelay, downstream: str = GATING, **conclusions: str) -> WorkflowRun:
-    """The newest run of a backend starts, and every job of it ends: as said, else with success."""
+    """Start the backend's newest run and end all its jobs: with these conclusions, else with success."""
     run = newest_run(relay, downstream)
     await start_jobs(relay, run)
     await finish_jobs(relay, run, **{job.name: conclusions.get(job.name, "success") for job in run.jobs})
@@ -86,14 +86,14 @@ def gate_state(relay: RunningRelay, pull: PullRequest) -> str:
 
 
 async def live_gate(relay: RunningRelay, sha: str) -> dict[str, Any]:
-    """The gate as the live page has it, which follows every job; the check is written at decisions."""
+    """The gate of the API, which follows every job; the check is only updated when the decision changes."""
     answer = await relay.http.get(f"/api/v1/commits/{sha}", params={"upstream": UPSTREAM})
-    found: dict[str, Any] = answer.json()["gate"]
-    return found
+    gate: dict[str, Any] = answer.json()["gate"]
+    return gate
 
 
 async def live_reasons(relay: RunningRelay, sha: str) -> list[str]:
-    """What each backend of the gate waits for, or fails by, with the name of the job where there is one."""
+    """The reasons why the gate waits or fails, each with its job's name if it has one."""
     rows = [row for subject in (await live_gate(relay, sha))["subjects"] for row in subject["rows"]]
     return [" ".join(filter(None, (part["name"], part["reason"]))) for row in rows for part in row["parts"]]
 
@@ -109,7 +109,7 @@ def latest_check(relay: RunningRelay, name: str, sha: str) -> CheckRun:
 async def write_comment(
     relay: RunningRelay, pull: PullRequest, body: str, *, author: str = "maintainer", after_s: float = 60
 ) -> Any:
-    """Somebody comments, a minute after whatever was before; the relay does what follows."""
+    """Comment a minute later, and run the effects."""
     relay.clock.advance(after_s)
     comment = await relay.github.comment_pr(pull, body, author=author)
     await relay.drain()
@@ -117,7 +117,7 @@ async def write_comment(
 
 
 async def sweep_after(relay: RunningRelay, seconds: float = 0.0) -> None:
-    """Time passes, the sweeper looks around, and everything due is done."""
+    """Move the clock, run the effects, the sweeper, and the effects again."""
     relay.clock.advance(seconds)
     await relay.drain()
     await relay.services.sweeper.sweep()
@@ -139,7 +139,7 @@ def gate_title(relay: RunningRelay, sha: str) -> str:
 
 
 async def push_to_pull(relay: RunningRelay, pull: PullRequest) -> None:
-    """Push a new head to the pull request a minute later; the relay does what follows."""
+    """Push a new head to the pull request a minute later, and run the effects."""
     relay.clock.advance(60)
     await relay.github.push_to_pr(pull)
     await relay.drain()

@@ -1,4 +1,4 @@
-"""Helpers for tests of the merge queue: enqueue, settle, and the groups that downstreams received."""
+"""The merge queue: enqueue pull requests, settle the queue, and read the groups that downstreams received."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from support.running_relay import UPSTREAM, RunningRelay
 
 
 async def enqueue(relay: RunningRelay, pull: PullRequest) -> MergeGroup:
-    """The pull request joins the queue, and the relay does what follows."""
+    """Enqueue the pull request, and run the effects."""
     group = await relay.github.enqueue(pull)
     await relay.drain()
     return group
@@ -26,7 +26,7 @@ async def settle_queue(relay: RunningRelay) -> None:
 
 
 async def enqueue_together(relay: RunningRelay, first: PullRequest, second: PullRequest) -> str:
-    """Both are in the queue, and GitHub makes one group of them; the head of it."""
+    """Enqueue both as one group; return the group's head."""
     ahead = await relay.github.enqueue(first)
     relay.github.faults.webhooks.lose(event="merge_group", times=1)
     group = await relay.github.enqueue(second)
@@ -39,9 +39,9 @@ async def enqueue_together(relay: RunningRelay, first: PullRequest, second: Pull
 
 
 def dispatched_groups(relay: RunningRelay, downstream: str) -> list[tuple[str, str]]:
-    """(action, head) of every merge group that a downstream heard of."""
+    """(action, head) of every merge group that was dispatched to the downstream."""
     payloads: list[dict[str, Any]] = [
-        each.client_payload["payload"] for each in relay.github.dispatches(downstream)
+        dispatch.client_payload["payload"] for dispatch in relay.github.dispatches(downstream)
     ]
-    groups = [each for each in payloads if "merge_group" in each]
-    return [(each["action"], each["merge_group"]["head_sha"]) for each in groups]
+    groups = [payload for payload in payloads if "merge_group" in payload]
+    return [(group["action"], group["merge_group"]["head_sha"]) for group in groups]

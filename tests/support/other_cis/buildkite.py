@@ -1,7 +1,7 @@
 """A small Buildkite: turns a pipeline file into planned jobs, with the environment that the agent sets.
 
 Reads what `buildkite-agent pipeline upload` would: `$NAME` is replaced at once, `$$` is a dollar sign. Plugins,
-matrices, groups, waits, blocks and other keys that would change what happens are `Problem`s.
+matrices, groups, waits, blocks and other keys that would change what happens raise `WorkflowError`.
 """
 
 import re
@@ -82,7 +82,7 @@ def _job(sim: Simulation, build: Build, step: Json, above: Mapping[str, str], li
 
 
 def _keep_words(build: Build, key: str, patterns: list[str]) -> str:
-    """What the agent does after the command, whether it failed or not: keep the files that fit."""
+    """Keep the matching artifacts after the command, whether it failed or not, as the agent does."""
     place = build.kept / key
     return "\n".join(
         f"shopt -s globstar nullglob; for f in {pattern}; do "
@@ -92,7 +92,7 @@ def _keep_words(build: Build, key: str, patterns: list[str]) -> str:
 
 
 def _needs(step: Json, live: set[str]) -> dict[str, frozenset[str]]:
-    """A step that its condition left out holds nobody up."""
+    """The needs of a step, without steps that their condition left out."""
     needs: dict[str, frozenset[str]] = {}
     for each in as_list(step.get("depends_on")):
         key = each if isinstance(each, str) else str(as_mapping(each, "depends_on")["step"])
@@ -158,7 +158,7 @@ def _texts(given: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in as_mapping(given, "env").items()}
 
 
-# The program of this name on a job's PATH. It calls the simulator as the real one calls Buildkite.
+# The program `buildkite-agent` on a job's PATH. It calls the simulator as the real one calls Buildkite.
 BUILDKITE_AGENT = """
 import json, os, pathlib, shutil, sys, urllib.request
 

@@ -1,7 +1,6 @@
-"""Execution of another CI's build: its jobs in the order of their needs, each a few scripts in a real shell.
+"""Runs a build of another CI: its jobs in the order of their needs, each as scripts in a real shell.
 
-What each CI's own file means is for its module (`buildkite.py`, `gitlab.py`, `circleci.py`); they all end as a plan
-of `PlannedJob`s, and this runs it.
+The CI's module (`buildkite.py`, `gitlab.py`, `circleci.py`) turns the CI's file into a plan of `PlannedJob`s.
 """
 
 import asyncio
@@ -184,14 +183,14 @@ class Build:
 
 
 def _placed(value: str, places: Mapping[str, str]) -> str:
-    """`{{NAME}}` stands for what is known only when the job has a folders."""
+    """Replace `{{NAME}}` by values that are known only once the job has its folders."""
     for name, found in places.items():
         value = value.replace("{{" + name + "}}", found)
     return value
 
 
 def _in_job_folders(text: str, folders: JobFolders) -> str:
-    """Every job of a real CI has a /tmp of its own; here it is a folder of its folders."""
+    """Replace /tmp by a folder of the job: in a real CI every job has its own /tmp."""
     ours = str(folders.root.parent)
 
     def moved(found: re.Match[str]) -> str:

@@ -1,8 +1,8 @@
 """A small CircleCI: turns a config into the planned jobs of one workflow, with the executor's environment.
 
-Jobs with parameters, `requires` with the ends that count, contexts, workspaces and `run` steps. Commands, orbs,
-executors by name and matrices are `Problem`s. Files go to a workspace only while the job's
-steps go well: CircleCI reads `when` there and ignores it, so here it is a `Problem`.
+It implements jobs with parameters, `requires` with conclusions, contexts, workspaces and `run` steps. Commands, orbs,
+named executors and matrices raise `WorkflowError`. Files are persisted to a workspace only while the job's steps succeed:
+CircleCI ignores `when` there, so it raises `WorkflowError` too.
 """
 
 import json
@@ -48,16 +48,16 @@ def read_config(build: Build) -> Json:
     return given
 
 
-def pipeline_parameters(given: Json, told: Mapping[str, Any]) -> Json:
-    """The pipeline's parameters with their defaults; one that is not declared is refused, as there."""
+def pipeline_parameters(given: Json, parameters: Mapping[str, Any]) -> Json:
+    """The pipeline's parameters with their defaults; an undeclared one is refused, as CircleCI does."""
     declared = as_mapping(given.get("parameters"), "parameters")
-    reject_unknown_keys(dict(told), frozenset(declared), "the request")
-    return {name: told.get(name, (each or {}).get("default", "")) for name, each in declared.items()}
+    reject_unknown_keys(dict(parameters), frozenset(declared), "the request")
+    return {name: parameters.get(name, (each or {}).get("default", "")) for name, each in declared.items()}
 
 
-def plan(sim: Simulation, build: Build, given: Json, told: Mapping[str, Any]) -> list[PlannedJob]:
-    """The jobs of the workflow whose condition holds; CircleCI would run each, one is enough here."""
-    values = {f"pipeline.parameters.{name}": value for name, value in told.items()}
+def plan(sim: Simulation, build: Build, given: Json, parameters: Mapping[str, Any]) -> list[PlannedJob]:
+    """The jobs of the workflow whose condition holds; only one such workflow is supported."""
+    values = {f"pipeline.parameters.{name}": value for name, value in parameters.items()}
     flows = [
         as_mapping(each, name)
         for name, each in as_mapping(given.get("workflows"), "workflows").items()
@@ -204,7 +204,7 @@ Values = Mapping[str, Any]
 
 
 def fill_parameters(given: Any, values: Values) -> Any:
-    """A part of the config with its parameters put in; one that is nothing but a parameter keeps its type."""
+    """A part of the config with its parameters replaced; a value that is only a parameter keeps the parameter's type."""
     if isinstance(given, dict):
         return {key: fill_parameters(value, values) for key, value in given.items()}
     if isinstance(given, list):

@@ -1,7 +1,7 @@
 """A small GitLab CI: turns `.gitlab-ci.yml` and its includes into planned jobs, with the runner's environment.
 
-`extends`, `needs`, `rules`, `id_tokens`, `variables` and `artifacts` mean what they mean there; other keys that would
-change what happens are `Problem`s. Variables of a trigger win over those of the file.
+It implements `extends`, `needs`, `rules`, `id_tokens`, `variables` and `artifacts`; other keys that would change what
+happens raise `WorkflowError`. Variables of a trigger take precedence over those of the file.
 """
 
 import re
@@ -71,7 +71,7 @@ def _extended(given: Json, name: str) -> Json:
 
 
 def _merged(above: Json, own: Json) -> Json:
-    """Mappings meet, anything else is replaced."""
+    """Merge mappings; replace anything else."""
     both = {key: _merged(above[key], own[key]) for key in own if _are_mappings(above.get(key), own[key])}
     return {**above, **own, **both}
 
@@ -255,7 +255,7 @@ _NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 
 def rule_holds(condition: str, values: Mapping[str, str]) -> bool:
-    """`$A`, `$A == "b"`, `!=`, joined by `&&` and `||`; anything more is a `Problem`."""
+    """`$A`, `$A == "b"`, `!=`, joined by `&&` and `||`; anything else raises `WorkflowError`."""
     return any(
         all(_term(term.strip(), condition, values) for term in part.split("&&"))
         for part in condition.split("||")

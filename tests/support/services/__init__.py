@@ -1,0 +1,1 @@
+"""Servers that tests start: PostgreSQL, Redis, ClickHouse."""

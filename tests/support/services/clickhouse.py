@@ -1,6 +1,6 @@
-"""A ClickHouse for tests: chDB, the real engine, behind a shim that speaks ClickHouse's HTTP interface.
+"""`ClickHouseServer`: chDB, ClickHouse's engine, behind a shim with ClickHouse's HTTP interface.
 
-It runs in a process of its own, which can be stopped, started again on the same data and port, or made to hang.
+It is a separate process that can be stopped, restarted on the same data and port, or suspended.
 """
 
 import atexit
@@ -39,7 +39,7 @@ class ClickHouseServer:
         return self.database("default")
 
     def database(self, name: str) -> str:
-        """The address of a database, which must be there."""
+        """The URL of an existing database."""
         who = f"default:{quote(self._password, safe='')}@" if self._password else ""
         scheme = "clickhouses" if self._certificate else "clickhouse"
         return f"{scheme}://{who}127.0.0.1:{self.port}/{name}"
@@ -51,10 +51,10 @@ class ClickHouseServer:
         if self._certificate:
             command += ["--certificate", str(self._certificate[0]), "--key", str(self._certificate[1])]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        told = self._process.stdout.readline() if self._process.stdout else ""
-        if not told:
-            raise RuntimeError("the ClickHouse shim did not start; what it said stands above")
-        self.port = int(told)
+        line = self._process.stdout.readline() if self._process.stdout else ""
+        if not line:
+            raise RuntimeError("the ClickHouse shim did not start; see its output above")
+        self.port = int(line)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -66,7 +66,7 @@ class ClickHouseServer:
             self._process = None
 
     def hang(self) -> None:
-        """Take connections, and answer nothing."""
+        """Suspend the process: it accepts connections and answers nothing."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -79,7 +79,7 @@ class ClickHouseServer:
 
 @cache
 def shared_clickhouse() -> ClickHouseServer:
-    """One for all tests of this process."""
+    """The server that all tests of this process share."""
     folder = Path(tempfile.mkdtemp(prefix="crcr-clickhouse-"))
     server = ClickHouseServer(folder)
     server.start()
@@ -89,7 +89,7 @@ def shared_clickhouse() -> ClickHouseServer:
 
 
 def new_database() -> str:
-    """The address of an empty database in the shared server."""
+    """Create an empty database on the shared server; return its URL."""
     server, name = shared_clickhouse(), f"test_{next(_NUMBERS)}"
     client = clickhouse_connect.get_client(host="127.0.0.1", port=server.port, autogenerate_session_id=False)
     try:

@@ -1,6 +1,6 @@
-"""chDB behind ClickHouse's HTTP interface: a program of its own, because one process holds one engine.
+"""A program that serves chDB over ClickHouse's HTTP interface: one process can hold only one engine.
 
-As much of the interface as a real driver uses: statements in the body or in `query`, bound parameters, settings, a
+It implements what the driver uses: statements in the body or in `query`, bound parameters, settings, a
 database, basic authentication, data after `FORMAT Native`, errors with their code. Run by `support.services.clickhouse`.
 """
 
@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import chdb
 
-_OF_TRANSPORT = frozenset(
+_TRANSPORT_PARAMETERS = frozenset(
     {
         *("query", "query_id", "session_id", "session_timeout", "session_check", "wait_end_of_query"),
         *("buffer_size", "compress", "decompress", "client_protocol_version", "quota_key", "role"),
@@ -36,40 +36,42 @@ _connect: Callable[[str], Any] = chdb.connect
 
 
 class Engine:
-    """One engine; each request has a handle of its own, so that settings and databases stay apart."""
+    """One engine; each request has its own handle, so that settings and databases stay apart."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
         self._open = _connect(self._folder)  # keeps the engine alive between requests
         self._lock = Lock()
 
-    def run(self, body: bytes, asked: dict[str, str]) -> tuple[bytes, str | None]:
+    def run(self, body: bytes, parameters: dict[str, str]) -> tuple[bytes, str | None]:
         with self._lock:
             handle = _connect(self._folder)
             try:
-                return self._run(handle, body, asked)
+                return self._run(handle, body, parameters)
             finally:
                 handle.close()
 
-    def _run(self, handle: Any, body: bytes, asked: dict[str, str]) -> tuple[bytes, str | None]:
-        if "database" in asked:
-            handle.query(f"USE `{asked['database']}`")
-        for name, value in asked.items():
-            if name not in _OF_TRANSPORT and not name.startswith("param_"):
+    def _run(self, handle: Any, body: bytes, parameters: dict[str, str]) -> tuple[bytes, str | None]:
+        if "database" in parameters:
+            handle.query(f"USE `{parameters['database']}`")
+        for name, value in parameters.items():
+            if name not in _TRANSPORT_PARAMETERS and not name.startswith("param_"):
                 handle.query(f"SET {name} = '{value}'")
-        query = asked.get("query", "").encode()
+        query = parameters.get("query", "").encode()
         found = _WITH_DATA.match(query + b"\n") or _WITH_DATA.match(body)
         if found is not None:
             self._insert(handle, found, body if query else body[found.end() :])
             return b"", None
         text = (query + body).decode()
         params = {
-            name.removeprefix("param_"): value for name, value in asked.items() if name.startswith("param_")
+            name.removeprefix("param_"): value
+            for name, value in parameters.items()
+            if name.startswith("param_")
         }
         named = _FORMAT.search(text)
         if named is not None:
             return handle.query(text, named[1], params=params).bytes() or b"", named[1]
-        # Only what has a result names its columns, which tells an empty one from none at all.
+        # Only a statement with a result has column names: this tells an empty result from none.
         answer = handle.query(text, "TabSeparatedWithNames", params=params).bytes() or b""
         return (answer.partition(b"\n")[2], "TabSeparated") if answer else (b"", None)
 
@@ -95,17 +97,17 @@ class Handler(BaseHTTPRequestHandler):
         self._serve(b"".join(self._body()))
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing: what failed is in the answer."""
+        """Log nothing: errors are in the response."""
 
     def _serve(self, body: bytes) -> None:
-        asked = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        parameters = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         if not self._is_known():
             refused = b"Code: 516. DB::Exception: default: Authentication failed. (AUTHENTICATION_FAILED)"
             self._answer(403, refused, {"X-ClickHouse-Exception-Code": "516"})
             return
         try:
-            answer, named = self.engine.run(body, asked)
-        except Exception as error:  # noqa: BLE001 - told to the driver as ClickHouse tells it
+            answer, named = self.engine.run(body, parameters)
+        except Exception as error:  # noqa: BLE001 - answered as ClickHouse answers it
             code = _CODE.search(str(error))
             headers = {"X-ClickHouse-Exception-Code": code[1] if code else "1002"}
             self._answer(500, str(error).encode(), headers)

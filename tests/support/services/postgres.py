@@ -1,6 +1,6 @@
-"""A PostgreSQL of our own for the tests: one cluster for a test process, in a temporary folder, on a free port.
+"""A PostgreSQL server for the tests: one cluster per test process, in a temporary folder, on a free port.
 
-It never touches a server that runs already. The first database with the schema is the template of all others.
+It never uses a server that runs already. Databases are created from a template with the schema.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ _ALWAYS = (
 )
 _TEMPLATE = "crcr_template"
 PATIENT_TIMEOUTS = PostgresTimeouts(60_000, 60_000, 60_000, 60_000, 60_000)
-"""A busy machine must not fail a story: where the clock stands still, nothing that failed is ever retried."""
+"""Long time-outs for a busy machine: with a manual clock, a failed statement would never be retried."""
 _NUMBERS = count(1)
 
 
 @dataclass
 class Cluster:
-    """One server; `durable` keeps its promises to the disk, for benches and for tests that kill it."""
+    """One server; `durable` syncs to disk, for benchmarks and for tests that kill the server."""
 
     folder: Path
     port: int
@@ -113,7 +113,7 @@ class Cluster:
         raise RuntimeError("PostgreSQL did not start")
 
     def _as_owner(self, program: str, *arguments: str) -> list[str]:
-        """PostgreSQL does not run as root; root runs it as another user, who may not see our folder."""
+        """Run as another user when the tests run as root, which PostgreSQL refuses."""
         user = _other_user()
         before = [] if user is None else ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--"]
         return [*before, str(binaries() / program), *arguments]
@@ -141,7 +141,7 @@ def _other_user() -> str | None:
 
 @cache
 def cluster() -> Cluster:
-    """The one that all tests of this process share."""
+    """The cluster that all tests of this process share."""
     made = Cluster.make()
     run_on(
         made.admin_url, f"CREATE DATABASE {_TEMPLATE} LOCALE_PROVIDER icu ICU_LOCALE 'en' TEMPLATE template0"
@@ -151,7 +151,7 @@ def cluster() -> Cluster:
 
 
 def new_database(*, empty: bool = False) -> str:
-    """The address of a database with the schema and nothing in it; `empty`: without the schema."""
+    """Create a database with the schema and no rows, or with `empty` without the schema; return its URL."""
     name, made = f"crcr_{os.getpid()}_{next(_NUMBERS)}", cluster()
     run_on(made.admin_url, f"CREATE DATABASE {name} TEMPLATE {'template0' if empty else _TEMPLATE}")
     return made.url(name)
@@ -162,7 +162,7 @@ def drop_database(url: str) -> None:
 
 
 def dump(url: str, path: Path) -> None:
-    """A copy of a database, as operators make it while it is in use."""
+    """Dump a database that is in use."""
     _client("pg_dump", "--format=custom", f"--file={path}", url)
 
 
@@ -175,7 +175,7 @@ def _client(program: str, *arguments: str) -> None:
 
 
 def run_on(url: str, sql: str, *params: object) -> list[dict[str, Any]]:
-    """Run one statement and return its rows, from wherever the caller is; `?` stands for a parameter."""
+    """Run one statement with `?` parameters and return its rows; callable with or without an event loop."""
     for number in range(1, len(params) + 1):
         sql = sql.replace("?", f"${number}", 1)
     with ThreadPoolExecutor(1) as thread:

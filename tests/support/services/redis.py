@@ -1,6 +1,6 @@
-"""A Redis of our own for the tests: on a free port, in a temporary folder, keeping nothing on disk.
+"""`RedisServer`: a Redis server for tests on a free port, in a temporary folder, without persistence.
 
-It never touches a server that runs already. `stop` and `start` keep port and folder, so a client finds it again.
+It never uses a server that runs already. `stop` and `start` keep the port, so a client finds it again.
 """
 
 import atexit
@@ -34,7 +34,7 @@ class RedisServer:
 
     @classmethod
     def make(cls, *, authority: Authority | None = None, password: str | None = None) -> Self:
-        """Start a new one; with an authority it speaks TLS alone, and its certificate is signed by that."""
+        """Start a new server; with an authority it accepts only TLS, with a certificate that the authority signs."""
         made = cls(Path(mkdtemp(prefix="crcr-redis-")), free_port(), authority, password)
         atexit.register(made.remove)
         made.start()
@@ -64,7 +64,7 @@ class RedisServer:
         self._wait_until_ready()
 
     def stop(self) -> None:
-        """End it in good order; all it held is gone."""
+        """Shut the server down; its data is lost."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -75,7 +75,7 @@ class RedisServer:
         self.start()
 
     def freeze(self) -> None:
-        """Let it answer nothing more, with its connections open; `thaw` ends that."""
+        """Suspend the process with its connections open; `thaw` resumes it."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -130,7 +130,7 @@ class RedisServer:
 
 @cache
 def shared_redis() -> RedisServer:
-    """The one that all tests of this process share; each takes a `new_name` before its keys."""
+    """The server that all tests of this process share; each test prefixes its keys with a `new_name`."""
     return RedisServer.make()
 
 

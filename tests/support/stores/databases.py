@@ -1,5 +1,6 @@
-"""The databases that the stores run on. Every contract test runs over all of them, with as many handles on the
-same data as it asks for: a second handle stands for a second process.
+"""Fixtures `open_database`, `database` and `stores`: contract tests run on every kind of database.
+
+`open_database` opens several handles on the same data; a second handle stands for a second process.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -58,7 +59,7 @@ SHARED_DATABASES = ("sqlite", "postgresql")
 
 @dataclass(frozen=True)
 class Stores:
-    """One process's stores over one handle."""
+    """The stores of one process, over one database handle."""
 
     database: Database
     allowlists: Allowlists
@@ -78,7 +79,7 @@ class Stores:
         return Outbox(self.database, UPSTREAMS, CheckRefresher({}), owner=owner, lease=LEASE)
 
     async def prepare(self, listed: dict[RepoName, str], now: datetime) -> None:
-        """Register the upstreams with their allowlists; nobody waits to be identified."""
+        """Register the upstreams with their allowlists, without the effects that identify backends."""
         await self.acts.register_upstreams(UPSTREAMS, now)
         for upstream, allowlist in listed.items():
             await self.allowlists.take_reading(upstream, AllowlistReading("test", allowlist), now)

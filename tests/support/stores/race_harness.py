@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL: each handle is one, with its own pools and its own stores."""
+"""`processes`: several handles on one PostgreSQL database, each with its own pools and stores, like several processes."""
 
 import asyncio
 import json
@@ -60,8 +60,8 @@ class Process:
         self, guid: str, status: str = "in_progress", *, who: Identity | None = None, **workflow: str
     ) -> ReportOutcome:
         caller = who or a_caller()
-        said = {"status": status, "name": "CI", "run_id": caller.run_id, "job_name": "build", **workflow}
-        body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
+        fields = {"status": status, "name": "CI", "run_id": caller.run_id, "job_name": "build", **workflow}
+        body = json.dumps({"delivery_id": guid, "workflow": fields}).encode()
         standing = (await self.reports.read_standings(caller.repository, guid))[0]
         return await self.reports.take(parse_report(body), caller, standing, body, NOW)
 
@@ -90,12 +90,12 @@ async def processes(number: int, listed: str) -> AsyncIterator[list[Process]]:
         await running[0].stores.prepare({CORE: listed}, NOW)
         yield running
     finally:
-        await asyncio.gather(*(each.database.close() for each in running))
+        await asyncio.gather(*(process.database.close() for process in running))
 
 
 @dataclass
 class PausedWrite:
-    """A write that has done its work and not yet committed."""
+    """A write that is paused before its commit."""
 
     holder: Connection
     writing: "asyncio.Task[object]"
@@ -112,13 +112,13 @@ async def pause_before_commit(
     holder = await database._link.connect()
     await holder.execute("SELECT pg_advisory_lock($1)", number)
 
-    async def stopping(tx: Tx) -> T:
+    async def pause(tx: Tx) -> T:
         done = await unit(tx)
         reached.set()
         await tx.one(_HOLD, number=number)
         return done
 
-    writing: asyncio.Task[object] = asyncio.create_task(database.write(stopping, lane=lane))
+    writing: asyncio.Task[object] = asyncio.create_task(database.write(pause, lane=lane))
     await asyncio.wait([writing, asyncio.create_task(reached.wait())], return_when=asyncio.FIRST_COMPLETED)
     if writing.done():
         await writing

@@ -1,6 +1,6 @@
-"""A store's tables by hand: an engine of SQLAlchemy on the file or on the server, for tests that are not async inside.
+"""`open_table_engine`: a synchronous SQLAlchemy engine on a store's SQLite file or PostgreSQL database.
 
-For PostgreSQL there is only an asynchronous driver, so its engine lives in a thread of its own.
+The PostgreSQL driver is asynchronous, so its engine runs in its own thread.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Where = Path | PostgresLocation
 
 
 class TableConnection(Protocol):
-    """What of a connection of SQLAlchemy tests use."""
+    """The part of SQLAlchemy's connection that tests use."""
 
     def execute(self, statement: Executable, parameters: Any = None, /) -> CursorResult[Any]: ...
 
@@ -51,7 +51,7 @@ def database_location(database: Database) -> Where:
 
 
 def open_handle(where: Where, signals: Signals | None = None) -> SqliteDatabase | PostgresDatabase:
-    """One more handle, as another process would have it."""
+    """Open another handle on the database, as another process would."""
     if isinstance(where, PostgresLocation):
         return PostgresDatabase(PostgresLink(where), signals or Signals())
     return SqliteDatabase(where, signals or Signals(), durable=False)

@@ -1,4 +1,4 @@
-"""One world in two stores: what a SQLite file holds, copied to PostgreSQL in no order, and views compared to the type."""
+"""The same rows in SQLite and PostgreSQL, and a comparison of values that includes their types."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ from support.services.postgres import new_database
 
 
 def copy_to_postgresql(path: Path, seed: int = 1) -> str:
-    """The address of a copy. Its rows lie in no order, so that an answer's order can come from nowhere but an ORDER BY."""
+    """Copy a SQLite file to a new PostgreSQL database, rows shuffled so that only an ORDER BY gives an order; return its URL."""
     url = new_database()
     _in_eighths(path)
     asyncio.run(_copied(path, url, random.Random(seed)))
@@ -26,7 +26,7 @@ def copy_to_postgresql(path: Path, seed: int = 1) -> str:
 
 
 def _in_eighths(path: Path) -> None:
-    """Round all seconds: eighths add up to the same in whichever order a database adds them."""
+    """Round all seconds to eighths, whose sum does not depend on the order of addition."""
     with closing(sqlite3.connect(path)) as source, source:
         for table in metadata.sorted_tables:
             for column in (each.name for each in table.columns if isinstance(each.type, Double)):
@@ -70,7 +70,7 @@ def typed_outline(value: object) -> Any:
 
 
 def outline_differences(one: Any, other: Any, where: str = "") -> list[str]:
-    """Where two outlines differ, so that a failure is read at a glance."""
+    """The paths at which two outlines differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         return [
             found

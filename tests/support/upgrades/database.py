@@ -1,6 +1,6 @@
-"""A database as an older release left it: that release's schema, and rows that are written out for each release.
+"""`write_database`: a database with an older release's schema and rows.
 
-The rows of every release are about the same pull requests, deliveries and backends, which are named here.
+The rows of every release use the pull requests, deliveries and backends that are named here.
 """
 
 import re
@@ -29,14 +29,14 @@ _NAME = re.compile(r"\$(\w+)")
 
 @dataclass(frozen=True)
 class Packed:
-    """A webhook body as stores keep it: compressed."""
+    """A webhook body, compressed as the store keeps it."""
 
     body: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class OldRelease:
-    """What one release left: facts, and effects that can be in any of its states."""
+    """The rows of one release: facts, and effects in any state."""
 
     revision: str
     facts: Sequence[tuple[str, Row]]
@@ -82,7 +82,7 @@ def write_database(place: DatabaseLocation, revision: str, rows: Sequence[tuple[
 
 
 def _filled(value: Any, names: Mapping[str, Any]) -> Any:
-    """Replace `$name`; a text that is nothing else becomes what the name stands for, of whatever type."""
+    """Replace `$name`; a text that is only `$name` becomes the value with its type."""
     if isinstance(value, Packed):
         return zlib.compress(_text(value.body, names).encode(), 1)
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""When to try again, when to give up, and when to leave a target alone."""
+"""When to retry, when to give up, and when to suspend a target."""
 
 from datetime import UTC, datetime, timedelta
 

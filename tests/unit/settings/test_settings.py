@@ -1,4 +1,4 @@
-"""Settings: what is read, what wins, and that everything wrong is said at once and by name."""
+"""Settings: sources and their precedence; all errors are reported at once, by name."""
 
 import json
 from collections.abc import Mapping
@@ -122,6 +122,7 @@ READ: list[tuple[str, str, str, Any]] = [
     ("KEEP_AUDIT_DAYS", "365", "keep_audit_days", 365),
     ("DRAIN_S", "10", "drain_s", 10),
     ("HUD_ACCESS", "public", "hud_access", "public"),
+    ("HUD_STREAMS_PER_ADDRESS", "500", "hud_streams_per_address", 500),
     ("HUD_PROXY_HEADER", "X-Remote-User", "hud_proxy_header", "X-Remote-User"),
     (
         "ADMIN_TOKENS",

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from crcr.show.access.reader import ANYONE
 from crcr.show.access.reader import Reader as ShowReader
 from crcr.show.live import event_stream
 from crcr.show.live.change_feed import ChangeFeed, Wakeups
-from crcr.show.live.event_stream import HEARTBEAT_S, StreamLimits
+from crcr.show.live.event_stream import HEARTBEAT_S, StreamLimits, spread_ms
 from crcr.show.live.shared_health import POLL_EVERY_S, HealthFeed, SharedHealth, health_signature
 from support.clock import settle
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
@@ -266,7 +266,33 @@ async def test_a_page_that_shows_older_health_is_told_at_once(live: Live) -> Non
 
 def test_an_office_behind_one_address_has_room() -> None:
     assert StreamLimits().per_address == 50
-    assert StreamLimits().in_total == 500
+    assert StreamLimits().in_total == 2_000
+
+
+@pytest.mark.parametrize(("streams", "spread"), [(1, 0), (50, 0), (51, 153), (700, 2_100), (20_000, 8_000)])
+def test_many_pages_spread_their_reads_over_a_longer_time(streams: int, spread: int) -> None:
+    assert spread_ms(streams) == spread
+
+
+async def test_an_event_tells_a_crowd_over_how_long_to_spread_its_reads(tmp_path: Path) -> None:
+    async with open_store_rows(tmp_path) as store, AsyncExitStack() as stack:
+        store.allowlist()
+        live = live_app(store, StreamLimits(per_address=100))
+        readers = [await stack.enter_async_context(live.reader()) for _ in range(60)]
+        live.change()
+        texts = {await reader.next() for reader in readers}
+        assert [json.loads(text.split("data: ")[1])["spread_ms"] for text in texts] == [180]
+
+
+async def test_streams_at_different_positions_each_get_all_that_they_missed(live: Live) -> None:
+    for number in range(1, 5):
+        live.store.change(number=number)
+    async with live.reader("after=1") as behind, live.reader("after=3") as ahead:
+        assert ids(await behind.next()) == [2, 3, 4]
+        assert ids(await ahead.next()) == [4]
+        live.change(number=5)
+        assert ids(await behind.next()) == [5]
+        assert ids(await ahead.next()) == [5]
 
 
 async def test_streams_end_when_the_relay_stops(live: Live) -> None:

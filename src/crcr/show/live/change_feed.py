@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 from typing import Protocol
 
 from crcr.decide.trace_steps import TraceStep
@@ -106,11 +107,8 @@ class ChangeFeed:
     async def read_after(self, change_id: int) -> tuple[list[Change], int, bool]:
         """Return the changes after an id, the last id that was read, and whether there are more."""
         if self._covers_from is not None and change_id >= self._covers_from:
-            return (
-                [change for change in self._recent if change.change_id > change_id],
-                max(change_id, self._upto),
-                False,
-            )
+            newer = list(takewhile(lambda change: change.change_id > change_id, reversed(self._recent)))
+            return newer[::-1], max(change_id, self._upto), False
         batch = await self._log.changes(change_id, BATCH)
         return list(batch.items), batch.upto, batch.upto < batch.newest
 

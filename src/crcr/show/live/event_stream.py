@@ -3,15 +3,19 @@
 An event names what changed, never its content: the page reads again what it shows. A client whose position is no longer
 kept gets `reset`; a client without news gets `beat`. Streams are limited per address and in total, because each one holds
 a connection.
+
+A process holds thousands of streams: a waiting stream is one event, which the feed, the health, the heartbeat and the stop
+set; a batch of changes is encoded once for all streams at the same position; and `spread_ms` tells the pages over how long
+to spread their reads.
 """
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
@@ -27,6 +31,13 @@ from crcr.show.live.shared_health import HealthFeed
 from crcr.show.urls.location import pick_upstream
 
 HEARTBEAT_S = 15.0
+_LOOK_EVERY_S = 1.0
+"""How often one task looks which streams are due for a heartbeat."""
+_FEW_STREAMS = 50
+_SPREAD_MS = 3
+_LONGEST_SPREAD_MS = 8_000
+_MOST_ENCODED = 64
+_HEARTBEAT = timedelta(seconds=HEARTBEAT_S)
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -40,7 +51,12 @@ _BIGGEST_ID = 2**63 - 1
 class StreamLimits:
     per_address: int = 50
     """A browser holds one for all its tabs; an office behind one address has many browsers."""
-    in_total: int = 500
+    in_total: int = 2_000
+
+
+def spread_ms(streams: int) -> int:
+    """Return over how many milliseconds the pages of so many streams spread their reads; few pages read at once."""
+    return 0 if streams <= _FEW_STREAMS else min(_LONGEST_SPREAD_MS, _SPREAD_MS * streams)
 
 
 def peer_address(request: Request) -> str:
@@ -103,6 +119,9 @@ class EventStreams:
         self._caps = caps
         self._on_streams = on_streams
         self._open: Counter[str] = Counter()
+        self._streams: set[_Stream] = set()
+        self._wakers: tuple[asyncio.Task[None], ...] = ()
+        self._encoded: dict[tuple[ChangeFeed, str | None, int, int, int], bytes] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -112,13 +131,45 @@ class EventStreams:
         with self._count_stream(self._address_of(request)):
             feed = self._for_admins if get_reader(request).admin else self._feed
             async with _attached(feed) as fresh:
-                stream = _Stream(send, feed, upstream, self._clock)
+                stream = _Stream(send, feed, upstream, self._clock, fresh)
                 await self._start_stream(stream, after)
                 if request.method != "HEAD":
                     with self._health.attach(fresh) if self._health else nullcontext():
                         await self._note_health(stream, request.query_params.get("health"))
-                        await self._follow(stream, fresh, receive)
+                        with self._woken(stream):
+                            await self._follow(stream, receive)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    @contextmanager
+    def _woken(self, stream: "_Stream") -> Iterator[None]:
+        """Wake the stream for its heartbeats and for the stop."""
+        self._streams.add(stream)
+        if not self._wakers:
+            self._wakers = (
+                asyncio.create_task(self._wake_for_heartbeats()),
+                asyncio.create_task(self._wake_for_stop()),
+            )
+        try:
+            yield
+        finally:
+            self._streams.discard(stream)
+            if not self._streams:
+                for waker in self._wakers:
+                    waker.cancel()
+                self._wakers = ()
+
+    async def _wake_for_heartbeats(self) -> None:
+        while True:
+            await self._clock.sleep(_LOOK_EVERY_S)
+            now = self._clock.now()
+            for stream in self._streams:
+                if stream.is_heartbeat_due(now):
+                    stream.fresh.set()
+
+    async def _wake_for_stop(self) -> None:
+        await self._stopping.wait()
+        for stream in self._streams:
+            stream.fresh.set()
 
     @contextmanager
     def _count_stream(self, address: str) -> Iterator[None]:
@@ -152,37 +203,47 @@ class EventStreams:
         if upstream in stream.health:
             stream.health = {**stream.health, upstream: mark}
 
-    async def _follow(self, stream: "_Stream", fresh: asyncio.Event, receive: Receive) -> None:
+    async def _follow(self, stream: "_Stream", receive: Receive) -> None:
         disconnected = asyncio.create_task(_wait_for_disconnect(receive))
+        disconnected.add_done_callback(lambda _: stream.fresh.set())
         try:
             while not (disconnected.done() or self._stopping.is_set()):
-                fresh.clear()
-                try:
-                    changes, upto, more = await stream.feed.read_after(stream.upto)
-                except Unavailable:
-                    changes, upto, more = [], stream.upto, False  # the feed wakes us when the store is back
-                await stream.write_changes(changes, upto)
+                stream.fresh.clear()
+                more = await self._write_changes(stream)
                 if self._health:
-                    await stream.write_health(await self._health.read_signatures())
-                if not more and not await self._wait(disconnected, fresh, stream.heartbeat_due_s):
+                    await stream.write_health(await self._health.read_signatures(), self._spread_ms)
+                if stream.is_heartbeat_due(self._clock.now()):
                     await stream.heartbeat()
+                if not more:
+                    await stream.fresh.wait()
         except OSError:
             return  # the client disconnected during a write
         finally:
             disconnected.cancel()
 
-    async def _wait(self, disconnected: asyncio.Task[None], fresh: asyncio.Event, seconds: float) -> bool:
-        """Wait for a change, a disconnect or the stop; False when a heartbeat is due."""
-        if seconds <= 0:
-            return False
-        beat = asyncio.create_task(self._clock.sleep(seconds))
-        waits = [beat, asyncio.create_task(fresh.wait()), asyncio.create_task(self._stopping.wait())]
+    async def _write_changes(self, stream: "_Stream") -> bool:
+        """Write what is new for this stream; return whether there is more to read."""
         try:
-            done, _ = await asyncio.wait([disconnected, *waits], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        return beat not in done
+            changes, upto, more = await stream.feed.read_after(stream.upto)
+        except Unavailable:
+            return False  # the feed wakes the stream when the store is back
+        if changes and (text := self._encode(stream, changes, upto)):
+            await stream.write(text)
+        stream.upto = upto
+        return more
+
+    def _encode(self, stream: "_Stream", changes: list[Change], upto: int) -> bytes:
+        """Return the events of a batch; streams of one upstream at the same position share the bytes."""
+        key = (stream.feed, stream.upstream, stream.upto, upto, self._spread_ms)
+        if key not in self._encoded:
+            if len(self._encoded) >= _MOST_ENCODED:
+                self._encoded.clear()
+            self._encoded[key] = _encode_changes(changes, stream.upstream, self._spread_ms)
+        return self._encoded[key]
+
+    @property
+    def _spread_ms(self) -> int:
+        return spread_ms(self._open.total())
 
 
 @asynccontextmanager
@@ -194,59 +255,59 @@ async def _attached(feed: ChangeFeed) -> AsyncIterator[asyncio.Event]:
         await feed.detach(fresh)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Stream:
     send: Send
     feed: ChangeFeed
     upstream: str | None
     clock: Clock
+    fresh: asyncio.Event
+    """Set whenever there may be something to write, or the stream is to end."""
     upto: int = 0
     health: dict[str, str] = field(default_factory=dict)
     """The health signatures that were sent to this client, by upstream."""
     _wrote_at: datetime | None = None
 
-    @property
-    def heartbeat_due_s(self) -> float:
+    def is_heartbeat_due(self, now: datetime) -> bool:
         """Counted from the last write: changes of other upstreams are not written to this stream."""
-        if self._wrote_at is None:
-            return HEARTBEAT_S
-        silent_s = (self.clock.now() - self._wrote_at).total_seconds()
-        return HEARTBEAT_S - max(0.0, silent_s)
+        return self._wrote_at is not None and now - self._wrote_at >= _HEARTBEAT
 
     async def start(self) -> None:
         await self.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-        await self._write("retry: 2000\n\n")
+        await self.write(b"retry: 2000\n\n")
 
     async def reset(self) -> None:
-        await self._write(f"id: {self.upto}\nevent: reset\ndata: {{}}\n\n")
+        await self.write(f"id: {self.upto}\nevent: reset\ndata: {{}}\n\n".encode())
 
     async def heartbeat(self) -> None:
         """An event, since a browser's script does not see comments. It has no id, so the client's position stays."""
-        await self._write("event: beat\ndata: {}\n\n")
+        await self.write(b"event: beat\ndata: {}\n\n")
 
-    async def write_changes(self, changes: list[Change], upto: int) -> None:
-        """Write a batch, with equal changes once: a page reloads its content anyway, and a burst stays small."""
-        relevant = [change for change in changes if self.upstream in (None, change.upstream)]
-        newest = {(c.kind, c.upstream, c.downstream, c.delivery, c.number): c for c in relevant}
-        if newest:
-            distinct = sorted(newest.values(), key=lambda change: change.change_id)
-            await self._write("".join(map(_frame, distinct)))
-        self.upto = upto
-
-    async def write_health(self, marks: dict[str, str]) -> None:
+    async def write_health(self, marks: dict[str, str], spread: int) -> None:
         """Write which upstreams' health changed. The event has no id: it is not in the log."""
+        if marks is self.health:
+            return
         followed = [key for key in marks if self.upstream in (None, key)]
         changed = [key for key in followed if marks[key] != self.health.get(key)]
         self.health = marks
         for key in changed:
-            await self._write(f'event: health\ndata: {{"kind":"health","upstream":{json.dumps(key)}}}\n\n')
+            data = _encode_data({"kind": "health", "upstream": key}, spread)
+            await self.write(f"event: health\ndata: {data}\n\n".encode())
 
-    async def _write(self, text: str) -> None:
+    async def write(self, text: bytes) -> None:
         self._wrote_at = self.clock.now()
-        await self.send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+        await self.send({"type": "http.response.body", "body": text, "more_body": True})
 
 
-def _frame(change: Change) -> str:
+def _encode_changes(changes: list[Change], upstream: str | None, spread: int) -> bytes:
+    """Encode equal changes once: a page reloads its content anyway, and a burst stays small."""
+    relevant = [change for change in changes if upstream in (None, change.upstream)]
+    newest = {(c.kind, c.upstream, c.downstream, c.delivery, c.number): c for c in relevant}
+    distinct = sorted(newest.values(), key=lambda change: change.change_id)
+    return "".join(_encode_change(change, spread) for change in distinct).encode()
+
+
+def _encode_change(change: Change, spread: int) -> str:
     data = {
         "kind": change.kind,
         "upstream": change.upstream,
@@ -254,7 +315,11 @@ def _frame(change: Change) -> str:
         "delivery": change.delivery,
         "number": change.number,
     }
-    return f"id: {change.change_id}\nevent: change\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+    return f"id: {change.change_id}\nevent: change\ndata: {_encode_data(data, spread)}\n\n"
+
+
+def _encode_data(data: Mapping[str, object], spread: int) -> str:
+    return json.dumps({**data, **({"spread_ms": spread} if spread else {})}, separators=(",", ":"))
 
 
 def _resume_id(request: Request) -> int | None:

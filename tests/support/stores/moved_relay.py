@@ -36,12 +36,12 @@ _BACKENDS = (
 
 
 def settings_on_postgresql(settings: Settings, url: str) -> Settings:
-    """The same relay on that database of PostgreSQL."""
+    """The same settings with this PostgreSQL database."""
     return settings.model_copy(update={"database": PostgresSetting(ServiceUrl(url))})
 
 
 async def move_to_postgresql(path: Path) -> str:
-    """Move a file that nobody has open; return the address of the new database."""
+    """Copy a closed SQLite file to a new PostgreSQL database; return its URL."""
     url = new_database(empty=True)
     await move(path, PostgresLocation(url))
     return url
@@ -49,7 +49,7 @@ async def move_to_postgresql(path: Path) -> str:
 
 @asynccontextmanager
 async def relay_with_long_history(folder: Path, *, jobs: int) -> AsyncIterator[RunningRelay]:
-    """Weeks of made-up history, then a day that the relay itself has seen: pulls, pushes, nights, other relays."""
+    """A relay with weeks of generated history, then a day of events of its own: pulls, pushes, nightly and ingested results."""
     until = to_us(ManualClock().now()) - 60_000_000
     plan = HistoryPlan(
         upstream=UPSTREAM, backends=_BACKENDS, until=until, days=45, jobs=jobs, seed=6, first_number=5000
@@ -95,20 +95,20 @@ def _envelope(number: int, conclusion: str) -> dict[str, Any]:
         "repository": {"full_name": UPSTREAM},
         "pull_request": pull,
     }
-    told = {"event_type": "pull_request", "delivery_id": f"told-{number}", "payload": event}
+    callback = {"event_type": "pull_request", "delivery_id": f"told-{number}", "payload": event}
     return {
         "trusted": {
             "verified_repo": GATING,
             "downstream_repo_level": "L4",
             "ci_metrics": {"queue_time": 3.5, "execution_time": 60},
         },
-        "untrusted": {"callback_payload": {**told, "workflow": {**workflow, "conclusion": conclusion}}},
+        "untrusted": {"callback_payload": {**callback, "workflow": {**workflow, "conclusion": conclusion}}},
     }
 
 
 @asynccontextmanager
 async def moved_relay(relay: RunningRelay) -> AsyncIterator[httpx.AsyncClient]:
-    """A second relay, at the same moment, on what the first one's database was moved to."""
+    """A second relay, at the same time, on a PostgreSQL copy of the first one's database."""
     copied = relay.folder / "moved.db"
     copy_database(relay.folder / "crcr.db", copied)
     settings = settings_on_postgresql(relay.services.settings, await move_to_postgresql(copied))

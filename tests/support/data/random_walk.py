@@ -1,7 +1,7 @@
-"""A random walk over the real stores: events, sendings, reports, re-runs, silence, GitHub's word, acts by hand.
+"""`RandomWalk`: random events, dispatches, reports, re-runs, time-outs, look-ups and admin operations on the real stores.
 
-Nobody behaves: reports come twice, late, out of order and against each other, runs pile up, leases are lost, heads
-move while jobs run. What the stores make of it is for the tests to judge.
+Reports are repeated, late, out of order and contradictory; leases are lost; heads move while jobs run. Tests compare the
+stores afterwards with an oracle.
 """
 
 from collections.abc import Awaitable, Callable
@@ -51,7 +51,7 @@ class RandomWalk:
     random: Random
     now: datetime = START
     runs: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Run ids of each delivery and backend, as their CI gave them out."""
+    """Run ids of each delivery and backend."""
     pulls: dict[int, tuple[str, bool]] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
     numbers: int = 0
@@ -93,7 +93,7 @@ class RandomWalk:
         await self.stores.prepare({CORE: LISTED.format(expected="failure")}, self.now)
 
     async def step(self) -> str:
-        """Do something, and say what."""
+        """Do one random action; return its name."""
         self.now += timedelta(seconds=self.random.choice(STEPS_S))
         weights = [weight for weight, _ in self.acts]
         act = self.random.choices([act for _, act in self.acts], weights)[0]
@@ -107,7 +107,7 @@ class RandomWalk:
     async def rows(self, sql: str) -> list[dict[str, Any]]:
         return await self.stores.rows(sql)
 
-    # What upstream does
+    # Events of the upstream
 
     async def pull_event(self) -> None:
         known = sorted(self.pulls)
@@ -119,7 +119,7 @@ class RandomWalk:
         if action in ("opened", "synchronize"):
             head = f"{self.number():040x}"
         self.pulls[number] = (head, action != "closed")
-        # Now and then a delivery that comes after the ones it should have come before.
+        # Sometimes a delivery arrives after later ones.
         at = self.now - timedelta(hours=self.random.choice((0, 0, 0, 0, 9)))
         pull = a_pull(
             upstream=CORE,
@@ -156,7 +156,7 @@ class RandomWalk:
         await self.stores.inbox.take(ReceivedDelivery(guid, event, "test", b"packed", 6, self.now), told)
         return guid
 
-    # What the relay sends
+    # Dispatches of the relay
 
     async def work(self) -> None:
         worker = self.random.choice(self.workers)
@@ -171,7 +171,7 @@ class RandomWalk:
             ):
                 case "sent":
                     await worker.finish(effect, began_at=began_at, now=self.now)
-                    if self.random.random() < 0.1:  # two held it, each thought alone
+                    if self.random.random() < 0.1:  # two workers held the same effect
                         await self.workers[0].finish(effect, began_at=began_at, now=self.now)
                 case "lost":
                     await worker.fail(effect, self._failure(effect, unsure=True), self.now)
@@ -207,7 +207,7 @@ class RandomWalk:
         text = LISTED.format(expected=self.random.choice(("failure", "success", "timed_out")))
         await self.stores.allowlists.take_reading(CORE, AllowlistReading("test", text), self.now)
 
-    # What backends report
+    # Reports of backends
 
     async def start(self) -> None:
         tried = await self.rows("SELECT * FROM dispatches WHERE attempted_at IS NOT NULL ORDER BY delivery")
@@ -229,7 +229,7 @@ class RandomWalk:
             await self._finish(self.random.choice(running))
 
     async def again(self) -> None:
-        """Say once more how a job ended: the same, or something else."""
+        """Report a job's end again: with the same or another conclusion."""
         ended = await self.rows(
             "SELECT * FROM jobs WHERE state = 'completed' ORDER BY in_progress_at, run_id"
         )
@@ -239,13 +239,13 @@ class RandomWalk:
             await self._finish(job, same)
 
     async def own(self) -> None:
-        """A nightly result: of a known commit or none, for the first time, again, or of a later attempt."""
+        """Report a nightly result: new, repeated or of a later attempt, with or without a known commit."""
         downstream = self.random.choice(BACKENDS)
         key = f"own/{downstream}"
         known = [run for run, (of, _) in self.runs.items() if of == key]
         run = self.random.choice(known) if known and self.random.random() < 0.8 else self._new_run(key)
         attempt, job_name = self.random.choice((1, 1, 1, 2, 3)), self.random.choice(JOBS)
-        who = self._who(downstream, run, attempt, job_name)
+        who = self._caller(downstream, run, attempt, job_name)
         report: Report = a_start(
             event_type=self.random.choice(("nightly", "periodic")),
             delivery_id="",
@@ -276,12 +276,12 @@ class RandomWalk:
         )
 
     async def report(self, where: dict[str, Any], run: str, attempt: int, job_name: str, **said: Any) -> None:
-        who = self._who(where["downstream"], run, attempt, job_name)
+        who = self._caller(where["downstream"], run, attempt, job_name)
         workflow_name = dict(WORKFLOWS).get(self.runs[run][1], "CI") if run in self.runs else "CI"
         if who.workflow_path is None and "workflow_name" in where:
             workflow_name = where["workflow_name"]
         elif who.workflow_path is None:
-            workflow_name = self.random.choice(("CI", "More"))  # one build, two workflows' jobs
+            workflow_name = self.random.choice(("CI", "More"))  # one build with jobs of two workflows
         report: Report = a_start(
             delivery_id=where["delivery"],
             run_id=run,
@@ -293,7 +293,7 @@ class RandomWalk:
         if standings:
             await self.reports.take(report, who, standings[0], b"{}", self.now)
 
-    def _who(self, downstream: str, run: str, attempt: int, job_name: str) -> Identity:
+    def _caller(self, downstream: str, run: str, attempt: int, job_name: str) -> Identity:
         place = BACKENDS.index(downstream)
         who = a_caller(repository=RepoName(downstream), repository_id=50 + place, owner_id=90 + place)
         if not run.isdigit():
@@ -311,7 +311,7 @@ class RandomWalk:
         path = self.runs[run][1] if run in self.runs else WORKFLOWS[0][0]
         return replace(who, run_id=run, run_attempt=attempt, check_run_id=signed, workflow_path=path)
 
-    # What time and GitHub say
+    # Time-outs and look-ups
 
     async def sweep(self) -> None:
         self.now += timedelta(hours=self.random.choice((0, 0, 2, 7)))
@@ -327,7 +327,7 @@ class RandomWalk:
             return
         over = self.random.random() < 0.7
         jobs = await self.rows(f"SELECT * FROM jobs WHERE run_id = '{run['run_id']}'")  # noqa: S608 - our own
-        told = tuple(self._seen(job, over=over) for job in jobs if self.random.random() < 0.8)
+        told = tuple(self._github_job(job, over=over) for job in jobs if self.random.random() < 0.8)
         seen = self._run(run, over=over)
         await self.lookups.settle(question, (seen,), {seen.run_id: told}, self.now, listed=None)
 
@@ -344,7 +344,7 @@ class RandomWalk:
             created_at=self.now,
         )
 
-    def _seen(self, job: dict[str, Any], *, over: bool) -> ActionsJob:
+    def _github_job(self, job: dict[str, Any], *, over: bool) -> ActionsJob:
         conclusion = Conclusion(job["conclusion"]) if job["conclusion"] else Conclusion.SUCCESS
         if self.random.random() < 0.5:
             conclusion = self.random.choice([each for each in Conclusion if each is not Conclusion.NONE])

@@ -1,7 +1,7 @@
-"""Five weeks of an upstream and its backends through the real relay, seeded: nothing in them goes as it should.
+"""`SeededHistory`: five weeks of random events and reports, sent to a relay over HTTP.
 
-Results come twice, late, against each other and never; runs are repeated, cancelled and run again in part, heads
-move while jobs run. Everything goes in by HTTP, as it would from GitHub and from CI.
+Reports are repeated, late, contradictory or missing; runs are repeated, cancelled and re-run in part; heads move while
+jobs run.
 """
 
 from dataclasses import dataclass, field
@@ -35,20 +35,20 @@ class SeededHistory:
     pulls: list[PullRequest] = field(default_factory=list)
     reports: int = 0
 
-    async def tell(self) -> None:
+    async def send_all(self) -> None:
         for name in REPORTING:
             self.relay.github.repository(name).workflows = list(WORKFLOWS)
         for name in (QUIET, "org/told"):
             self.relay.github.repository(name).workflows = []
         for _ in range(DAYS):
-            await self._an_event()
-            await self._its_runs()
+            await self._send_event()
+            await self._continue_runs()
             await self.relay.services.sweeper.sweep()
             await self.relay.pass_time(self.random.choice((9, 23, 26)) * 3600)
-        await self._an_event()
-        await self._its_runs()
+        await self._send_event()
+        await self._continue_runs()
 
-    async def _an_event(self) -> None:
+    async def _send_event(self) -> None:
         github, open_ = self.relay.github, [pull for pull in self.pulls if pull.state == "open"]
         match self.random.choice(("open", "open", "head", "head", "head", "close", "push", "push")):
             case "head" if open_:
@@ -64,23 +64,23 @@ class SeededHistory:
                 self.pulls.append(await github.open_pr(UPSTREAM))
         await self.relay.pass_time(self.random.choice((0, 2, 40)))
 
-    async def _its_runs(self) -> None:
-        """The newest runs of some go on, and one or another old one does."""
+    async def _continue_runs(self) -> None:
+        """Continue the newest runs of some backends, and some old runs."""
         for name in self.random.sample(REPORTING, 2):
             runs = self.relay.github.runs(name)
             for run in (*runs[-1:], *self.random.sample(runs, min(1, len(runs)))):
-                await self._goes_on(run)
+                await self._continue_run(run)
         await self.relay.drain()
 
-    async def _goes_on(self, run: WorkflowRun) -> None:
+    async def _continue_run(self, run: WorkflowRun) -> None:
         match self.random.choice(("on", "on", "on", "on", "again", "second", "cancel", "late")):
             case "again":
                 await self._jobs(run)
                 before = run.jobs
                 await self.relay.github.rerun(run, failed_only=self.random.random() < 0.5)
                 await self._jobs(run)
-                for job in before:  # what the attempt before had still to say
-                    await self._says(run, job, "completed")
+                for job in before:  # reports of the attempt before
+                    await self._report(run, job, "completed")
             case "second" if run.event == "repository_dispatch":
                 name = self.relay.github.world.repositories[run.repository_id].full_name
                 told, payload = run.event_type, run.client_payload
@@ -95,9 +95,9 @@ class SeededHistory:
             case "late":
                 for job in run.jobs:
                     self.relay.github.ci.complete(run, job, self.random.choice(ENDS))
-                    await self._says(run, job, "completed")
-                    await self._says(run, job, "in_progress", late=True)
-                    await self._says(run, job, "completed")
+                    await self._report(run, job, "completed")
+                    await self._report(run, job, "in_progress", late=True)
+                    await self._report(run, job, "completed")
             case _:
                 await self._jobs(run)
 
@@ -106,24 +106,24 @@ class SeededHistory:
             if job.attempt != run.attempt or self.random.random() < 0.1:
                 continue
             self.relay.github.ci.start(run, job)
-            await self._says(run, job, "in_progress")
+            await self._report(run, job, "in_progress")
             if self.random.random() < 0.15:
-                await self._says(run, job, "in_progress")
+                await self._report(run, job, "in_progress")
         self.relay.clock.advance(self.random.choice((0.5, 4, 61, 333, 1_234)))
         for job in run.jobs if ended else ():
             if job.attempt != run.attempt:
                 continue
             self.relay.github.ci.complete(run, job, self.random.choice(ENDS))
             if self.random.random() < 0.15:
-                continue  # nobody tells the relay
-            await self._says(run, job, "completed")
+                continue  # not reported to the relay
+            await self._report(run, job, "completed")
             if self.random.random() < 0.15:
-                await self._says(run, job, "completed")
+                await self._report(run, job, "completed")
             if self.random.random() < 0.15:
-                await self._says(run, job, "completed", conclusion=self.random.choice(ENDS))
+                await self._report(run, job, "completed", conclusion=self.random.choice(ENDS))
         await self.relay.github.send_queued_webhooks()
 
-    async def _says(self, run: WorkflowRun, job: WorkflowJob, status: str, **more: Any) -> None:
+    async def _report(self, run: WorkflowRun, job: WorkflowJob, status: str, **more: Any) -> None:
         attempt = str(job.attempt)
         token = self.relay.github.oidc_token(run, job, audience=AUDIENCE, run_attempt=attempt)
         answer = await self.relay.github.report(

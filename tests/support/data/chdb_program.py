@@ -1,6 +1,6 @@
 """A program that inserts rows into `chdb:///folder` and queries them: JSON in, JSON out.
 
-One process holds one engine, and the tests' own process shall hold none.
+One process can hold only one engine, and the test process must hold none.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from crcr.record.clickhouse.tables import TABLES, ensure_schema
 from crcr.record.store.times import from_us
 
 
-async def run_queries(asked: dict[str, Any]) -> dict[str, Any]:
-    link = ClickHouseLink(ClickHouseLocation(asked["url"]))
+async def run_queries(request: dict[str, Any]) -> dict[str, Any]:
+    link = ClickHouseLink(ClickHouseLocation(request["url"]))
     await ensure_schema(link, 365)
     for table in TABLES:
-        if rows := asked["rows"].get(table.name):
+        if rows := request["rows"].get(table.name):
             await link.insert(table.name, table.columns, rows)
-    history, found = ClickHouseHistory(link), {}
+    history, figures = ClickHouseHistory(link), {}
     for kind in ResultKind:
-        window = Window.of(Span.QUARTER, from_us(asked["now"]))
-        found[kind.value] = await history.figures(asked["upstream"], kind, window)
+        window = Window.of(Span.QUARTER, from_us(request["now"]))
+        figures[kind.value] = await history.figures(request["upstream"], kind, window)
     await link.close()
-    return found
+    return figures
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from crcr.record.views.backends.jobs import read_jobs_by_name, sort_worst_first
 from crcr.record.views.logs.search import JOBS_BACK, search
 from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_start
-from support.data.sums_walk import BACKENDS, JOBS, RandomWalk
+from support.data.random_walk import BACKENDS, JOBS, RandomWalk
 from support.stores.databases import CORE, UPSTREAMS, Stores
 
 Answers = dict[tuple[Any, ...], Any]
@@ -32,7 +32,7 @@ SPANS = (Span.DAY, Span.WEEK, Span.QUARTER)
 
 @dataclass
 class ClickHouseFeed:
-    """A main store whose facts ClickHouse is told."""
+    """A main store with a feed to ClickHouse."""
 
     walk: RandomWalk
     feeding: FeedQueue
@@ -60,7 +60,7 @@ class ClickHouseFeed:
     async def steps(self, number: int) -> None:
         others = OtherRelay(self.walk)
         for _ in range(number):
-            await (others.told() if self.walk.random.random() < 0.2 else self.walk.step())
+            await (others.send_result() if self.walk.random.random() < 0.2 else self.walk.step())
 
     async def feed(self, at_once: int = 50) -> int:
         fed = 0
@@ -74,11 +74,11 @@ class ClickHouseFeed:
 
 @dataclass
 class OtherRelay:
-    """Another relay that tells results: starts, ends, contradictions, attempts, times that are filled in late."""
+    """Results of another relay: starts, ends, contradictions, attempts, times that are filled in later."""
 
     walk: RandomWalk
 
-    async def told(self) -> None:
+    async def send_result(self) -> None:
         walk, random = self.walk, self.walk.random
         results = IngestedResults(walk.stores.database, walk.stores.allowlists, UPSTREAMS)
         ended = random.random() < 0.7
@@ -107,20 +107,20 @@ class OtherRelay:
         await results.take(told, "192.0.2.7", walk.now)
 
 
-Asked = Callable[[str, ResultKind, Window], Awaitable[tuple[Figures, Any]]]
+ReadFigures = Callable[[str, ResultKind, Window], Awaitable[tuple[Figures, Any]]]
 
 
-async def collect_answers(now: datetime, asked: Asked) -> Answers:
-    """Everything that pages ask of history, of every backend, kind and range."""
+async def collect_answers(now: datetime, read: ReadFigures) -> Answers:
+    """All history queries of the pages, for every backend, kind and range."""
     found: Answers = {}
     for downstream, kind, span in product(BACKENDS, ResultKind, SPANS):
-        figures, jobs = await asked(downstream, kind, Window.of(span, now))
+        figures, jobs = await read(downstream, kind, Window.of(span, now))
         found[downstream, kind, span] = (_figures(figures), _jobs(jobs))
     return found
 
 
 async def answers_by_sql(stores: Stores, now: datetime) -> Answers:
-    async def asked(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
+    async def read(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
         async def unit(tx: Tx) -> tuple[Figures, Any]:
             figures = await read_figures(tx, FigureScope(CORE.key, downstream, kind, window))
             jobs, _ = await read_jobs_by_name(tx, CORE, RepoName(downstream), kind, window)
@@ -128,23 +128,23 @@ async def answers_by_sql(stores: Stores, now: datetime) -> Answers:
 
         return await stores.database.read(unit)
 
-    return await collect_answers(now, asked)
+    return await collect_answers(now, read)
 
 
 async def answers_by_clickhouse(history: ClickHouseHistory, now: datetime) -> Answers:
-    """Figures as the pages of all backends ask for them, once for all."""
+    """Figures of all backends in one query, as the pages read them."""
     figures = {
         (kind, span): await history.figures(CORE.key, kind, Window.of(span, now))
         for kind, span in product(ResultKind, SPANS)
     }
     spans = {Window.of(span, now): span for span in SPANS}
 
-    async def asked(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
+    async def read(downstream: str, kind: ResultKind, window: Window) -> tuple[Figures, Any]:
         rows = figures[kind, spans[window]].get(downstream, [])
         jobs, _ = sort_worst_first(await history.by_name(CORE.key, downstream, kind, window))
         return make_figures(rows, window), jobs
 
-    return await collect_answers(now, asked)
+    return await collect_answers(now, read)
 
 
 async def names_by_sql(stores: Stores, part: str, now: datetime) -> set[tuple[str, str, datetime | None]]:
@@ -192,5 +192,5 @@ def _jobs(jobs: Any) -> Any:
 
 
 def _near(seconds: float) -> float:
-    """Counts are compared to the digit; of seconds that were added in another order the last digits differ."""
+    """Round seconds: their last digits depend on the order of addition."""
     return float(f"{seconds:.7g}") if abs(seconds) > 1e-6 else 0.0

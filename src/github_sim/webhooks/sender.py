@@ -90,7 +90,7 @@ class Webhooks:
     async def release(self, order: list[int] | None = None) -> list[WebhookDelivery]:
         """Send what was held, in the given order of positions (default: as it happened)."""
         waiting, self.held = self.held, []
-        chosen = [waiting[place] for place in order] if order is not None else waiting
+        chosen = [waiting[position] for position in order] if order is not None else waiting
         for delivery in chosen:
             await self._send(delivery)
         return chosen

@@ -158,9 +158,11 @@ class World:
         return repository.commits.get(sha)
 
     def comments_on(self, pull: PullRequest) -> list[Comment]:
-        place = (pull.repository_id, pull.number)
+        pull_key = (pull.repository_id, pull.number)
         return [
-            comment for comment in self.comments.values() if (comment.repository_id, comment.number) == place
+            comment
+            for comment in self.comments.values()
+            if (comment.repository_id, comment.number) == pull_key
         ]
 
     def checks_on(self, repository: Repository, sha: str) -> list[CheckRun]:

@@ -1,4 +1,4 @@
-"""A merge group whose pull requests' heads have passed: it passes only while they pass and are queued."""
+"""A merge group that reuses the result of a passed head: only while that head passes and its pull request is queued."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

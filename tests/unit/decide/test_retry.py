@@ -1,4 +1,4 @@
-"""When to retry, when to give up, and when to suspend a target."""
+"""When to retry, when to give up, and when the circuit breaker of a target opens."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Settings for metrics and traces: off by default, and errors are reported."""
+"""Settings of the worker's metrics port and of traces: off by default, and errors are reported."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The pull requests of a merge group, by the authors of its commits."""
+"""The pull requests of a merge group, by the queued pull requests that its commits belong to."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The transition table of a job, compared with docs/protocol.md."""
+"""The transition table of a job, compared with the one of the protocol."""
 
 from itertools import product
 

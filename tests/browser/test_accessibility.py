@@ -1,4 +1,4 @@
-"""Every page in both colour schemes, checked by axe-core: nobody is kept out by how a page is made."""
+"""Every page in both colour schemes, checked by axe-core."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""How pages fit: one line of frame, charts in line, paper, and colours that the reader chose."""
+"""Page layout: a header of one line, aligned charts, print, and forced colours."""
 
 from itertools import product
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One stream for all tabs of a browser, found out when it is dead, taken over when its tab goes, and caught up."""
+"""One event stream for all tabs of a browser: a dead one is noticed, another tab takes over, and pages catch up."""
 
 import asyncio
 from pathlib import Path

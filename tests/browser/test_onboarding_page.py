@@ -103,7 +103,7 @@ async def test_a_check_is_answered_on_the_open_page(tmp_path: Path, browser: Bro
     async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
         page = await load_page(site.page, f"{site.url}{ONBOARDING}?repository=org/reporter")
         await page.get_by_role("button", name="Check now").click()
-        await expect(page.locator("#step-check")).to_contain_text("being asked")
+        await expect(page.locator("#step-check")).to_contain_text("is in progress")
         await expect(page.get_by_text("this list updates by itself")).to_be_visible()
         await expect(page.get_by_text("Reload this page")).to_be_hidden()
         await expect(page.locator("#live")).to_have_text("live")

@@ -1,4 +1,4 @@
-"""A whole installation to break: PostgreSQL, Redis, three relays, two workers, and a simulated GitHub.
+"""A whole installation to break: PostgreSQL, Redis, two relays, two workers, and a simulated GitHub.
 
 Everything but GitHub is a real process. Whoever dies is started again a little later, as a supervisor would do.
 Webhooks and callbacks reach the relays in turn; one that is away is a 502, and nobody tries another one for them.
@@ -38,7 +38,7 @@ ALLOWLIST = f"L1:\n  - {TOLD}\nL2:\n  - {REPORTING}\nL3:\n  npu:\n    {SIGNALLIN
 WORKFLOW = Workflow(jobs=tuple(JobSpec(name) for name in JOBS), run_name="CI {delivery_id}")
 STARTS_WITHIN_S, ENDS_WITHIN_S = 120.0, 60.0
 _WORKS = b"crcr is processing"
-RELAYS, WORKERS = 3, 2
+RELAYS, WORKERS = 2, 2
 
 
 class Turns(httpx.AsyncBaseTransport):

@@ -13,7 +13,7 @@ from github_sim.world.faults import JWKS_PATH
 DISPATCHES = Match(method="POST", path="*/dispatches")
 CHECKS = Match(path="*/check-runs*")
 ANY = Match()
-DECK_S = 40.0
+DECK_S = 24.0
 _NOTICED_S = 15.0
 """How long after PostgreSQL is back a start may still end for its having been away."""
 
@@ -23,19 +23,19 @@ class Storm:
         self._it = installation
         self._chance = chance
         self.counts: Counter[str] = Counter()
+        self._noticed: asyncio.TimerHandle | None = None
         self._deck: tuple[tuple[int, Callable[[], Awaitable[None]]], ...] = (
-            (3, lambda: self._hit(installation.relays, signal.SIGKILL, "relay killed")),
-            (3, lambda: self._hit(installation.workers, signal.SIGKILL, "worker killed")),
+            (2, lambda: self._hit(installation.relays, signal.SIGKILL, "relay killed")),
+            (2, lambda: self._hit(installation.workers, signal.SIGKILL, "worker killed")),
             (1, lambda: self._hit(installation.relays, signal.SIGTERM, "relay stopped")),
-            (1, lambda: self._hit(installation.workers, signal.SIGTERM, "worker stopped")),
             (2, self._redis),
             (1, lambda: self._postgres("fast")),
             (1, lambda: self._postgres("immediate")),
-            (14, self._unwell),
+            (10, self._unwell),
         )
 
     async def rage(self, seconds: float) -> None:
-        """Deal the whole deck, again for every other forty seconds."""
+        """Deal the whole deck, again for every other `DECK_S` seconds."""
         for _ in range(max(1, round(seconds / DECK_S))):
             deck = [act for count, act in self._deck for _ in range(count)]
             self._chance.shuffle(deck)
@@ -63,11 +63,13 @@ class Storm:
 
     async def _postgres(self, how: str) -> None:
         self._it.store_was_away = True
+        if self._noticed is not None:
+            self._noticed.cancel()  # an outage right after another one lasts as long as any
         away_s = self._chance.uniform(0.0, 1.5)
         await asyncio.to_thread(self._it.postgres.stop, how)
         await asyncio.sleep(away_s)
         await asyncio.to_thread(self._it.postgres.start)
-        asyncio.get_running_loop().call_later(_NOTICED_S, self._back)
+        self._noticed = asyncio.get_running_loop().call_later(_NOTICED_S, self._back)
         self.counts["PostgreSQL crashed" if how == "immediate" else "PostgreSQL restarted"] += 1
 
     def _back(self) -> None:

@@ -22,8 +22,6 @@ _OF_OTHER_STORES = (
     *("test_numbered", "test_redis_", "test_same_answers"),
 )
 _OTHER_STORES = frozenset({"memory", "postgresql", "redis", "clickhouse", "chdb"})
-_BESIDE_THE_STORE = ("test_history_", "test_retention_steps")
-"""Slow, and about ClickHouse or about many rows: a file and a server tell all that there is to tell."""
 _FEWER_WALKS = 8
 """Of the long walks of test_sums; SQLite goes all of them."""
 
@@ -46,10 +44,8 @@ def _asks_another_store(item: pytest.Item) -> bool:
 def _is_spared(item: pytest.Item) -> bool:
     given, module = _parameters(item), item.path.stem
     kind, seed = given.get("open_database"), given.get("seed")
-    if kind == "memory" and module.startswith(_BESIDE_THE_STORE):
-        return True
     later = isinstance(seed, int) and seed >= _FEWER_WALKS
-    return kind in {"memory", "postgresql"} and module == "test_sums" and later
+    return kind == "postgresql" and module == "test_sums" and later
 
 
 def _parameters(item: pytest.Item) -> dict[str, object]:

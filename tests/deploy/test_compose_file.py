@@ -66,7 +66,7 @@ def test_the_schema_of_compose_files_is_kept() -> None:
 @each_of_ours
 def test_crcr_takes_the_settings_that_it_is_given(name: str, secrets: Path) -> None:
     told = settings(name, secrets)
-    assert told.database.place.endswith("//postgres:5432/crcr")
+    assert told.database.display_name.endswith("//postgres:5432/crcr")
     assert told.redis_url is not None
     assert told.clickhouse_url is not None
     assert told.warnings() == ()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,7 @@ def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_pat
     source.mkdir()
     for name in (part for rest in instructions("COPY", 0) for part in rest.split()[:-1]):
         _copy(ROOT / name, source / name)
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "python"], check=True)
+    _python_with_pip(tmp_path / "python")
     environ = {
         **{
             name: value
@@ -130,6 +131,7 @@ def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_pat
         },
         "PATH": f"{tmp_path / 'python' / 'bin'}:{os.environ['PATH']}",
         "REQUIREMENTS": "app",
+        "PIP_NO_COMPILE": "0",  # which means yes to pip: what is imported here compiles itself
     }
     for step in instructions("RUN", 0):
         here = step.replace("/opt/crcr", str(made)).replace("/wheels", str(tmp_path / "wheels"))
@@ -152,6 +154,18 @@ def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_pat
     assert migrated.returncode == 0, migrated.stderr  # what compose.yaml starts with
     names = [path.name for path in made.glob("lib/python*/site-packages/*")]
     assert [name for name in names if fnmatch(name, "pip*") or fnmatch(name, "hatchling*")] == []
+
+
+def _python_with_pip(folder: Path) -> None:
+    """The image's Python: no package but pip, which is copied from ours."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    [packages] = folder.glob("lib/python*/site-packages")
+    pip = find_spec("pip")
+    assert pip is not None
+    assert pip.origin is not None
+    ours = Path(pip.origin).parent
+    for part in (ours, *ours.parent.glob("pip-*.dist-info")):
+        shutil.copytree(part, packages / part.name)
 
 
 def _copy(source: Path, target: Path) -> None:

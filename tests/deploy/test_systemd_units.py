@@ -86,7 +86,7 @@ def test_a_service_is_closed(name: str) -> None:
 def test_secrets_come_as_credentials_and_settings_are_taken(name: str, tmp_path: Path) -> None:
     told = _settings(name, tmp_path)
     assert told.warnings() == ()
-    assert told.database.place.endswith("//127.0.0.1:5432/crcr")
+    assert told.database.display_name.endswith("//127.0.0.1:5432/crcr")
 
 
 def _settings(name: str, folder: Path) -> Settings:

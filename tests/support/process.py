@@ -46,6 +46,13 @@ class CrcrProcess:
                     return line
         raise AssertionError(f"ended without printing {words!r}: {self.lines} {await self.errors()}")
 
+    async def next_error_line(self) -> str:
+        """Wait for the next line on stderr; it must not end before."""
+        assert self.process.stderr is not None
+        line = (await self.process.stderr.readline()).decode()
+        assert line, f"ended: {self.lines}"
+        return line
+
     async def errors(self) -> str:
         """Wait for its end and return what it wrote to stderr."""
         assert self.process.stderr is not None

@@ -13,7 +13,7 @@ def is_on_this_machine(url: str) -> bool:
 
 
 def is_private_connection(url: str) -> bool:
-    """Whether nobody in between can read the requests."""
+    """Whether the connection is encrypted or stays on this machine."""
     return urlsplit(url).scheme == "https" or is_on_this_machine(url)
 
 

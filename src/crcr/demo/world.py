@@ -20,7 +20,7 @@ NPU_LABEL = "ciflow/crcr/npu"
 GATING = ("novagpu/tensorium-nova", "serveflow/serveflow")
 COMPILER_FILE = "torch/_inductor/lowering.py"
 ALLOWLIST = """\
-# Who receives the upstream's changes, and what their results mean.
+# The backends that receive the upstream's changes, by level.
 L1:  # receive dispatches
   - fpga-club/tensorium-fpga
 L2:  # and are shown on the dashboard
@@ -128,7 +128,7 @@ def demo_world(github: GitHub, pin: str = "http://127.0.0.1:8000/github/callback
     for login, role in ROLES.items():
         github.set_permission(UPSTREAM, login, role)
     for name, (description, workflow) in BACKENDS.items():
-        # GitHub tells an App what runs do where it gates.
+        # The App gets webhooks about the runs of gating backends.
         github.create_repository(
             name,
             files={workflow.path: workflow_file(workflow, pin)},

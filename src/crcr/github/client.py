@@ -79,7 +79,7 @@ class RepositoriesApi:
         self._installations: OrderedDict[RepoName, int] = OrderedDict()
 
     async def find_installation(self, repo: RepoName) -> int:
-        """Return the installation's id, always asked of GitHub; `read_file` uses the last answer."""
+        """Return the installation's id, always read from GitHub; `read_file` uses the last answer."""
         try:
             installation_id = request_response.parse_installation_id(
                 await self._transport.send_as_app(request_response.find_installation(repo))

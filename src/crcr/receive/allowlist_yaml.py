@@ -175,7 +175,7 @@ class _Composer:
             raise _Refused(line, f"the alias {quote_value(anchor)} has no anchor")
         part = self.anchors[anchor]
         if part is None:
-            raise _Refused(line, f"the alias {quote_value(anchor)} stands inside itself")
+            raise _Refused(line, f"the alias {quote_value(anchor)} contains itself")
         return replace(part, node=replace(part.node, line=line))
 
 

@@ -59,7 +59,7 @@ class StoreSettings(BaseModel):
             "DATABASE_URL",
             "database_url",
             locations.database,
-            "where the data is kept: `sqlite:///path`, or for several processes "
+            "the database: `sqlite:///path`, or for several processes "
             "`postgresql://user:password@host:5432/name` (`?sslmode=verify-full`, `?host=/folder` for a socket)",
             default="sqlite:///crcr.db",
             secret=True,
@@ -141,7 +141,7 @@ class StoreSettings(BaseModel):
             "CLICKHOUSE_KEEP_DAYS",
             "clickhouse_keep_days",
             single_values.integer(100, 36_500),
-            "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: for ever",
+            "days that ClickHouse keeps results; at least 100, because pages look back 90; not set: forever",
         ),
     ] = None
     keep_bodies_days: Annotated[
@@ -161,7 +161,7 @@ class StoreSettings(BaseModel):
             "keep_jobs_days",
             single_values.integer_or_zero(100, 36500),
             "days that deliveries are kept with their dispatches, runs and jobs, and other results; 100 or more, since "
-            "pages look back 90; 0: for ever. Figures are kept for ever",
+            "pages look back 90; 0: forever. Figures are kept forever",
             default="400",
         ),
     ]
@@ -181,7 +181,7 @@ class StoreSettings(BaseModel):
             "KEEP_AUDIT_DAYS",
             "keep_audit_days",
             single_values.integer_or_zero(30, 36500),
-            "days that the audit log is kept; 0: for ever",
+            "days that the audit log is kept; 0: forever",
             default="0",
         ),
     ]
@@ -239,7 +239,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "PUBLIC_URL",
             "public_url",
             single_values.url,
-            "where callers reach the relay; goes into dispatches and links",
+            "the relay's public address; used in dispatches and links",
             default="http://127.0.0.1:8000",
         ),
     ]
@@ -362,7 +362,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             "HUD_TOKENS",
             "hud.tokens",
             locations.tokens("crcr admin token NAME --reader"),
-            "who may read the pages where access is `token`: a comma list of `name=sha256:…` as "
+            "tokens that may read the pages where access is `token`: a comma list of `name=sha256:…` as "
             "`crcr admin token NAME --reader` prints it, or a `[hud.tokens]` table",
             secret=True,
         ),
@@ -373,8 +373,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             "ADMIN_TOKENS",
             "admin_tokens",
             locations.tokens("crcr admin token NAME"),
-            "who may act on the pages and through `/api/v1/admin`, and read too: a comma list of `name=sha256:…` as "
-            "`crcr admin token NAME` prints it, or an `[admin_tokens]` table; the audit log shows the names; "
+            "tokens of administrators, for the pages and `/api/v1/admin`: a comma list of `name=sha256:…` as "
+            "`crcr admin token NAME` prints it, or an `[admin_tokens]` table; the names appear in the audit log; "
             "not set: administration is by command line only",
             secret=True,
         ),
@@ -385,8 +385,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             "SANDBOX",
             "sandbox",
             single_values.one_of("off", "on"),
-            "`on`: repositories that are on no allowlist may try their reports at `/crcr/sandbox`, a separate area "
-            "without other effects (20 reports an hour for each, kept for 48 hours)",
+            "`on`: repositories that are not on the allowlist may send test reports to `/crcr/sandbox`, which do not "
+            "count (20 per hour and repository, kept for 48 hours)",
             default="off",
         ),
     ]
@@ -464,7 +464,7 @@ class Settings(StoreSettings, ObservabilitySettings):
         return tuple(text for value in values for text in _secret_texts(value))
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what is allowed and unwise, as sentences for the log at start."""
+        """Return warnings about unwise settings, for the log at start."""
         short = [
             f"{row.variable} is shorter than {_SHORT} characters and may be guessed; use a random one."
             for field, row in settings_of(type(self)).items()
@@ -484,7 +484,7 @@ class Settings(StoreSettings, ObservabilitySettings):
             )
         if single_values.cover_all_addresses(self.trusted_proxies):
             warnings.append(
-                "CRCR_TRUSTED_PROXIES trusts every address, so callers can make up theirs; name the proxies."
+                "CRCR_TRUSTED_PROXIES trusts every address, so callers can forge theirs; name the proxies."
             )
         return tuple(warnings)
 

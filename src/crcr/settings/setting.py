@@ -65,14 +65,14 @@ def settings_of(model: type[BaseModel]) -> dict[str, Setting]:
     return {field: row for field, info in fields for row in info.metadata if isinstance(row, Setting)}
 
 
-def read_value(row: Setting, given: RawValue, problems: list[str]) -> object | None:
+def read_value(row: Setting, raw: RawValue, problems: list[str]) -> object | None:
     """Return the value, or None after adding the problem."""
-    if given.value is UNREADABLE:
+    if raw.value is UNREADABLE:
         return None
     try:
-        return row.reader(given)
+        return row.reader(raw)
     except InvalidValue as wrong:
-        problems.append(f"{given.written} {wrong}")
+        problems.append(f"{raw.written} {wrong}")
         return None
 
 

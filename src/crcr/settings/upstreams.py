@@ -24,16 +24,16 @@ from crcr.settings.setting import (
 )
 
 
-def _repo_name(given: RawValue) -> RepoName:
-    if not isinstance(given.value, str) or not is_repo_name(given.value.strip()):
-        raise InvalidValue(f"must be owner/repo, not {single_values.quote(given.value)}.")
-    return RepoName(given.value.strip())
+def _repo_name(raw: RawValue) -> RepoName:
+    if not isinstance(raw.value, str) or not is_repo_name(raw.value.strip()):
+        raise InvalidValue(f"must be owner/repo, not {single_values.quote(raw.value)}.")
+    return RepoName(raw.value.strip())
 
 
-def _gate(given: RawValue) -> str:
-    if isinstance(given.value, bool):
-        return "on" if given.value else "off"
-    return single_values.one_of("auto", "on", "off")(given)
+def _gate(raw: RawValue) -> str:
+    if isinstance(raw.value, bool):
+        return "on" if raw.value else "off"
+    return single_values.one_of("auto", "on", "off")(raw)
 
 
 class UpstreamSetting(BaseModel):

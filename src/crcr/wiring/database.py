@@ -53,5 +53,5 @@ def require_database(settings: Settings) -> None:
     location = database_location(settings)
     exists = revision(location) is not None if isinstance(location, PostgresLocation) else location.exists()
     if not exists:
-        where = settings.database.place
+        where = settings.database.display_name
         raise NotFound(f"there is no database at {where}", hint="`crcr serve` or `crcr migrate` creates it")

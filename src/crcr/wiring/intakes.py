@@ -44,7 +44,7 @@ def _bodies(settings: Settings) -> BodyReader:
 
 def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
     on_github = {
-        upstream.name: upstream.allowlist.place
+        upstream.name: upstream.allowlist.location
         for upstream in core.settings.upstreams
         if not isinstance(upstream.allowlist, AllowlistFile)
     }

@@ -233,7 +233,7 @@ def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, p
 def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> AllowlistSource:
     if isinstance(upstream.allowlist, AllowlistFile):
         return AllowlistFileSource(upstream.allowlist.path)
-    return AllowlistGitHubSource(github.repositories, upstream.allowlist.place)
+    return AllowlistGitHubSource(github.repositories, upstream.allowlist.location)
 
 
 _RETENTION_PAUSE_S = 0.02

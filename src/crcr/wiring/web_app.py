@@ -262,8 +262,8 @@ def _web_url(settings: Settings) -> str:
 
 
 def _allowlist_page(source: AllowlistOnGitHub) -> str:
-    place = source.place
-    return f"{source.web}/{place.repository}/blob/{quote(place.ref, safe='')}/{quote(place.path)}"
+    location = source.location
+    return f"{source.web}/{location.repository}/blob/{quote(location.ref, safe='')}/{quote(location.path)}"
 
 
 def _client_address(settings: Settings, request: Request) -> str:

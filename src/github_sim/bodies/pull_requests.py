@@ -130,7 +130,7 @@ def _side(base: str, repository: Repository, ref: str, sha: str) -> Json:
 
 
 def simple_pull_json(base: str, world: World, pull: PullRequest) -> Json:
-    """A pull request as it stands in lists."""
+    """A pull request as lists show it."""
     full = pull_json(base, world, pull)
     return {name: value for name, value in full.items() if name not in _ONLY_ALONE}
 
@@ -150,6 +150,6 @@ def label_json(api: str, name: str) -> Json:
 
 
 def git_user_json(account: Account) -> Json:
-    """The author as git knows it; `username` only stands in webhooks."""
+    """The author as git knows it; `username` is in webhooks only."""
     email = f"{account.id}+{account.login}@users.noreply.github.com"
     return {"name": account.login, "email": email, "username": account.login}

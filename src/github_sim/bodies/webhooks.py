@@ -32,7 +32,7 @@ MOST_COMMITS = 2_048
 
 
 def from_app(base: str, body: Json, installation: Installation | None, sender: Account) -> Json:
-    """Close a body with who did it and through which installation it reaches the App."""
+    """Complete a body with its sender and the installation through which it reaches the App."""
     more: Json = {"sender": account_json(base, sender)}
     if installation is not None and "installation" not in body:
         identity = f"MDIzOkludGVncmF0aW9uSW5zdGFsbGF0aW9u{installation.id}"
@@ -230,7 +230,7 @@ def workflow_run(base: str, world: World, run: WorkflowRun, action: str) -> Queu
 
 
 def workflow_job(base: str, world: World, run: WorkflowRun, job: WorkflowJob) -> QueuedWebhook:
-    """A job as it stands: queued, in_progress or completed."""
+    """A job in its current state: queued, in_progress or completed."""
     repository = world.repositories[run.repository_id]
     body = _workflow_event(
         base, repository, job.status, {"workflow_job": job_json(base, repository, run, job)}

@@ -93,8 +93,7 @@ class WorkflowAutoplay:
         return self._merged_into(group.get("head_sha")) if isinstance(group, dict) else frozenset()
 
     def _breaks(self, run: WorkflowRun) -> bool:
-        # A merge group is the commit that brings one pull request's head in. Whoever stands behind it in the
-        # queue does not suffer: what was waived there is no surprise to anybody.
+        # A merge group is the merge commit of one pull request. Groups behind it in the queue are not broken by it.
         clashing = self.clashing_heads if "merge_group" in _event(run) else frozenset()
         return bool(self._tested_heads(run) & (self.breaking_heads | clashing))
 
@@ -134,7 +133,7 @@ class WorkflowAutoplay:
         await self._sim.send_queued_webhooks()
 
     async def _report(self, run: WorkflowRun, job: WorkflowJob, status: str, more: Json) -> None:
-        """Report until the relay takes it or refuses for good."""
+        """Report until the relay accepts it or refuses for good."""
         if run.workflow.behaviour.silent:
             return
         body = self._sim.ci.report_body(run, job, status, **more)

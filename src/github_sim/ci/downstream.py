@@ -34,7 +34,7 @@ class DownstreamCi:
         self.audience = "crcr"
         self.callback_url: str | None = None
         self.on_started: list[Callable[[WorkflowRun], None]] = []
-        # Asked first when a run is cancelled; true: it will see to it that the jobs end.
+        # Called first when a run is cancelled; true: it ends the jobs itself.
         self.on_cancel: list[Callable[[WorkflowRun], bool]] = []
         self.queued_webhooks: list[webhooks.QueuedWebhook] = []
 
@@ -142,7 +142,7 @@ class DownstreamCi:
             ]
 
     def token(self, run: WorkflowRun, job: WorkflowJob, audience: str | None = None, **claims: Any) -> str:
-        """The job's OIDC token; claims can be replaced, and None takes one away."""
+        """The job's OIDC token; claims can be replaced, and None removes one."""
         return self._issuer.sign(self.claims(run, job, audience, **claims))
 
     def claims(self, run: WorkflowRun, job: WorkflowJob, audience: str | None = None, **changes: Any) -> Json:
@@ -184,7 +184,7 @@ class DownstreamCi:
         token: str,
         url: str | None = None,
     ) -> httpx.Response:
-        """One POST to the relay; what it answered is kept in the callback log."""
+        """One POST to the relay; the answer is added to the callback log."""
         target = url or _relay(run).get("callback_url") or self.callback_url
         if not target:
             raise LookupError(f"run {run.id} was not told where to report")

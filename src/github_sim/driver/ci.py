@@ -125,7 +125,7 @@ class CiDriver(Simulation):
         return run
 
     async def cancel(self, run: WorkflowRun, *, report: bool = True) -> list[httpx.Response]:
-        """A person cancels the run; the jobs that had started report it unless told not to."""
+        """A person cancels the run; the jobs that had started report it by default."""
         started = [job for job in run.jobs if job.status == "in_progress"]
         self.ci.cancel(run)
         answers = [await self.report(run, job, status="completed") for job in started] if report else []

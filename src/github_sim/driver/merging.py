@@ -60,7 +60,7 @@ class MergeDriver(PullRequestDriver):
         return await self._remove_group(group, "dequeued")
 
     async def settle_queue(self, full_name: str, base: str | None = None) -> None:
-        """Merge and drop groups as their required checks stand, from the front to the first that waits."""
+        """Merge or drop groups by their required checks, from the front to the first that waits."""
         repository = self.world.repository(full_name)
         while waiting := self.merge_queue(full_name, base):
             if not await self._advance_group(repository, waiting[0]):

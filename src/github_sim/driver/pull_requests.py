@@ -203,7 +203,7 @@ def _changes(files: Files, content: bytes) -> dict[str, bytes | None]:
 
 class CommentDriver(Simulation):
     def comments(self, pull: PullRequest) -> list[Comment]:
-        """What stands below a pull request, oldest first; each with its `reactions`."""
+        """Return the comments of a pull request, oldest first; each with its `reactions`."""
         return self.world.comments_on(pull)
 
     async def comment_pr(

@@ -72,7 +72,7 @@ class RepositoryDriver(Simulation):
         self.repository(full_name).roles[self.world.account(login).login.lower()] = role
 
     def write_file(self, full_name: str, path: str, content: str | bytes) -> GitCommit:
-        """Commit one file to the default branch, silently; `push` tells the App about it."""
+        """Commit one file to the default branch, without a webhook; `push` sends one."""
         repository = self.repository(full_name)
         commit = self.world.commit(
             repository,
@@ -175,7 +175,7 @@ class RepositoryDriver(Simulation):
         return await self._emit_installation(installation, "unsuspend")
 
     async def change_permissions(self, full_name: str, **rights: str | None) -> WebhookDelivery:
-        """The account accepts other permissions of the App; None takes one away."""
+        """The account accepts other permissions of the App; None removes one."""
         installation = self.installation(full_name)
         installation.permissions.update({name: right for name, right in rights.items() if right is not None})
         for name in (name for name, right in rights.items() if right is None):

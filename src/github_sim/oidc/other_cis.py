@@ -25,7 +25,7 @@ def stable_id(*parts: str) -> str:
 
 
 class OtherIssuer(SigningKeys, ABC):
-    """Below the simulator's address; `path` says where, `keys_path` where its keys are below that."""
+    """An issuer at `path` below the simulator's address, with its keys at `keys_path` below that."""
 
     name = "other"
     path = "/_other"
@@ -92,7 +92,7 @@ class OtherIssuer(SigningKeys, ABC):
 
 
 class BuildkiteIssuer(OtherIssuer):
-    """Ids of the organisation and the pipeline come only when the job asks for them; there is no `jti`."""
+    """Ids of the organisation and the pipeline are included only when the job requests them; there is no `jti`."""
 
     name = "buildkite"
     path = "/_buildkite"
@@ -105,7 +105,7 @@ class BuildkiteIssuer(OtherIssuer):
         return super().claims(audience, **{name: available[name] for name in wanted}, **changes)
 
     def fork_changes(self) -> Json:
-        # Buildkite prefixes branches of forks unless the pipeline is told not to.
+        # Buildkite prefixes branches of forks unless the pipeline is configured otherwise.
         return {"build_branch": "mallory:main", "build_source": "webhook", "build_commit": "f" * 40}
 
     def _own_claims(self) -> Json:

@@ -65,7 +65,7 @@ class Authenticator:
         return Caller(self.app_id, token)
 
     def mint(self, installation: Installation, requested: Json) -> InstallationToken:
-        """A new token, narrowed to the repositories and permissions that were asked for."""
+        """A new token, narrowed to the repositories and permissions that were requested."""
         token = InstallationToken(
             token=self._token_text(),
             installation_id=installation.id,
@@ -103,7 +103,7 @@ class Authenticator:
 def check_permission(
     world: World, caller: Caller | None, repository: Repository, permission: tuple[str, str]
 ) -> None:
-    """Refuse with GitHub's 404 (cannot see it) or 403 (may not do it). `a|b` asks for one of two."""
+    """Refuse with GitHub's 404 (cannot see it) or 403 (may not do it). `a|b` requires one of the two."""
     name, level = permission
     if level == "read" and not repository.private:
         return

@@ -78,7 +78,7 @@ def _apply(sim: "Simulation", check: CheckRun, body: Json) -> None:
         check.status == "completed" and body.get("conclusion") is None and body.get("status") is not None
     )
     if reopens:
-        # GitHub may or may not reopen it; here it never does, and nobody may count on it.
+        # GitHub may or may not reopen it; here it never does, so clients cannot rely on it.
         sim.unexpected.append(f"PATCH tried to reopen the completed check run {check.name} {check.id}")
     for name in _TEXT_FIELDS:
         if body.get(name) is not None:

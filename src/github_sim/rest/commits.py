@@ -63,7 +63,7 @@ async def get_git_commit(sim: "Simulation", request: ApiRequest) -> Reply:
 
 
 async def list_pulls_of_commit(sim: "Simulation", request: ApiRequest) -> Reply:
-    """Who brought a commit in; while it is not on the default branch, whose branch has it."""
+    """List the pull requests that merged a commit; while it is not on the default branch, those whose branch has it."""
     sha = _resolve_parameter(sim, request, "commit_sha").sha
     landed = sha in ancestors(request.repository, request.repository.head_sha)
     pulls = [
@@ -108,7 +108,7 @@ def _exclude(shas: list[str], others: list[str]) -> list[str]:
 
 
 def _select_page(sim: "Simulation", request: ApiRequest, shas: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Without any word about pages: the newest, as many as GitHub gives at once."""
+    """Without paging parameters: the newest, as many as GitHub returns at once."""
     if not request.query.keys() & {"page", "per_page"}:
         return shas[-MOST_COMMITS_OF_COMPARISON:], {}
     return paginate(sim.base_url, request, shas)

@@ -41,7 +41,7 @@ class RequestTokens:
         self._jobs.pop(token, None)
 
     def find_job(self, bearer: str, run_id: str, job_id: str) -> tuple[WorkflowRun, WorkflowJob] | None:
-        """The job that the token was issued to, if it is the job that asks and it still runs."""
+        """The job that the token was issued to, if it is the requesting job and still runs."""
         entry = self._jobs.get(bearer)
         if entry is None or (str(entry[0].id), str(entry[1].id)) != (run_id, job_id):
             return None

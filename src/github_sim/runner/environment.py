@@ -113,6 +113,6 @@ def github_environment(context: Json, event_path: Path, temp: Path) -> dict[str,
 
 
 def token_environment(sim: "Simulation", run: WorkflowRun, job: WorkflowJob, token: str) -> Mapping[str, str]:
-    """How a job that may mint asks for its tokens; `&audience=` is appended to the address."""
+    """Return the variables with which a job requests its tokens; `&audience=` is appended to the address."""
     address = f"{sim.base_url}{ISSUER_PATH}/request?run={run.id}&job={job.id}&api-version=2.0"
     return {"ACTIONS_ID_TOKEN_REQUEST_URL": address, "ACTIONS_ID_TOKEN_REQUEST_TOKEN": token}

@@ -49,7 +49,7 @@ def _number_text(value: float) -> str:
 
 
 def to_number(value: Any) -> float:
-    """GitHub's coercion; what is no number becomes NaN, which equals nothing."""
+    """GitHub's coercion; anything but a number becomes NaN, which equals nothing."""
     if value is None:
         return 0.0
     if isinstance(value, bool | int | float):
@@ -82,7 +82,7 @@ def compare(sign: str, left: Any, right: Any) -> bool:
 
 
 def get_member(value: Any, key: Any) -> Any:
-    """A property or an element; what is not there is null, as on GitHub."""
+    """A property or an element; a missing one is null, as on GitHub."""
     if isinstance(value, ObjectFilter):
         return ObjectFilter(
             member_value for item in value if (member_value := get_member(item, key)) is not None
@@ -117,7 +117,7 @@ STATUS = frozenset({"always", "success", "failure", "cancelled"})
 
 @dataclass(frozen=True)
 class StatusFunctions:
-    """How things stood before the thing whose condition is asked."""
+    """The state of earlier jobs or steps, for `success()` and the like."""
 
     succeeded: bool = True
     failed: bool = False
@@ -153,7 +153,7 @@ def _from_json(value: Any) -> Any:
     try:
         return json.loads(to_text(value))
     except ValueError:
-        raise WorkflowError(f"fromJSON was given what is no JSON: {to_text(value)[:80]!r}") from None
+        raise WorkflowError(f"fromJSON was given invalid JSON: {to_text(value)[:80]!r}") from None
 
 
 def _join(values: Any, separator: Any = ",") -> str:
@@ -421,7 +421,7 @@ def evaluate_text(template: Any, contexts: Contexts) -> str:
 
 
 def condition_holds(condition: Any, contexts: Contexts, status: StatusFunctions) -> bool:
-    """An `if`; one that does not ask how things stand holds only while everything succeeded."""
+    """Evaluate an `if`; without a status function it also requires success."""
     source = "success()" if condition is None else to_text(condition).strip()
     if OPEN in source:
         source = _strip_expression(source)
@@ -434,5 +434,7 @@ def condition_holds(condition: Any, contexts: Contexts, status: StatusFunctions)
 def _strip_expression(source: str) -> str:
     parts = [(piece, is_code) for piece, is_code in _split_template(source) if piece or is_code]
     if len(parts) != 1:
-        raise WorkflowError(f"`if: {source}` mixes text and expressions, which GitHub takes for true always")
+        raise WorkflowError(
+            f"`if: {source}` mixes text and expressions, which GitHub always evaluates as true"
+        )
     return parts[0][0]

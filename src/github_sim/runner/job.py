@@ -127,7 +127,7 @@ class JobExecution:
     async def steps(
         self, steps: Sequence[WorkflowStep], scope: StepScope, records: list[StepRun] | None = None
     ) -> list[StepOutcome]:
-        """Run steps one after the other; `scope.failed` tells how they ended."""
+        """Run steps one after the other; `scope.failed` has the result."""
         done = []
         for step in steps:
             record = StepRun(step.number, step.label)

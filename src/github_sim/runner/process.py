@@ -75,7 +75,7 @@ def _signal(child: asyncio.subprocess.Process, sign: signal.Signals) -> None:
 
 
 async def _output(child: asyncio.subprocess.Process) -> str:
-    """What it wrote, until it and all that share its output are gone; too much is cut."""
+    """Read the output until the process and all that share its output have ended; too much is cut."""
     output = bytearray()
     assert child.stdout is not None  # noqa: S101 - a pipe was asked for
     while piece := await child.stdout.read(65_536):

@@ -223,7 +223,7 @@ class RunExecution:
         return outputs
 
     def _status_functions(self, file: JobFile, *, cancelled: bool | None = None) -> StatusFunctions:
-        """How the jobs stand that it needs, and those that they needed: a skipped one is no success."""
+        """Return the status functions of a job, from the jobs that it needs, transitively: a skipped one is no success."""
         results = {self._result(name) for name in self._ancestors(file)}
         is_cancelled = self.cancelled.is_set() if cancelled is None else cancelled
         return StatusFunctions(results <= _GOOD, bool(results & _BAD), is_cancelled)

@@ -69,7 +69,7 @@ class Runner:
     def join(
         self, repository: Repository, folder: Path, *, secrets: Mapping[str, str] | None = None
     ) -> JoinedRepository:
-        """Take a repository's files from a folder; joining again takes them anew."""
+        """Read a repository's files from a folder; joining again reads them again."""
         snapshot = Snapshot(folder, self.folders.new("snapshot"))
         repository.workflows = list(read_workflows(snapshot, self.github))
         commit = self.sim.world.commit(

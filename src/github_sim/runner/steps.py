@@ -59,7 +59,7 @@ def _until(end: str, lines: Iterable[str]) -> str:
 
 
 def settable_variables(pairs: dict[str, str]) -> dict[str, str]:
-    """Without what a step may not set for the steps after it."""
+    """Remove the variables that a step may not set for later steps."""
     return {name: value for name, value in pairs.items() if not name.upper().startswith(_RESERVED)}
 
 
@@ -69,7 +69,7 @@ def read_masks(output: str) -> list[str]:
 
 
 def mask_secrets(output: str, secrets: Iterable[str]) -> str:
-    """The log as it is kept: secrets starred out, and the lines that named them gone."""
+    """Return the log with secrets masked, and without the lines that declared them."""
     masked = _COMMAND.sub(lambda match: "" if match["name"] == "add-mask" else match[0], output)
     for secret in sorted((value for value in secrets if value), key=len, reverse=True):
         masked = masked.replace(secret, "***")
@@ -78,7 +78,7 @@ def mask_secrets(output: str, secrets: Iterable[str]) -> str:
 
 @dataclass
 class StepScope:
-    """Where steps stand: in the job itself, or inside a composite action."""
+    """The scope of steps: the job itself, or a composite action."""
 
     inputs: Json
     env: Json
@@ -96,7 +96,7 @@ class StepOutcome:
     outputs: dict[str, str] = field(default_factory=dict)
 
 
-# As GitHub calls them; without a `shell`, bash is not told to fail in the middle of a pipe.
+# As GitHub calls them; without a `shell`, bash does not fail on an error inside a pipe.
 _SHELLS = {
     "": ("bash", "-e"),
     "bash": ("bash", "--noprofile", "--norc", "-eo", "pipefail"),
@@ -229,7 +229,7 @@ _OWN: Mapping[str, Callable[["JobExecution", With], StepOutcome]] = {
 
 
 def _folder(job: "JobExecution", action: str) -> Path:
-    """Where a composite action is: in the workspace, or in a folder that the runner was told of."""
+    """Where a composite action is: in the workspace, or in a folder that the runner knows."""
     if action.startswith("./"):
         return resolve_inside(job.folders.workspace, action)
     match = _ACTION.fullmatch(action)

@@ -131,7 +131,7 @@ def _step(number: int, value: Any, where: str) -> WorkflowStep:
 
 
 def permissions_of(permissions: Any, where: str) -> Mapping[str, str]:
-    """What is named may be done, all else may not; id-token is given only by its name, or by write-all."""
+    """Only named permissions are granted; id-token only by its name, or by write-all."""
     if permissions in ("read-all", "write-all"):
         return {"*": permissions.removesuffix("-all")}
     named = {str(key): str(value) for key, value in as_mapping(permissions, f"{where}: permissions").items()}

@@ -67,7 +67,7 @@ _LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", ".venv"})
 
 
 class Snapshot:
-    """The files of a folder as they were when it was taken, with their modes."""
+    """A snapshot of the files of a folder, with their modes."""
 
     def __init__(self, folder: Path, kept: Path) -> None:
         self.root = kept
@@ -152,7 +152,7 @@ class Artifacts:
         return len(found)
 
     def fetch(self, name: str, into: Path) -> bool:
-        """Put what was kept under this name into a folder; false when nothing was."""
+        """Copy the artifact into a folder; false when there is none of this name."""
         found = self._artifact_folder(name).is_dir()
         if found:
             shutil.copytree(self._artifact_folder(name), into, dirs_exist_ok=True)
@@ -160,7 +160,7 @@ class Artifacts:
 
     def _artifact_folder(self, name: str) -> Path:
         if not name or not all(letter.isalnum() or letter in "-_. " for letter in name):
-            raise WorkflowError(f"{name!r} is no name for an artifact")
+            raise WorkflowError(f"{name!r} is not a name for an artifact")
         return self._root / name
 
 

@@ -8,7 +8,7 @@ import yaml
 
 
 class WorkflowError(Exception):
-    """Told to people as it stands."""
+    """A problem in a workflow file; its text is shown to the user."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,21 +43,21 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
     return found
 
 
-def reject_unknown_keys(given: dict[str, Any], known: frozenset[str], where: str) -> None:
-    strange = [str(key) for key in given if key not in known]
+def reject_unknown_keys(value: dict[str, Any], known: frozenset[str], where: str) -> None:
+    strange = [str(key) for key in value if key not in known]
     if strange:
         raise WorkflowError(f"{where} has {', '.join(strange)}, which the simulated runner does not know")
 
 
-def as_list(given: Any) -> list[Any]:
-    if given is None:
+def as_list(value: Any) -> list[Any]:
+    if value is None:
         return []
-    return given if isinstance(given, list) else [given]
+    return value if isinstance(value, list) else [value]
 
 
-def as_mapping(given: Any, where: str) -> dict[str, Any]:
-    if given is None:
+def as_mapping(value: Any, where: str) -> dict[str, Any]:
+    if value is None:
         return {}
-    if not isinstance(given, dict):
+    if not isinstance(value, dict):
         raise WorkflowError(f"{where} is no mapping")
-    return given
+    return value

@@ -96,21 +96,21 @@ def _worst(reasons: tuple[str, ...]) -> str:
 
 def queue_page(sim: "Simulation", repository: Repository) -> Html:
     groups = [group for group in sim.world.queue if group.repository_id == repository.id]
-    cards = [_group_card(sim, repository, place, group) for place, group in enumerate(groups, 1)]
+    cards = [_group_card(sim, repository, position, group) for position, group in enumerate(groups, 1)]
     return concat(
         tag("h1", "Merge queue of ", _repository_link(repository)),
         *(cards or [tag("p", "The merge queue is empty.")]),
     )
 
 
-def _group_card(sim: "Simulation", repository: Repository, place: int, group: MergeGroup) -> Html:
+def _group_card(sim: "Simulation", repository: Repository, position: int, group: MergeGroup) -> Html:
     pull = sim.world.pulls[(group.repository_id, group.number)]
     reasons = merge_rules.blocked_by(sim.world, repository, group.head_sha, group.base_ref)
     checks = latest_by_name(sim.world.checks_on(repository, group.head_sha))
     address = f"/{repository.full_name}/pull/{pull.number}"
     return tag(
         "div",
-        tag("p", f"{place}. ", link(address, f"#{pull.number} {pull.title}"), f" into {group.base_ref}"),
+        tag("p", f"{position}. ", link(address, f"#{pull.number} {pull.title}"), f" into {group.base_ref}"),
         tag("p", "Group ", tag("code", group.head_sha), " on ", tag("code", group.base_sha)),
         tag("p", f"Waiting for: {', '.join(reasons)}" if reasons else "All required checks have passed."),
         *(
@@ -169,7 +169,7 @@ MOST_FILE_CHARACTERS = 200_000
 
 
 def app_page(sim: "Simulation") -> Html:
-    """Where somebody would install it."""
+    """The page to install the App."""
     rows = [_installation(sim, installation) for installation in sim.world.installations.values()]
     joining = tag("p", "In the demo, ", tag("code", "crcr demo-join owner/name"), " installs it.")
     return concat(
@@ -227,7 +227,7 @@ _PAGES: tuple[tuple[re.Pattern[str], Page], ...] = (
 
 
 def wants_html(method: str, accept: str) -> bool:
-    """Whether a browser asks; what it asks for in vain is a wrong address, and no surprise."""
+    """Whether a browser requests a page; an unknown address is then a 404, and not unexpected."""
     return method == "GET" and "text/html" in accept
 
 

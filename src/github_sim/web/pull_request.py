@@ -127,9 +127,9 @@ def _merge_box(sim: "Simulation", repository: Repository, pull: PullRequest) -> 
 
 def _queue_box(sim: "Simulation", repository: Repository, pull: PullRequest) -> Html:
     waiting = [group for group in sim.world.queue if group.repository_id == repository.id]
-    place = next((at for at, group in enumerate(waiting, 1) if group.number == pull.number), None)
+    position = next((at for at, group in enumerate(waiting, 1) if group.number == pull.number), None)
     queue = link(f"/{repository.full_name}/queue", "merge queue")
-    if place is None:
+    if position is None:
         return tag("p", "Not in the ", queue, ".", class_="soft")
-    group = waiting[place - 1]
-    return tag("p", f"Number {place} in the ", queue, " as ", tag("code", group.head_sha), ".")
+    group = waiting[position - 1]
+    return tag("p", f"Number {position} in the ", queue, " as ", tag("code", group.head_sha), ".")

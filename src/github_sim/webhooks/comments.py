@@ -55,7 +55,7 @@ async def delete(sim: "Simulation", comment: Comment) -> None:
 
 
 def react(sim: "Simulation", comment: Comment, content: str, user: Account) -> tuple[Reaction, bool]:
-    """A person reacts once in each way; the second value tells whether this one is new."""
+    """A person reacts once in each way; the second value is whether this one is new."""
     for reaction in comment.reactions:
         if (reaction.content, reaction.user) == (content, user):
             return reaction, False

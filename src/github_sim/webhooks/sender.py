@@ -45,7 +45,7 @@ class Webhooks:
         repository_id: int | None = None,
         guid: str | None = None,
     ) -> WebhookDelivery:
-        """Build one delivery and give it its fate; the returned line of the log tells how it went."""
+        """Build one delivery and give it its fate; the returned entry of the log has the outcome."""
         payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
         guid = guid or str(uuid.UUID(int=self._world.rng.getrandbits(128), version=4))
         delivery = WebhookDelivery(
@@ -90,7 +90,7 @@ class Webhooks:
     async def release(self, order: list[int] | None = None) -> list[WebhookDelivery]:
         """Send what was held, in the given order of positions (default: as it happened)."""
         waiting, self.held = self.held, []
-        chosen = [waiting[place] for place in order] if order is not None else waiting
+        chosen = [waiting[position] for position in order] if order is not None else waiting
         for delivery in chosen:
             await self._send(delivery)
         return chosen

@@ -158,9 +158,11 @@ class World:
         return repository.commits.get(sha)
 
     def comments_on(self, pull: PullRequest) -> list[Comment]:
-        place = (pull.repository_id, pull.number)
+        pull_key = (pull.repository_id, pull.number)
         return [
-            comment for comment in self.comments.values() if (comment.repository_id, comment.number) == place
+            comment
+            for comment in self.comments.values()
+            if (comment.repository_id, comment.number) == pull_key
         ]
 
     def checks_on(self, repository: Repository, sha: str) -> list[CheckRun]:
@@ -172,7 +174,7 @@ class World:
 
 
 def ancestors(repository: Repository, sha: str) -> list[str]:
-    """The commit and all that it stands on, newest first."""
+    """Return the commit and all its ancestors, newest first."""
     seen: dict[str, None] = {}
     waiting = [sha]
     while waiting:
@@ -185,7 +187,7 @@ def ancestors(repository: Repository, sha: str) -> list[str]:
 
 
 def merge_base(repository: Repository, one: str, other: str) -> str | None:
-    """The newest commit that both stand on."""
+    """Return the newest common ancestor."""
     below = set(ancestors(repository, one))
     return next((sha for sha in ancestors(repository, other) if sha in below), None)
 

@@ -1,4 +1,4 @@
-"""Made-up history: the same for the same seed, whole in itself, and summed up by the rules of the numbers."""
+"""Generated history: the same for the same seed, consistent, and summed by the rules of the statistics."""
 # ruff: noqa: S608 - the statements are our own
 
 import hashlib

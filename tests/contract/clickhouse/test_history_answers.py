@@ -1,4 +1,4 @@
-"""The same history questions have the same answers, whoever is asked: SQLite, PostgreSQL, ClickHouse."""
+"""History queries give the same results on SQLite, PostgreSQL and ClickHouse."""
 
 import pytest
 

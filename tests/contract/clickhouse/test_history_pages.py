@@ -1,4 +1,4 @@
-"""Pages ask ClickHouse where it holds everything, the main store otherwise, and never fail because of it."""
+"""Pages read ClickHouse where it is complete, else the main store, and never fail because of it."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The ways to ClickHouse: chDB in our own process, TLS with a password, and what is said when there is no way."""
+"""Connections to ClickHouse: chDB in process, TLS with a password, and the error when it cannot be reached."""
 
 import asyncio
 import json

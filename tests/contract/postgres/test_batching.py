@@ -1,4 +1,4 @@
-"""Units that walk side by side on one connection: each is answered as if it were alone, in far fewer journeys."""
+"""Batched units on one connection: each gets the same result as alone, in far fewer round trips."""
 
 import asyncio
 from collections import Counter

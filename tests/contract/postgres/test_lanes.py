@@ -1,4 +1,4 @@
-"""What writes that run side by side on PostgreSQL must not take from each other: news, effects, commits."""
+"""Concurrent writes on PostgreSQL lose no change, effect or commit of each other."""
 
 import asyncio
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Every statement that units can ask in step is the same statement when its rows carry the number of their question."""
+"""Every statement that can be batched returns the same rows when they carry the number of their query."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""When PostgreSQL is away, slow, or held by somebody: said within seconds, and healed by itself."""
+"""PostgreSQL down, slow or locked: reported within seconds, and recovered without help."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""On PostgreSQL too no question walks a table that grows: what is asked all day of large tables, and every page.
+"""Query plans on PostgreSQL: no frequent query and no page scans a growing table.
 
 SQLite's plans are held by test_query_plans.py. Here the questions are noted as they are asked, then explained.
 """

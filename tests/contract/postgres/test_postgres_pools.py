@@ -1,4 +1,4 @@
-"""PostgreSQL's two pools are told apart: one that is full is seen, however idle the other is."""
+"""The metrics of PostgreSQL's two pools are separate: a full one is visible while the other is idle."""
 
 from contextlib import AsyncExitStack
 

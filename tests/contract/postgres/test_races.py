@@ -1,4 +1,4 @@
-"""What two processes on one PostgreSQL could do to each other, and do not."""
+"""Races between two processes on one PostgreSQL, all without effect."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What the store of other relays' results promises: whatever order reports come in, the same rows and the same sums."""
+"""Ingested results of other relays: the same rows and sums in whatever order they arrive."""
 
 import asyncio
 import json

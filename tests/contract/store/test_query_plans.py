@@ -1,4 +1,4 @@
-"""No statement of the store walks a table that grows: every plan is a search by a key or an index.
+"""Query plans on SQLite: no statement scans a growing table.
 
 Held twice: for every statement there is, and for whatever the pages really ask of a store with a past.
 """

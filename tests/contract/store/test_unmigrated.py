@@ -1,4 +1,4 @@
-"""A database without the tables that this release asks for is told so, and not taken for a fault of ours."""
+"""A database without this release's tables gives a clear error."""
 
 from pathlib import Path
 

@@ -55,7 +55,7 @@ def test_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> None
 
 def test_a_file_without_any_level_is_an_error(shell: OperatorShell) -> None:
     code, out = check("check", "-", given="# nobody yet\n")
-    assert (code, "<stdin>:1: error the file holds no level" in out, "`crcr pause`" in out) == (1, True, True)
+    assert (code, "<stdin>:1: error the file has no level" in out, "`crcr pause`" in out) == (1, True, True)
     (shell.folder / "allowlist.yml").write_text("# nobody yet\n")
     result = shell.crcr("allowlist", "refresh")
     assert (result.exit_code, "version 1 stays in force" in result.stderr) == (1, True)

@@ -1,4 +1,4 @@
-"""`crcr doctor` and a served relay: a downstream asks the relay, and an operator looks at the own one.
+"""`crcr doctor` with a served relay: for a downstream's maintainer, and for the relay's operator.
 
 Two relays are served for the whole module: one for downstreams, of which each test has its own with an owner of its
 own, and one for operators, which is put in order again after each test. The command runs in this process, and for

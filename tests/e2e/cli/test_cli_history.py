@@ -1,6 +1,7 @@
 """`crcr history backfill` on a grown installation, and what `crcr doctor` says of ClickHouse."""
 
 import asyncio
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from support.running_relay import UPSTREAM
 from support.services.clickhouse import new_database
 
 
-@pytest.fixture
-def grown(tmp_path: Path) -> OperatorShell:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with generated history, to be copied."""
+    path = tmp_path_factory.mktemp("grown") / "crcr.db"
     plan = HistoryPlan(
         upstream=UPSTREAM,
         backends=(BackendSpec("org/backend", 3, 6),),
@@ -27,7 +30,13 @@ def grown(tmp_path: Path) -> OperatorShell:
         days=20,
         jobs=5_000,
     )
-    fill_database(tmp_path / "crcr.db", plan)
+    fill_database(path, plan)
+    return path
+
+
+@pytest.fixture
+def grown(tmp_path: Path, filled: Path) -> OperatorShell:
+    shutil.copy(filled, tmp_path / "crcr.db")
     return OperatorShell(tmp_path, relay_environment(tmp_path, CRCR_CLICKHOUSE_URL=new_database()))
 
 

@@ -1,4 +1,4 @@
-"""The relay as real processes on loopback: whole, in two halves, and refusing to start with a sentence."""
+"""The relay as processes on loopback: serving and working in one or in two, and refusing to start with a reason."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
 from support.cli_command import run_in_process
 from support.data.operator_database import relay_environment
-from support.process import crcr, free_port
+from support.process import CrcrProcess, crcr, free_port
 from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ async def refused(folder: Path, env: dict[str, str], *words: str) -> tuple[int, 
         return await process.wait(), errors
 
 
-async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path) -> None:
+async def test_the_whole_loop_in_one_process_which_stops_cleanly_while_a_page_is_live(tmp_path: Path) -> None:
     port = free_port()
     async with (
         github_on_a_port() as github,
@@ -73,24 +73,31 @@ async def test_the_whole_loop_in_one_process_which_stops_cleanly(tmp_path: Path)
         await started_run(github)
         run = github.runs("org/reporter")[0]
         assert (await github.start_job(run, "build")).status_code == 200
-        assert await relay.stop() == 0
+        await stop_while_a_page_is_live(relay, f"http://127.0.0.1:{port}", signal.SIGTERM)
         log = await relay.errors()
     assert '"level":"error"' not in log
     assert github.webhook_secret not in log
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
-async def test_any_free_port_can_be_asked_for_and_an_open_live_stream_does_not_hold_up_the_end(
-    tmp_path: Path, by: signal.Signals
+async def stop_while_a_page_is_live(relay: CrcrProcess, url: str, by: signal.Signals) -> None:
+    """An open live stream does not hold up the end."""
+    async with (
+        httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http,
+        http.stream("GET", f"{url}/api/v1/events", timeout=20) as stream,
+    ):
+        assert stream.status_code == 200
+        async with asyncio.timeout(10):
+            assert await relay.stop(by) == 0
+
+
+async def test_any_free_port_can_be_asked_for_and_an_interrupt_ends_it_like_a_termination(
+    tmp_path: Path,
 ) -> None:
     async with crcr("serve", "--port", "0", folder=tmp_path, environ=relay_environment(tmp_path)) as relay:
         url = (await relay.wait_for_line("crcr is listening on")).split()[4]
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             assert (await http.get(f"{url}/healthz")).status_code == 200
-            async with http.stream("GET", f"{url}/api/v1/events", timeout=20) as stream:
-                assert stream.status_code == 200
-                async with asyncio.timeout(10):
-                    assert await relay.stop(by) == 0
+        await stop_while_a_page_is_live(relay, url, signal.SIGINT)
 
 
 async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: Path) -> None:
@@ -113,8 +120,8 @@ async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: P
 
 
 async def _pause_holds_back(folder: Path, env: dict[str, str], github: GitHub) -> None:
-    async with crcr("pause", folder=folder, environ=env) as pause:
-        assert await pause.wait() == 0
+    paused = await asyncio.to_thread(run_in_process, "pause", folder=folder, environ=env)
+    assert paused.code == 0
     await github.open_pr(UPSTREAM)
     await asyncio.sleep(0.5)
     assert github.runs("org/reporter") == []
@@ -132,10 +139,10 @@ async def test_a_port_in_use_is_told_with_a_way_out(tmp_path: Path) -> None:
     assert "--port" in errors
 
 
-async def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     env = relay_environment(tmp_path)
     (tmp_path / "crcr.db").write_bytes(b"something else" * 100)
     for words in (("serve", "--port", "0"), ("worker",)):
-        code, errors = await refused(tmp_path, env, *words)
-        assert (code, "Traceback" in errors) == (1, False)
-        assert "file is not a database" in errors
+        refusal = run_in_process(*words, folder=tmp_path, environ=env)
+        assert (refusal.code, "Traceback" in refusal.errors) == (1, False)
+        assert "file is not a database" in refusal.errors

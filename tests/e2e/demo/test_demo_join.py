@@ -1,15 +1,19 @@
 """A repository of one's own takes part in the running demo: generated files, really run, seen on the relay's pages."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
+from support.cli_command import CommandResult, run_in_process
 from support.process import crcr, free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 NO_NETWORK = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
 
 
@@ -24,11 +28,40 @@ def empty(folder: Path) -> bool:
     return [path for path in folder.rglob("*") if path.is_file()] == []
 
 
-async def succeeded(words: tuple[str, ...], folder: Path, env: dict[str, str]) -> str:
-    async with crcr(*words, folder=folder, environ=env) as command:
+@dataclass(frozen=True)
+class Demo:
+    relay: str
+    github: str
+    environ: dict[str, str]
+    said: str
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def demo(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Demo]:
+    """One demo for those who join it; it ends in silence and leaves nothing behind."""
+    folder = tmp_path_factory.mktemp("demo")
+    env, port, github_port = environ(folder), free_port(), free_port()
+    words = ("demo", "--port", str(port), "--github-port", str(github_port), "--speed", "2")
+    async with crcr(*words, folder=folder, environ=env) as running:
+        await running.wait_for_line("to stop")
+        addresses = (f"http://127.0.0.1:{port}", f"http://127.0.0.1:{github_port}")
+        yield Demo(*addresses, env, "".join(running.lines))
+        assert await running.stop() == 0
+        assert await running.errors() == ""
+    assert empty(folder / "temporary")
+    assert empty(folder / "cache")
+
+
+async def succeed(*words: str, folder: Path, environ: dict[str, str]) -> str:
+    """Run a command as a process."""
+    async with crcr(*words, folder=folder, environ=environ) as command:
         said, errors = await command.process.communicate()
         assert command.process.returncode == 0, (said, errors)
         return said.decode()
+
+
+async def run_here(*words: str, folder: Path, environ: dict[str, str]) -> CommandResult:
+    return await asyncio.to_thread(run_in_process, *words, folder=folder, environ=environ)
 
 
 async def first_result(relay: str, name: str) -> dict[str, Any]:
@@ -42,27 +75,19 @@ async def first_result(relay: str, name: str) -> dict[str, Any]:
             await asyncio.sleep(0.2)
 
 
-async def test_from_an_empty_folder_to_a_result_on_the_dashboard(tmp_path: Path) -> None:
-    env, port, github_port = environ(tmp_path), free_port(), free_port()
-    relay, github = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{github_port}"
+async def test_from_an_empty_folder_to_a_result_on_the_dashboard(demo: Demo, tmp_path: Path) -> None:
     mine = tmp_path / "my-backend"
     mine.mkdir()
-    started = ("demo", "--port", str(port), "--github-port", str(github_port), "--speed", "2")
-    async with crcr(*started, folder=tmp_path, environ=env) as demo:
-        await demo.wait_for_line("to stop")
-        assert f"{relay}/crcr/onboarding" in "".join(demo.lines)
-        told = ("--relay", relay, "--upstream", "tensorium/tensorium", "--audience", "crcr-demo")
-        asked = (*told, "--repo", "me/my-backend", "--command", "true", "--yes")
-        await succeeded(("init", *asked), mine, env)
-        said = await succeeded(("demo-join", "me/my-backend", "--github", github), mine, env)
-        assert ".github/workflows/crcr.yml" in said
-        assert f"{relay}/crcr/me/my-backend" in said
-        result = await first_result(relay, "me/my-backend")
-        assert result["figures"]["last_result"]["job_name"] == "build"
-        assert await demo.stop() == 0
-        assert await demo.errors() == ""
-    assert empty(tmp_path / "temporary")
-    assert empty(tmp_path / "cache")
+    assert f"{demo.relay}/crcr/onboarding" in demo.said
+    told = ("--relay", demo.relay, "--upstream", "tensorium/tensorium", "--audience", "crcr-demo")
+    asked = (*told, "--repo", "me/my-backend", "--command", "true", "--yes")
+    await succeed("init", *asked, folder=mine, environ=demo.environ)
+    join = ("demo-join", "me/my-backend", "--github", demo.github)
+    said = await succeed(*join, folder=mine, environ=demo.environ)
+    assert ".github/workflows/crcr.yml" in said
+    assert f"{demo.relay}/crcr/me/my-backend" in said
+    result = await first_result(demo.relay, "me/my-backend")
+    assert result["figures"]["last_result"]["job_name"] == "build"
 
 
 async def first_trial(relay: str) -> dict[str, Any]:
@@ -77,26 +102,20 @@ async def first_trial(relay: str) -> dict[str, Any]:
             await asyncio.sleep(0.2)
 
 
-async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(tmp_path: Path) -> None:
-    env, port, github_port = environ(tmp_path), free_port(), free_port()
-    relay, github = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{github_port}"
+async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(demo: Demo, tmp_path: Path) -> None:
     mine = tmp_path / "newcomer"
     mine.mkdir()
-    started = ("demo", "--port", str(port), "--github-port", str(github_port))
-    join = ("demo-join", "me/newcomer", "--unlisted", "--github", github)
-    async with crcr(*started, folder=tmp_path, environ=env) as demo:
-        await demo.wait_for_line("to stop")
-        async with crcr(*join, folder=mine, environ=env) as early:
-            errors = await early.errors()
-            assert await early.wait() == 1
-        assert f"crcr init --relay {relay} --repo me/newcomer" in errors
-        await succeeded(("init", "--relay", relay, "--repo", "me/newcomer", "--yes"), mine, env)
-        said = await succeeded(join, mine, env)
-        assert f"{relay}/crcr/sandbox" in said
-        job = await first_trial(relay)
-        assert (job["job_name"], job["event_type"], job["conclusion"]) == ("build", "crcr_test", "skipped")
-        assert await demo.stop() == 0
-        assert await demo.errors() == ""
+    join = ("demo-join", "me/newcomer", "--unlisted", "--github", demo.github)
+    early = await run_here(*join, folder=mine, environ=demo.environ)
+    assert early.code == 1
+    assert f"crcr init --relay {demo.relay} --repo me/newcomer" in early.errors
+    init = ("init", "--relay", demo.relay, "--repo", "me/newcomer", "--yes")
+    assert (await run_here(*init, folder=mine, environ=demo.environ)).code == 0
+    joined = await run_here(*join, folder=mine, environ=demo.environ)
+    assert joined.code == 0, joined
+    assert f"{demo.relay}/crcr/sandbox" in joined.out
+    job = await first_trial(demo.relay)
+    assert (job["job_name"], job["event_type"], job["conclusion"]) == ("build", "crcr_test", "skipped")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +124,7 @@ async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(tmp_path: Pat
 )
 async def test_without_a_demo_it_says_what_to_do(tmp_path: Path, address: str, words: str) -> None:
     join = ("demo-join", "me/my-backend", "--github", address)
-    async with crcr(*join, folder=tmp_path, environ=environ(tmp_path)) as command:
-        errors = await command.errors()
-        assert await command.wait() == 1
-    assert words in errors
-    assert "hint:" in errors
+    refusal = await run_here(*join, folder=tmp_path, environ=environ(tmp_path))
+    assert refusal.code == 1
+    assert words in refusal.errors
+    assert "hint:" in refusal.errors

@@ -30,6 +30,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 JOBS = 100
 
 
+@pytest.fixture(autouse=True)
+def without_certificates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The reporter reads all of the machine's certificates for each request: nothing here is asked over TLS."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+
+
 def one_job(times: ThreadClock, env: Mapping[str, str], seed: int, report: list[str]) -> tuple[int, str]:
     """A job with both of its steps; what is said of both."""
     out, chance = io.StringIO(), random.Random(seed)

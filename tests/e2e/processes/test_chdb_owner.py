@@ -1,4 +1,4 @@
-"""`chdb:///folder` has one owner: a relay lives on it, and whoever comes second is told so in a sentence."""
+"""`chdb:///folder` has one owner: a second process gets a clear error."""
 
 import asyncio
 import json

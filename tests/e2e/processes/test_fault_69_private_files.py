@@ -1,14 +1,18 @@
 """Fault 69: what the relay writes is its user's alone, whatever the umask that it was started with."""
 
+import asyncio
+import os
 import sqlite3
 import stat
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from crcr.cli.doctor.relay.store import sqlite_findings
 from crcr.record.migrations.run import migrate
+from support.cli_command import run_in_process
 from support.data.operator_database import relay_environment
 from support.downstream.init_command import FLAGS, LOCAL_GIT, WORKFLOW, checkout
 from support.process import crcr, free_port
@@ -40,21 +44,36 @@ async def test_fault_69_the_database_its_log_its_copy_and_the_history_are_privat
     assert open_to_others(history) == []
 
 
-@pytest.mark.parametrize(("found", "left"), [(0o644, 0o600), (0o666, 0o600), (0o640, 0o640), (0o600, 0o600)])
 async def test_fault_69_a_world_readable_database_is_taken_back_and_a_group_keeps_its_own(
-    tmp_path: Path, found: int, left: int
+    tmp_path: Path,
 ) -> None:
     """What an earlier release has left: the file and its log, open in another process."""
+    env = relay_environment(tmp_path)
     migrate(tmp_path / "crcr.db")
     with closing(sqlite3.connect(tmp_path / "crcr.db")) as other:
         other.execute("CREATE TABLE of_another_process (n)")
-        for name in STORE:
-            (tmp_path / name).chmod(found)
-        warned = "file_mode" in {each.name for each in sqlite_findings(tmp_path / "crcr.db")}
-        assert warned == (found != left)
-        async with crcr("migrate", folder=tmp_path, environ=relay_environment(tmp_path), umask=0) as command:
-            assert await command.wait() == 0
-        assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, left)
+        for found, left in ((0o644, 0o600), (0o666, 0o600), (0o640, 0o640), (0o600, 0o600)):
+            for name in STORE:
+                (tmp_path / name).chmod(found)
+            warned = "file_mode" in {each.name for each in sqlite_findings(tmp_path / "crcr.db")}
+            assert warned == (found != left)
+            if found == 0o644:
+                async with crcr("migrate", folder=tmp_path, environ=env, umask=0) as command:
+                    assert await command.wait() == 0
+            else:
+                with umask(0):
+                    done = await asyncio.to_thread(run_in_process, "migrate", folder=tmp_path, environ=env)
+                assert done.code == 0
+            assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, left)
+
+
+@contextmanager
+def umask(bits: int) -> Iterator[None]:
+    before = os.umask(bits)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 async def test_fault_69_files_for_a_repository_keep_the_umask_of_who_writes_them(tmp_path: Path) -> None:

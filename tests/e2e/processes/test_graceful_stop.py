@@ -1,4 +1,4 @@
-"""SIGTERM: first nobody is sent there any more, then all that is under way ends, then the process does, with 0."""
+"""SIGTERM: readiness ends, requests and effects under way finish, and the process exits with 0."""
 
 import asyncio
 import signal

@@ -1,5 +1,6 @@
 """A package that is not installed is one clear sentence and an exit code, in every command that needs it."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,18 @@ from support.process import environment
 pytestmark = pytest.mark.slow
 
 HIDE = "import sys; sys.modules.update(dict.fromkeys(sys.argv.pop(1).split(','))); from crcr.__main__ import main; main()"
+HIDE_FROM_ALL = """
+import json, sys
+hidden, commands = json.loads(sys.argv[1])
+sys.modules.update(dict.fromkeys(hidden))
+from typer.testing import CliRunner
+from crcr.cli.main import app
+for words, given in commands:
+    result = CliRunner().invoke(app, words, env=given)
+    unforeseen = None if isinstance(result.exception, SystemExit) else repr(result.exception)
+    print(json.dumps([result.exit_code, result.output, unforeseen]))
+"""
+"""Runs several commands in one process, each with settings of its own; prints their exit codes and outputs."""
 POSTGRES = {"CRCR_DATABASE_URL": "postgresql://crcr:hush-hush@127.0.0.1:9/crcr"}
 REDIS = {"CRCR_REDIS_URL": "redis://127.0.0.1:9/0"}
 CLICKHOUSE = {"CRCR_CLICKHOUSE_URL": "clickhouse://127.0.0.1:9/crcr"}
@@ -28,45 +41,56 @@ EVERY_KIND = (
 )
 
 
-def run(folder: Path, hidden: str, words: tuple[str, ...], given: dict[str, str]) -> tuple[int, str]:
-    """Run a command where a module cannot be imported; return its exit code and all that it printed."""
-    environ = environment(relay_environment(folder, **given))
-    done = subprocess.run(
-        [sys.executable, "-c", HIDE, hidden, *words],
+def run(folder: Path, script: str, *words: str, **given: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script, *words],
         cwd=folder,
-        env=environ,
+        env=environment(relay_environment(folder, **given)),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("hidden", "package", "commands", "given"),
-    [
-        ("greenlet", "greenlet", EVERY_KIND, POSTGRES),
-        ("asyncpg", "asyncpg", (*STARTING, ("migrate", "--from", "sqlite:///crcr.db")), POSTGRES),
-        ("redis", "redis", STARTING, REDIS),
-        ("clickhouse_connect", "clickhouse-connect", STARTING, CLICKHOUSE),
-        ("chdb", "chdb", STARTING, {"CRCR_CLICKHOUSE_URL": "chdb:///nowhere/history"}),
-        ("opentelemetry.sdk", "opentelemetry-sdk", STARTING, TRACES),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
+Needing = tuple[str, str, tuple[tuple[str, ...], ...], dict[str, str]]
+"""A module, its package, the commands that need it, and the settings with which they do."""
+
+GREENLET: Needing = ("greenlet", "greenlet", EVERY_KIND, POSTGRES)
+OTHERS: tuple[Needing, ...] = (
+    ("asyncpg", "asyncpg", (*STARTING, ("migrate", "--from", "sqlite:///crcr.db")), POSTGRES),
+    ("redis", "redis", STARTING, REDIS),
+    ("clickhouse_connect", "clickhouse-connect", STARTING, CLICKHOUSE),
+    ("chdb", "chdb", STARTING, {"CRCR_CLICKHOUSE_URL": "chdb:///nowhere/history"}),
+    ("opentelemetry.sdk", "opentelemetry-sdk", STARTING, TRACES),
 )
+
+
+@pytest.mark.parametrize("needing", [(GREENLET,), OTHERS], ids=["greenlet", "others"])
 def test_a_command_names_the_package_and_what_to_install(
-    tmp_path: Path, hidden: str, package: str, commands: tuple[tuple[str, ...], ...], given: dict[str, str]
+    tmp_path: Path, needing: tuple[Needing, ...]
 ) -> None:
-    for words in commands:
-        code, told = run(tmp_path, hidden, words, given)
-        assert code != 0, words
+    """Where several are missing, the one that these settings need is named. Without greenlet, asyncpg is of no use."""
+    asked = [(package, words, given) for _, package, commands, given in needing for words in commands]
+    given_to_all = ([module for module, *_ in needing], [(words, given) for _, words, given in asked])
+    done = run(tmp_path, HIDE_FROM_ALL, json.dumps(given_to_all))
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    for (package, words, _), (code, told, unforeseen) in zip(asked, results, strict=True):
+        assert (code != 0, unforeseen) == (True, None), words
         lines = [line for line in told.splitlines() if f"needs the package {package}," in line]
         assert (len(lines), "Traceback" in told, "hush-hush" in told) == (1, False, False), (words, told)
         assert "install requirements/" in lines[0], words
 
 
 def test_a_package_that_is_there_and_broken_is_a_sentence_too(tmp_path: Path) -> None:
-    code, told = run(tmp_path, "alembic.command", ("migrate",), {})
-    assert (code, "Traceback" in told) == (1, False), told
+    done = run(tmp_path, HIDE, "alembic.command", "migrate")
+    told = done.stdout + done.stderr
+    assert (done.returncode, "Traceback" in told) == (1, False), told
     assert "a package that crcr needs cannot be imported" in told
+
+
+def test_a_process_without_the_package_ends_with_the_same_sentence(tmp_path: Path) -> None:
+    done = run(tmp_path, HIDE, "asyncpg", "serve", "--port", "0", **POSTGRES)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "needs the package asyncpg," in done.stderr

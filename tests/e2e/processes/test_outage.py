@@ -20,6 +20,7 @@ import pytest
 
 from github_sim.github import GitHub, PullRequest
 from github_sim.rest.server import serve
+from support.cli_command import run_in_process
 from support.process import CrcrProcess, crcr, free_port
 from support.running_relay import UPSTREAM, environment
 
@@ -69,6 +70,12 @@ class Outage:
                 await reading
 
     async def command(self, *words: str) -> tuple[int, str, str]:
+        """Run a command in this process, beside the simulated GitHub."""
+        done = await asyncio.to_thread(run_in_process, *words, folder=self.folder, environ=self.environ)
+        return done.code, done.out, done.errors
+
+    async def start(self, *words: str) -> tuple[int, str, str]:
+        """Run a command as a process."""
         async with crcr(*words, folder=self.folder, environ=self.environ) as process:
             out, errors = await process.process.communicate()
             return await process.wait(), out.decode(), errors.decode()
@@ -205,7 +212,7 @@ async def test_the_same_by_hand_shows_how_far_it_is_and_what_it_found(tmp_path: 
             outage.clock.seconds += 1
             await outage.github.push_to_pr(pull)
         outage.clock.seconds = 0
-        code, out, errors = await outage.command("reconcile")
+        code, out, errors = await outage.start("reconcile")
 
         assert (code, "Traceback" in errors) == (0, False)
         assert "reading the log: 1 page" in errors

@@ -13,7 +13,7 @@ import pytest
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
 from support.data.operator_database import relay_environment
-from support.deploy.otlp_collector import attribute_texts, run_collector
+from support.deploy.otlp_collector import CollectedSpans, attribute_texts, run_collector
 from support.process import crcr, free_port
 from support.running_relay import UPSTREAM
 
@@ -62,27 +62,39 @@ async def scraped(http: httpx.AsyncClient, words: str) -> str:
 
 
 async def test_a_worker_with_a_port_tells_what_it_does_and_nothing_else(tmp_path: Path) -> None:
+    """And a delivery that both processes work on is one trace."""
     port = free_port()
-    async with (
-        world(tmp_path) as (github, env),
-        crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
-        crcr("worker", folder=tmp_path, environ={**env, "CRCR_METRICS_PORT": str(port)}) as back,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
-    ):
-        await front.wait_for_line("without a worker")
-        assert f"http://127.0.0.1:{port}/metrics" in await back.wait_for_line("crcr is processing")
-        assert (await http.get("/healthz")).json()["ok"] is True
-        assert (await http.get("/readyz")).json()["store"] == "answers"
-        await github.open_pr(UPSTREAM)
-        await until_dispatched(github)
-        told = await scraped(http, 'crcr_effects_total{kind="send_dispatch",outcome="done"} 1.0')
-        assert 'crcr_github_calls_total{call="dispatch",status="2xx"} 1.0' in told
-        assert "crcr_worker_seen_timestamp_seconds{" in told
-        assert "crcr_leader 1.0" in told
-        assert "crcr_store_up 1.0" in told
-        assert (await http.get("/crcr")).status_code == 404
-        assert (await http.post("/github/webhook")).status_code == 404
-        assert (await back.stop(), await front.stop()) == (0, 0)
+    with run_collector() as collected:
+        async with (
+            world(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (github, env),
+            crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
+            crcr("worker", folder=tmp_path, environ={**env, "CRCR_METRICS_PORT": str(port)}) as back,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
+        ):
+            await front.wait_for_line("without a worker")
+            assert f"http://127.0.0.1:{port}/metrics" in await back.wait_for_line("crcr is processing")
+            assert (await http.get("/healthz")).json()["ok"] is True
+            assert (await http.get("/readyz")).json()["store"] == "answers"
+            await github.open_pr(UPSTREAM)
+            await until_dispatched(github)
+            told = await scraped(http, 'crcr_effects_total{kind="send_dispatch",outcome="done"} 1.0')
+            assert 'crcr_github_calls_total{call="dispatch",status="2xx"} 1.0' in told
+            assert "crcr_worker_seen_timestamp_seconds{" in told
+            assert "crcr_leader 1.0" in told
+            assert "crcr_store_up 1.0" in told
+            assert (await http.get("/crcr")).status_code == 404
+            assert (await http.post("/github/webhook")).status_code == 404
+            answer = await github.report(github.runs(BACKEND)[0], "build")
+            assert answer.status_code == 200
+            assert (await back.stop(), await front.stop()) == (0, 0)
+    check_one_trace(collected)
+
+
+def check_one_trace(collected: CollectedSpans) -> None:
+    [webhook], [dispatch], [callback] = map(collected.named, ("webhook", "dispatch", "callback"))
+    assert webhook.trace_id == dispatch.trace_id == callback.trace_id
+    assert (dispatch.parent_span_id, callback.parent_span_id) == (webhook.span_id, dispatch.span_id)
+    assert attribute_texts(dispatch.attributes)["crcr.downstream"] == BACKEND
 
 
 async def test_a_worker_without_a_port_listens_nowhere_and_one_in_use_is_told(tmp_path: Path) -> None:
@@ -97,23 +109,3 @@ async def test_a_worker_without_a_port_listens_nowhere_and_one_in_use_is_told(tm
             async with crcr("worker", folder=tmp_path, environ=env) as back:
                 assert "metrics" not in await back.wait_for_line("crcr is processing")
                 assert await back.stop() == 0
-
-
-async def test_a_delivery_that_two_processes_work_on_is_one_trace(tmp_path: Path) -> None:
-    with run_collector() as collected:
-        async with (
-            world(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (github, env),
-            crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
-            crcr("worker", folder=tmp_path, environ=env) as back,
-        ):
-            await front.wait_for_line("without a worker")
-            await back.wait_for_line("crcr is processing")
-            await github.open_pr(UPSTREAM)
-            await until_dispatched(github)
-            answer = await github.report(github.runs(BACKEND)[0], "build")
-            assert answer.status_code == 200
-            assert (await back.stop(), await front.stop()) == (0, 0)
-    [webhook], [dispatch], [callback] = map(collected.named, ("webhook", "dispatch", "callback"))
-    assert webhook.trace_id == dispatch.trace_id == callback.trace_id
-    assert (dispatch.parent_span_id, callback.parent_span_id) == (webhook.span_id, dispatch.span_id)
-    assert attribute_texts(dispatch.attributes)["crcr.downstream"] == BACKEND

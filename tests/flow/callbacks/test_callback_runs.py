@@ -1,4 +1,4 @@
-"""Runs and deliveries: who may answer which, and which of two answers counts."""
+"""Runs and deliveries: which run may report for which delivery, and which of two runs counts."""
 
 from itertools import product
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Refused reports are visible: to whom they concern, as text, and to nobody's harm."""
+"""Refused reports are shown, as text, to those whom they concern, and reveal nothing to others."""
 
 import csv
 import io

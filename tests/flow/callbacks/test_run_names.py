@@ -147,7 +147,9 @@ async def test_a_deleted_run_does_not_end_another_one(tmp_path: Path) -> None:
 
         assert verified(relay) == {"one": "confirmed", "two": "confirmed"}
         assert gate_state(relay, pull) == "pending"
-        assert await live_reasons(relay, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
+        assert await live_reasons(relay, pull.head_sha) == [
+            "GitHub has not confirmed yet that its runs are over"
+        ]
 
 
 async def test_a_run_that_first_reports_while_github_is_asked_is_not_taken_for_deleted(

@@ -1,4 +1,4 @@
-"""What a head costs on the upstream's installation: every call is counted, jobs reporting one by one over minutes."""
+"""Calls on the upstream's installation per head, with jobs that report one by one over minutes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

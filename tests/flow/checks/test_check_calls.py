@@ -1,4 +1,4 @@
-"""What is asked of GitHub for checks: once for each though answers get lost, little though much happens, in order."""
+"""Calls to GitHub for checks: one per check even when responses are lost, few in all, and in order."""
 
 import asyncio
 from collections import Counter

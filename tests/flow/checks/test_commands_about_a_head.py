@@ -1,4 +1,4 @@
-"""Who approves or waives means the head that they saw, not one that came after it."""
+"""An approval or a waiver counts for the head that its author saw, not for a later one."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ async def test_an_approval_that_a_push_overtook_approves_nothing(tmp_path: Path)
 
         assert dispatched_actions(relay.github, GATING) == []
         assert [each.content for each in comment.reactions] == ["-1"]
-        assert "say it again" in relay.github.comments(pull)[-1].body
+        assert "repeat the command" in relay.github.comments(pull)[-1].body
 
 
 async def test_a_waiver_that_a_push_overtook_waives_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Waivers: a person's word opens the gate for one pull request, as long and as far as it was given."""
+"""Waivers: a maintainer's comment opens the gate for one pull request, within its scope and time."""
 
 from dataclasses import replace
 from datetime import timedelta

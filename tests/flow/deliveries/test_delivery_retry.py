@@ -1,4 +1,4 @@
-"""An event is not lost to a target's bad day: it waits as it was told to, and arrives, or is parked in sight."""
+"""A failing target loses no event: it is retried and arrives, or is parked and shown."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Entries with `paths`: GitHub is asked what changed before anybody is told, and no answer leaves nobody out."""
+"""Entries with `paths`: GitHub is asked for the changed files before a dispatch; without an answer nothing is left out."""
 
 from pathlib import Path
 

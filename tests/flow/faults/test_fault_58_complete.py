@@ -40,7 +40,9 @@ async def test_fault_58_one_shard_of_three_does_not_open_the_gate(tmp_path: Path
         await finish_jobs(relay, run, **{"test-1": "success"})
         await sweep_after(relay, HOUR)
         assert gate_state(relay, pull) == "pending"
-        assert await live_reasons(relay, pull.head_sha) == ["GitHub has not told yet that its runs are over"]
+        assert await live_reasons(relay, pull.head_sha) == [
+            "GitHub has not confirmed yet that its runs are over"
+        ]
         for name in ("test-2", "test-3"):
             await start_jobs(relay, run, name)
             await finish_jobs(relay, run, **{name: "success"})

@@ -1,4 +1,4 @@
-"""A merge group that a passed head speaks for: only while that head passes, and only for whoever is in the queue."""
+"""A merge group that reuses the result of a passed head: only while that head passes and its pull request is queued."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -91,7 +91,7 @@ async def test_the_gate_says_that_a_job_succeeded_unreported(tmp_path: Path) -> 
         relay.github.ci.complete(run, run.job("build"), "success")
         await wait_and_look(relay)
 
-        words = "unreported: GitHub saw it succeed, and nobody told the relay"
+        words = "unreported: it succeeded on GitHub, and no report reached the relay"
         assert words in latest_check(relay, GATE, pull.head_sha).output["summary"]
 
 

@@ -1,4 +1,4 @@
-"""Dispatches that no run answered: whose answer is expected is looked up at GitHub, and what was found is written down."""
+"""Dispatches without a run: expected runs are looked up on GitHub, and the result is recorded."""
 
 from pathlib import Path
 

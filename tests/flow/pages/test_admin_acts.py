@@ -1,4 +1,4 @@
-"""Administration over HTTP: two doors, one code, and nobody acts who may not."""
+"""Admin operations over HTTP: by the API and by the pages, with the same code, for admins only."""
 
 from pathlib import Path
 from typing import Any

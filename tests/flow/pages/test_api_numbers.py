@@ -1,4 +1,4 @@
-"""One number, told in many places: JSON, CSV, metrics and badge say the same, to the last digit and to everybody."""
+"""The same figures in JSON, CSV, metrics and badge, to the last digit and for every reader."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The App's own page: GitHub tells it once, beside the requests, and those who join find the link."""
+"""The App's page: GitHub is asked once, outside of requests, and the onboarding page links to it."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`/api/v1/onboarding`: what a repository that joins must know of the relay."""
+"""`/api/v1/onboarding`: the facts about the relay that a joining repository needs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A downstream's set-up as its maintainer hears of it: what is wrong, what to do, and that doing it helps."""
+"""A downstream's set-up findings over the API: what is wrong, what to do, and that doing it helps."""
 
 import json
 from dataclasses import replace

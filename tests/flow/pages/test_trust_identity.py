@@ -1,4 +1,4 @@
-"""Who is believed: tokens wrong in one way each, keys that come and go, names that change hands."""
+"""Identities: tokens with one fault each, rotated keys, and renamed repositories."""
 
 import asyncio
 from collections.abc import AsyncIterator

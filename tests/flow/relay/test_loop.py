@@ -1,4 +1,4 @@
-"""The whole loop, once: a pull request is opened, a downstream is told, reports back, and is on record."""
+"""The whole loop once: a pull request is opened, dispatched to a downstream, reported back and recorded."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Work goes on after the move to PostgreSQL: what was owed is done once, what ran gets its result, cursors hold."""
+"""After the move to PostgreSQL queued effects are carried out once, running jobs get their results, cursors stay valid."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Questions without an answer, events that never came, an older release's data: each ends, and none of them in green."""
+"""Look-ups without an answer, events that never came, and rows of an older release end, and never in a passed gate."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What time does: silent jobs time out by their downstream's own patience, and what is old is let go."""
+"""The sweeper: silent jobs time out by their entry's time-out, and old rows are removed."""
 
 import asyncio
 from pathlib import Path

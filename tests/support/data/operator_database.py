@@ -5,13 +5,17 @@ GitHub refuses, so that its dispatch is parked.
 """
 
 import asyncio
+import atexit
 import json
 import logging
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import structlog
@@ -96,8 +100,19 @@ def relay_environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def database_with_history(folder: Path) -> OperatorShell:
-    """Make a database by running a relay, and stop it."""
-    return OperatorShell(folder, relay_environment(folder), asyncio.run(_make_history(folder)))
+    """A copy of a database that a relay made, which has stopped."""
+    made, delivery = _history()
+    for file in made.glob("crcr.db*"):
+        shutil.copy(file, folder / file.name)
+    return OperatorShell(folder, relay_environment(folder), delivery)
+
+
+@cache
+def _history() -> tuple[Path, str]:
+    """Make the history once for all tests of a process: the folder with its database, and the delivery's GUID."""
+    folder = Path(mkdtemp(prefix="crcr-test-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder, asyncio.run(_make_history(folder))
 
 
 async def _make_history(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """Retention: periods, a history with old rows, and a database that counts the rows that each unit changes."""
 # ruff: noqa: S608 - every name in these statements is our own
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from random import Random
@@ -109,12 +110,15 @@ async def sent_push(walk: RandomWalk, *backends: str, jobs: int = 1) -> str:
     for effect in await walk.workers[0].claim(99, walk.now):
         await walk.workers[0].finish(effect, began_at=walk.now, now=walk.now)
     guid = f"d{walk.numbers}"
-    for backend in backends:
-        for number in range(jobs):
-            where = {"delivery": guid, "downstream": backend}
-            run = f"b-{guid}-{number}"
-            await walk.report(where, run, 1, "build", workflow_name="CI")
-            await walk.report(where, run, 1, "build", workflow_name="CI", **ENDED)
+    jobs_of_all = [
+        ({"delivery": guid, "downstream": backend}, f"b-{guid}-{number}")
+        for backend in backends
+        for number in range(jobs)
+    ]
+    for end in ({}, ENDED):  # at the same time, so that many share a transaction
+        await asyncio.gather(
+            *(walk.report(where, run, 1, "build", workflow_name="CI", **end) for where, run in jobs_of_all)
+        )
     return guid
 
 

@@ -7,6 +7,7 @@ mistakes.
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def job_categories(jobs: Iterable[Row], dispatches: Iterable[Row]) -> dict[tuple
     sent_for = {_dispatch_key(each): each for each in dispatches}
     newest: dict[tuple[Any, ...], int] = defaultdict(int)
     for row in rows:
-        newest[_name_key(row)] = max(newest[_name_key(row)], row["attempt"])
+        name = _name_key(row)
+        newest[name] = max(newest[name], row["attempt"])
     return {
         job_key(row): _job_category(row, sent_for.get(_dispatch_key(row), OWN), newest[_name_key(row)])
         for row in rows
@@ -99,8 +101,8 @@ def day_sums(jobs: Iterable[Row], dispatches: Iterable[Row]) -> Sums:
 def stored_sums(rows: Iterable[Row], *key: str) -> Sums:
     """A table of stored sums in the same shape: by key, without zeros."""
     found: Sums = {}
+    left_out = {*key, *EXTREMES, "workflow_name"}
     for row in rows:
-        left_out = (*key, *EXTREMES, "workflow_name")
         sums = {name: value for name, value in row.items() if name not in left_out and value}
         tiny = {name for name in sums if name.endswith("_sum_s") and abs(sums[name]) < 1e-6}
         if kept := {name: value for name, value in sums.items() if name not in tiny}:
@@ -269,13 +271,8 @@ def _floor(at_us: int, width_us: int) -> int:
     return at_us // width_us * width_us
 
 
-def _name_key(row: Row) -> tuple[Any, ...]:
-    names = ("upstream", "delivery", "downstream", "workflow", "run_id", "job_name")
-    return tuple(row[name] for name in names)
-
-
-def _dispatch_key(row: Row) -> tuple[Any, ...]:
-    return row["upstream"], row["delivery"], row["downstream"]
+_name_key = itemgetter("upstream", "delivery", "downstream", "workflow", "run_id", "job_name")
+_dispatch_key = itemgetter("upstream", "delivery", "downstream")
 
 
 def _empty() -> defaultdict[tuple[Any, ...], dict[str, float]]:

@@ -94,7 +94,8 @@ def _install(shared: Path) -> None:
     assert _PLACE in commands
     # `python3` of the commands is the interpreter of the tests.
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    _run(["sh", "-euc", commands.replace(_PLACE, str(place))], source, PATH=path)
+    # To pip, "0" means that nothing is compiled: each module compiles itself when it is first imported.
+    _run(["sh", "-euc", commands.replace(_PLACE, str(place))], source, PATH=path, PIP_NO_COMPILE="0")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -150,42 +150,44 @@ def run_reporter(
 
 
 class ThreadClock:
-    """A clock for threads. `move` is called with each step, so that a relay's clock can follow."""
+    """A clock for threads. `move` is called with each step, so that a relay's clock can follow.
+
+    Each sleeper has an event of its own, so that a step wakes only the thread that it is for.
+    """
 
     def __init__(self, threads: int, move: Callable[[float], object] = lambda _: None) -> None:
-        self._changed = threading.Condition()
+        self._changing = threading.Lock()
         self._awake = threads
         self._move = move
         self._order = count()
-        self._sleepers: list[tuple[float, int]] = []
+        self._sleepers: list[tuple[float, int, threading.Event]] = []
         self.seconds = 1_000_000.0
 
     def now(self) -> float:
         return self.seconds
 
     def sleep(self, seconds: float) -> None:
-        with self._changed:
-            mine = (self.seconds + seconds, next(self._order))
-            heapq.heappush(self._sleepers, mine)
+        woken = threading.Event()
+        with self._changing:
+            heapq.heappush(self._sleepers, (self.seconds + seconds, next(self._order), woken))
             self._awake -= 1
             self._wake_next()
-            while mine in self._sleepers:
-                assert self._changed.wait(ENDS_WITHIN_S), "no thread woke up"
+        assert woken.wait(ENDS_WITHIN_S), "no thread woke up"
 
     def leave(self) -> None:
         """Take the calling thread out of the clock: it has ended."""
-        with self._changed:
+        with self._changing:
             self._awake -= 1
             self._wake_next()
 
     def _wake_next(self) -> None:
         if self._awake or not self._sleepers:
             return
-        due, _ = heapq.heappop(self._sleepers)
+        due, _, woken = heapq.heappop(self._sleepers)
         self._move(max(0.0, due - self.seconds))
         self.seconds = max(self.seconds, due)
         self._awake += 1
-        self._changed.notify_all()
+        woken.set()
 
     def machine(self, chance: Callable[[], float]) -> Any:
         return reporter.Machine(clock=self.now, now=self.now, sleep=self.sleep, chance=chance)

@@ -3,14 +3,11 @@
 `open_database` opens several handles on the same data; a second handle stands for a second process.
 """
 
-import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -28,7 +25,7 @@ from crcr.record.store.database import Database, PostgresLocation, Tx
 from crcr.record.store.postgres.connection import PostgresLink
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
-from crcr.record.store.sqlite.database import InMemory, SqliteDatabase, connect
+from crcr.record.store.sqlite.database import SqliteDatabase
 from crcr.record.store.statement import Statement
 from support.running_relay import place_empty_database
 from support.services.postgres import PATIENT_TIMEOUTS, new_database
@@ -46,27 +43,12 @@ def _sqlite(folder: Path) -> OpenDatabase:
     return lambda: SqliteDatabase(path, Signals(), durable=False)
 
 
-def _memory(folder: Path) -> OpenDatabase:
-    _sqlite(folder)
-    where = InMemory(uuid4().hex)
-    kept = connect(where)  # the database exists as long as a connection is open
-    with closing(sqlite3.connect(folder / "contract.db")) as empty:
-        empty.execute("PRAGMA journal_mode=DELETE")  # WAL needs a file
-        empty.backup(kept)
-
-    def open_one(_: object = kept) -> Database:
-        return SqliteDatabase(where, Signals())
-
-    return open_one
-
-
 def _postgresql(_: Path) -> OpenDatabase:
     place = PostgresLocation(new_database(), timeouts=PATIENT_TIMEOUTS)
     return lambda: PostgresDatabase(PostgresLink(place), Signals())
 
 
 DATABASES: dict[str, Callable[[Path], OpenDatabase]] = {
-    "memory": _memory,
     "sqlite": _sqlite,
     "postgresql": _postgresql,
 }

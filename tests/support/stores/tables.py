@@ -4,7 +4,6 @@ The PostgreSQL driver is asynchronous, so its engine runs in its own thread.
 """
 
 import asyncio
-import sqlite3
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +18,10 @@ from crcr.record.store.database import Database, PostgresLocation
 from crcr.record.store.postgres.connection import PostgresLink, connect
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
-from crcr.record.store.sqlite.database import InMemory, SqliteDatabase
+from crcr.record.store.sqlite.database import SqliteDatabase
 
 T = TypeVar("T")
-Where = Path | InMemory | PostgresLocation
+Where = Path | PostgresLocation
 
 
 class TableConnection(Protocol):
@@ -41,8 +40,6 @@ class TableEngine(Protocol):
 def open_table_engine(where: Where) -> TableEngine:
     if isinstance(where, PostgresLocation):
         return _PostgresEngine(where)
-    if isinstance(where, InMemory):
-        return create_engine("sqlite://", creator=lambda: sqlite3.connect(str(where), uri=True))
     return create_engine(f"sqlite:///{where}")
 
 

@@ -1,4 +1,4 @@
-"""Small judgements of the doctor: clocks, webhooks in GitHub's log, and what a list of findings comes to."""
+"""Parts of the doctor: clock skew, webhooks in GitHub's log, and the summary of a list of findings."""
 
 import sqlite3
 from contextlib import closing

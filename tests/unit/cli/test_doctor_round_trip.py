@@ -1,4 +1,4 @@
-"""What the doctor adds to a test that nobody answered: a refusal only if it came since the test began."""
+"""The doctor's test dispatch without an answer: it names a refusal only if it came after the test began."""
 
 from datetime import timedelta
 from typing import Any

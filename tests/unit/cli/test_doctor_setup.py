@@ -1,4 +1,4 @@
-"""How fresh the doctor's view of a set-up is: GitHub is asked anew, waited for, or the answer's age is told."""
+"""Age of the doctor's set-up findings: a new inspection is requested, awaited, or the age of the old one is shown."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What `crcr init` tells of other CIs: the names of --place in help and docs, and what to do with a CI that is none of these."""
+"""Texts of `crcr init` about other CIs: the names of --place in help and docs, and the advice for an unknown CI."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the doctor wants of the App is what the manifest asks for."""
+"""The doctor requires exactly the App permissions that the manifest requests."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The relay's health from recorded facts: which state, which sentences, in which order."""
+"""The relay's health from recorded facts: the state, and its sentences in order."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -189,7 +189,7 @@ CASES: dict[str, tuple[HealthFacts, str, str | None]] = {
     "a bad allowlist": (
         HealthFacts(allowlist_bad=True),
         "amber",
-        "The newest allowlist has errors and was not taken; the version before it decides.",
+        "The newest allowlist has errors and was not accepted; the version before it is in force.",
     ),
     "no allowlist at all": (
         HealthFacts(has_allowlist=False, allowlist_bad=True),

@@ -1,4 +1,4 @@
-"""The one definition of every number: what a job counts as, how figures add up, and which hours a window holds."""
+"""Definitions of the figures: what a job counts as, how figures add up, and which hours a window has."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone

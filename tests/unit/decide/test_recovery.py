@@ -1,4 +1,4 @@
-"""Fault 7: which webhooks of GitHub's log are taken up, and in which order."""
+"""Fault 7: which webhooks of GitHub's log are recovered, and in which order."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""When to try again, when to give up, and when to leave a target alone."""
+"""When to retry, when to give up, and when the circuit breaker of a target opens."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""The duties of a relay: they run where the lead is, once, and go on elsewhere when it moves."""
+"""Duties run only in the leading process, and move with the lead."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

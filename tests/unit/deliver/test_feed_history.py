@@ -1,4 +1,4 @@
-"""Feeding as an effect: all of it, in bounded goes, and never given up."""
+"""Feeding ClickHouse as an effect: in bounded batches, and never given up."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The worker through its ports: what it begins, gives back and survives."""
+"""The worker through its ports: what it claims, releases and survives."""
 
 import asyncio
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Pins found in the files of a downstream: by whatever place they stand at, step by step, and without trusting the file."""
+"""Relay pins found in a downstream's workflow files, in every place, without trusting the file."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What is read from a workflow file, whatever it holds."""
+"""Facts read from a workflow file, valid or not."""
 
 import pytest
 

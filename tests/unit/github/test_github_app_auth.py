@@ -1,4 +1,4 @@
-"""The App's own tokens: what they claim, how long one serves, and what a bad key says."""
+"""The App's JWTs: claims, lifetime, and the error for a bad key."""
 
 import jwt
 import pytest

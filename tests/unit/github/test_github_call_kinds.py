@@ -1,4 +1,4 @@
-"""Calls to GitHub are counted by what they are about; no name of a repository becomes a label."""
+"""Calls to GitHub are counted by kind; no repository name becomes a metric label."""
 
 import inspect
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Reads by ETag: what GitHub says is unchanged costs nothing of the hour, and no answer is mistaken for another."""
+"""Conditional requests: a 304 costs nothing of the hourly limit, and responses are never mixed up."""
 
 import json
 

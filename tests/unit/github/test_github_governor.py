@@ -1,4 +1,4 @@
-"""Within GitHub's limits: points a minute, the hour's budget, blocks, and requests at once."""
+"""GitHub's rate limits: points per minute, requests per hour, blocks, and concurrent requests."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The hour of an installation: a reserve for what is urgent, a pace for the rest, and who comes back first."""
+"""The hourly limit of an installation: a reserve for urgent calls, a pace for the rest, and the order after a reset."""
 
 import pytest
 from hypothesis import given

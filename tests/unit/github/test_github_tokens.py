@@ -1,4 +1,4 @@
-"""One mint however many ask, renewal before the end, and no failure that stays."""
+"""Installation tokens: one request for concurrent callers, renewal before expiry, and no cached failure."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The set-up, examined: each state of each finding from the facts that call for it."""
+"""Findings about a set-up: each state of each finding, from its facts."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

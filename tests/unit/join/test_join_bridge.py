@@ -1,4 +1,4 @@
-"""The bridge against a stand-in of each CI's API: what is started, what is cancelled, and what never leaves."""
+"""The bridge workflow against a stub of each CI's API: builds started and cancelled, and secrets that never leave."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The generated files: who may do what in them, when their jobs run, and what others must add."""
+"""The generated files: their permissions, the conditions of their jobs, and what the maintainer must add."""
 
 import tomllib
 from functools import cache

@@ -1,4 +1,4 @@
-"""What each CI takes beside the files: nothing is promised that does not hold there, and nothing is left out."""
+"""What each CI needs beside the files: complete, and without promises that the CI does not keep."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""What strangers write, fed through the generated workflows as a shell would see it: it arrives as data, and does nothing.
+"""Hostile text in the generated workflows, run in a shell: it arrives as data and executes nothing.
 
 `env` is filled in the way GitHub does it, each script is run by a real bash, and the programs that it calls are
 stand-ins that write down what they were given.

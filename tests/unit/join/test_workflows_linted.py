@@ -1,4 +1,4 @@
-"""Every kind of generated file, our action and the documented workflows, held against the tools that downstreams use.
+"""Every generated file, the action and the documented workflows, checked by the linters that downstreams use.
 
 All of them work offline. Each is also shown something bad first, so that a tool that sees nothing is noticed.
 """

@@ -19,7 +19,7 @@ REFUSED = {
     "a tag on text": ("L1:\n  - !secret o/r\n", 2, "the tag "),
     "two documents": ("L1: [o/r]\n---\nL1: [o/s]\n", 2, "the file holds more than one document"),
     "an alias without an anchor": ("L1:\n  - *none\n", 2, "the alias 'none' has no anchor"),
-    "an alias inside itself": ("L1: &a\n  - o/r\n  - *a\n", 3, "the alias 'a' stands inside itself"),
+    "an alias inside itself": ("L1: &a\n  - o/r\n  - *a\n", 3, "the alias 'a' contains itself"),
     "a merge of text": ("L2:\n  o/r:\n    <<: text\n", 3, "<< takes a mapping"),
     "a deep nest": ("[" * (MAX_DEPTH + 1), 1, "the file is nested deeper"),
     "a very deep nest": ("[" * 900_000, 1, "the file is nested deeper"),

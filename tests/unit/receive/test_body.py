@@ -1,4 +1,4 @@
-"""Reading bodies: in one piece or many, within a cap of their own and a common one."""
+"""Reading request bodies: in one or many chunks, within a limit per request and one for all."""
 
 import asyncio
 import gc

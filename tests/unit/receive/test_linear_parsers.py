@@ -1,4 +1,4 @@
-"""Every parser of strangers' text costs linearly: eight times the text, about eight times the cost, whatever it holds.
+"""Parsers of untrusted text take linear time: eight times the text, about eight times the time.
 
 Cost is counted in executed lines of Python, which is exact, and in processor time, which also sees what regular
 expressions do inside. The time is the best of several, so that a busy machine does not fail the test; a quadratic

@@ -1,4 +1,4 @@
-"""The threads to ClickHouse: feeding that is slow takes none from the pages, and whole tables get their time."""
+"""Threads for ClickHouse: slow feeding takes none from the pages, and whole-table queries get a longer time-out."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Between neighbouring releases an old process goes on while the new schema is there already: migrations only add."""
+"""Migrations only add, so that a process of the previous release keeps working on the new schema."""
 
 import ast
 from collections.abc import Iterator

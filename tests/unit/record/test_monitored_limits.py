@@ -1,4 +1,4 @@
-"""A limiter that is watched answers as before, and whether it answered is told."""
+"""A monitored limiter gives the same answers, and reports whether the limiter answered."""
 
 import asyncio
 

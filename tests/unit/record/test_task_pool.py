@@ -1,4 +1,4 @@
-"""A crew does all that waits, whenever it comes."""
+"""A task pool runs all queued tasks, whenever they are added."""
 
 import asyncio
 from collections import deque

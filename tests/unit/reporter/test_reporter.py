@@ -1,4 +1,4 @@
-"""What the reporter makes of flags, variables, the CI and the dispatch, before anything is sent."""
+"""How the reporter reads flags, variables, the CI and the dispatch, before it sends anything."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the reporter promises about itself: one file, Python 3.8, nothing to install, and an action that fits it."""
+"""The reporter is one file for Python 3.8 without dependencies, and the action's inputs match it."""
 
 import ast
 import re

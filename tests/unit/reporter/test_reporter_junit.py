@@ -1,4 +1,4 @@
-"""Test counts from JUnit XML, as tools write it and as somebody who means harm does."""
+"""Test counts from JUnit XML, valid or hostile."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Which relay the reporter talks to: a pinned one that the dispatch selects, and no other, whatever names it."""
+"""The reporter sends only to a pinned relay that the dispatch selects."""
 
 import json
 from pathlib import Path

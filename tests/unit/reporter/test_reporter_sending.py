@@ -1,4 +1,4 @@
-"""How the reporter sends: when it tries again and how long, which token it shows, what it says of each answer."""
+"""How the reporter sends: retries and their limits, tokens, and the output for each response."""
 
 from collections.abc import Callable, Sequence
 from email.utils import formatdate

@@ -1,4 +1,4 @@
-"""What the bench measures with: hours that pass at once, and delays as a reader of both histories would count them."""
+"""The benchmarks' simulated time, and their delays of gates and effects."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""Log lines: what they look like, and what can never stand in one."""
+"""Format of log lines, and the values that are never logged."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""Settings: what is read, what wins, and that everything wrong is said at once and by name."""
+"""Settings: sources and their precedence; all errors are reported at once, by name."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Settings of services: an address keeps its password to itself, and a CA belongs to an encrypted one."""
+"""Settings of services: a URL's password is never shown, and a CA needs an encrypted URL."""
 
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def test_an_address_is_kept_as_written_and_shown_without_its_password(tmp_path: 
     settings = load_with(tmp_path, REDIS_URL=address)
     assert settings.redis_url is not None
     assert settings.redis_url.get_secret_value() == address
-    assert settings.redis_url.place == "redis://cache.example.org:6380/2"
+    assert settings.redis_url.display_name == "redis://cache.example.org:6380/2"
     assert not settings.redis_url.encrypted
     assert "hunter2" not in repr(settings) + str(settings) + settings.model_dump_json()
 

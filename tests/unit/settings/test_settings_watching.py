@@ -1,4 +1,4 @@
-"""Settings for who watches: off unless asked for, and wrong ones are told."""
+"""Settings of the worker's metrics port and of traces: off by default, and errors are reported."""
 
 from pathlib import Path
 

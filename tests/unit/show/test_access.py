@@ -1,4 +1,4 @@
-"""Who is let in: every way of access against every kind of address, and what each answer carries."""
+"""Access control: every access mode against every kind of address, and the headers of each response."""
 
 import gzip
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The numbers for Prometheus: closed labels, nothing stale, and a scrape that never fails."""
+"""Metrics for Prometheus: a closed set of labels, no stale values, and a scrape that never fails."""
 
 import asyncio
 from pathlib import Path

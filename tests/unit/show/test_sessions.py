@@ -1,4 +1,4 @@
-"""Sessions: what a cookie proves, and everything that ends it."""
+"""Sessions: what a cookie proves, and what ends it."""
 
 import base64
 import json

@@ -14,7 +14,7 @@ from support.data.backend_views import a_column, a_job_view
 def groups(*names: str) -> list[list[str]]:
     """The names as they are put together, all of one workflow."""
     (section,) = group_columns([a_column(name) for name in names])
-    return [[names[place] for place in group.places] for group in section.groups]
+    return [[names[place] for place in group.indexes] for group in section.groups]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def groups(*names: str) -> list[list[str]]:
 def test_shards_of_one_job_are_one_group(names: tuple[str, ...], label: str) -> None:
     (section,) = group_columns([a_column(name) for name in names])
     (group,) = section.groups
-    assert (group.label, group.is_shards, len(group.places)) == (label, True, len(names))
+    assert (group.label, group.is_shards, len(group.indexes)) == (label, True, len(names))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_workflows_are_kept_apart() -> None:
         a_column("x", "a.yml", "A"),
     ]
     found = group_columns(columns)
-    assert [(each.name, [group.places for group in each.groups]) for each in found] == [
+    assert [(each.name, [group.indexes for group in each.groups]) for each in found] == [
         ("A", [(0,), (2,)]),
         ("B", [(1,)]),
     ]
@@ -96,7 +96,7 @@ def test_every_column_is_in_just_one_group_and_keys_differ(names: list[str]) -> 
     found = [
         group for section in group_columns([a_column(name) for name in names]) for group in section.groups
     ]
-    places = [place for group in found for place in group.places]
+    places = [place for group in found for place in group.indexes]
     assert sorted(places) == [*range(len(names))]
     assert len({group.key for group in found}) == len(found)
 
@@ -106,7 +106,7 @@ def test_members_of_a_group_differ_in_one_number_only(names: list[str]) -> None:
     for section in group_columns([a_column(name) for name in names]):
         for group in section.groups:
             if group.is_shards:
-                shards = [parse_shard(names[place]) for place in group.places]
+                shards = [parse_shard(names[place]) for place in group.indexes]
                 assert {shard.family for shard in shards if shard} == {group.label}
 
 

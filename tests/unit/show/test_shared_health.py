@@ -1,4 +1,4 @@
-"""One reading of the relay's health serves all readers of a process for a few seconds."""
+"""One query of the relay's health serves all readers of a process for a few seconds."""
 
 import asyncio
 from datetime import datetime

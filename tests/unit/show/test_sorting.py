@@ -1,4 +1,4 @@
-"""Tables of backends: what is unknown stands last, the worst first, and the address says how."""
+"""Sorting tables of backends: unknown values last, the worst first, the order in the address."""
 
 import pytest
 

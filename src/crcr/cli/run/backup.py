@@ -27,7 +27,7 @@ def backup(target: TargetArgument, config: ConfigOption = None) -> None:
     database = settings.database
     if not isinstance(database, SqliteSetting):
         hint = "use pg_dump or pg_basebackup; docs/maintain.md says how"
-        raise NotPossible(f"the data is in PostgreSQL at {database.place}", hint=hint)
+        raise NotPossible(f"the data is in PostgreSQL at {database.display_name}", hint=hint)
     require_database(settings)
     size = copy_database(database.path, target)
     print_line(f"{database.path} → {target}: {size:,} bytes, checked")

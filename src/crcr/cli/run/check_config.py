@@ -84,9 +84,11 @@ def _format_upstream_value(upstream: "UpstreamSetting", field: str) -> str | Non
 
 
 def _format_source(source: Any) -> str:
-    place = getattr(source, "place", None)
+    location = getattr(source, "location", None)
     return (
-        str(source.path) if place is None else f"{place.repository}@{place.ref}:{place.path} on {source.web}"
+        str(source.path)
+        if location is None
+        else f"{location.repository}@{location.ref}:{location.path} on {source.web}"
     )
 
 
@@ -100,7 +102,7 @@ def _format_value(field: str, value: Any) -> str | None:
         case None | ():
             return None
         case PostgresSetting() | ServiceUrl():
-            return value.place
+            return value.display_name
         case SecretStr():
             return _HIDDEN
         case tuple():

@@ -32,7 +32,7 @@ _CA = "CRCR_DATABASE_CA"
 
 @dataclass(frozen=True, slots=True)
 class MoveTarget:
-    place: PostgresLocation
+    location: PostgresLocation
     name: str
 
 
@@ -42,7 +42,7 @@ def move_database(config: Path | None, source: str | None, target: str | None, *
     began = time.monotonic()
     with ProgressLine(shown=not as_json) as line:
         progress = _MoveProgress(line)
-        moved = asyncio.run(move(path, to.place, progress.show))
+        moved = asyncio.run(move(path, to.location, progress.show))
     took_s = time.monotonic() - began
     if as_json:
         print_json(_as_json(path, to, moved, took_s))
@@ -66,17 +66,17 @@ def _parse_target(written: str) -> MoveTarget:
             "--to must be postgresql://user@host/name; to copy a SQLite file, use `crcr backup`"
         )
     setting = _read(_postgres, written, "--to")
-    return MoveTarget(PostgresLocation(setting.url.get_secret_value(), ca=_read_ca()), setting.place)
+    return MoveTarget(PostgresLocation(setting.url.get_secret_value(), ca=_read_ca()), setting.display_name)
 
 
 def _read_target(config: Path | None) -> MoveTarget:
     settings = read_settings(config)
-    place = database_location(settings)
-    if not isinstance(place, PostgresLocation):
+    location = database_location(settings)
+    if not isinstance(location, PostgresLocation):
         raise typer.BadParameter(
             "pass --to postgresql://user@host/name, or set CRCR_DATABASE_URL to it (now a SQLite file)"
         )
-    return MoveTarget(place, settings.database.place)
+    return MoveTarget(location, settings.database.display_name)
 
 
 def _postgres(raw: RawValue) -> PostgresSetting:

@@ -115,12 +115,12 @@ def migrate(
 
     settings = read_settings(config)
     before, after = migrate_schema(database_location(settings))
-    place = settings.database.place
+    database = settings.database.display_name
     if as_json:
         from crcr.cli.printing import print_json
 
-        print_json({"place": place, "before": before, "after": after})
+        print_json({"place": database, "before": before, "after": after})
     elif before == after:
-        print_line(f"{place}: already at revision {after}")
+        print_line(f"{database}: already at revision {after}")
     else:
-        print_line(f"{place}: {before or 'empty'} → {after}")
+        print_line(f"{database}: {before or 'empty'} → {after}")

@@ -280,7 +280,7 @@ _L3_FORM = "write L3: {device: {owner/name: [on-call]}}; the device makes the la
 NO_LEVEL = AllowlistProblem(
     1,
     "error",
-    "the file holds no level: an empty allowlist is not taken, so that a slip cannot cancel every dispatch",
+    "the file has no level: an empty allowlist is not accepted, so that a mistake cannot cancel every dispatch",
     "`crcr pause` stops all dispatching for a while; write `L1: []` to list nobody on purpose",
 )
 
@@ -334,7 +334,7 @@ def _read_devices(node: Node, findings: ProblemCollector) -> Iterator[AllowlistE
         return
     for device, line, group in named_pairs(node, "device", findings, fold=True):
         if is_repo_name(device):
-            findings.error(line, f"{device} stands under L3 without a device", _L3_FORM)
+            findings.error(line, f"{device} is under L3 without a device", _L3_FORM)
             continue
         if not _DEVICE.fullmatch(device):
             hint = "letters, digits, dot, dash and underscore, at most 38: it becomes part of a label"
@@ -418,7 +418,7 @@ def _check_duties(entry: AllowlistEntry, findings: ProblemCollector) -> None:
     if not entry.oncalls and entry.level is Level.L3:
         findings.warning(entry.line, f"{entry.name} is at L3 and has no on-calls")
     if entry.level >= Level.L3 and entry.visibility is not Visibility.PUBLIC:
-        hint = "visibility is about the relay's own pages; checks name it and its jobs to everybody who sees the PR"
+        hint = "visibility applies to the relay's own pages; checks show its name and its jobs to all readers of the PR"
         findings.warning(
             entry.line, f"{entry.name} is at {entry.level.name} and {entry.visibility.value}", hint
         )

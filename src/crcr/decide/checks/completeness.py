@@ -37,7 +37,7 @@ def owed_parts(backend: BackendResults, jobs: tuple[JobResult, ...], *, late: bo
         yield _owed_by_runs(backend, jobs, late=late)
     elif not jobs:
         standing = GateStatus.MISSING if late else GateStatus.WAITING
-        yield JudgedPart(standing=standing, name=None, reason="its runs are over, and nobody has reported")
+        yield JudgedPart(standing=standing, name=None, reason="its runs are over, and no report has arrived")
 
 
 def _owed_by_name(
@@ -55,9 +55,9 @@ def _owed_by_runs(backend: BackendResults, jobs: tuple[JobResult, ...], *, late:
         return nothing_yet(late=late)
     if late:
         standing = GateStatus.ERRORED if jobs else GateStatus.MISSING
-        reason = "GitHub has not told in time that its runs are over"
+        reason = "GitHub has not confirmed in time that its runs are over"
     else:
-        standing, reason = GateStatus.WAITING, "GitHub has not told yet that its runs are over"
+        standing, reason = GateStatus.WAITING, "GitHub has not confirmed yet that its runs are over"
         if all(run.over for run in backend.live_runs):
             reason = "its runs are over; another may still appear within 2 minutes"
     return JudgedPart(standing=standing, name=None, reason=reason)

@@ -111,7 +111,7 @@ def refuse_head(command: Command, head: KnownHead, spoke_at: datetime) -> str | 
         return None
     digits = len(head.sha) if _is_ambiguous(head.sha[:HEAD_DIGITS], head) else HEAD_DIGITS
     ready = code(format_command(replace(command, head=head.sha[:digits])), _MOST_COMMAND)
-    return f"{reason}. Look at the head, and if you mean it, say it again with the head in it: {ready}"
+    return f"{reason}. Check the head, and repeat the command with the head in it if you mean it: {ready}"
 
 
 def _refuse_young_base(head: KnownHead, spoke_at: datetime) -> str | None:
@@ -120,7 +120,7 @@ def _refuse_young_base(head: KnownHead, spoke_at: datetime) -> str | None:
         return None
     return (
         f"the base of this pull request changed to {code(head.base_ref)} less than a minute before the comment, or after it."
-        " Look at what it changes there, and if you mean it, say it again in a minute"
+        " Check what it changes there, and repeat the command in a minute if you mean it"
     )
 
 

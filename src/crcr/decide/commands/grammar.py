@@ -208,7 +208,7 @@ def _parse_unwaive(text: str) -> UnwaiveCommand:
     downstream, job, rest = _split_target(text)
     if _BECAUSE.search(rest) or _UNTIL.search(rest):
         raise _Unclear(
-            "`unwaive` takes no reason and no time; a job's name that holds these words stands in quotes"
+            "`unwaive` takes no reason and no time; put a job's name that contains these words in quotes"
         )
     return UnwaiveCommand(downstream, _choose_job(job, rest))
 
@@ -295,7 +295,7 @@ def _parse_duration(text: str) -> timedelta:
     if match is None:
         raise _Unclear(
             f"{_quote(text)} is not a time such as `30m`, `12h` or `3d`; "
-            "a job's name that holds the word `until` stands in quotes"
+            "put a job's name that contains the word `until` in quotes"
         )
     count, unit = int(match["count"]), _UNITS[match["unit"].lower()]
     if count < 1:

@@ -80,7 +80,7 @@ def move_head(event: PullRequestEvent, known: KnownPull | None) -> KnownPull:
     )
     if known is not None and order_base(event, known) in (EventOrder.STALE, EventOrder.DOUBT):
         return replace(after, base_ref=known.base_ref, base_at=known.base_at)
-    return replace(after, base_at=_base_changed_at(event.base_ref, event.updated_at, known))
+    return replace(after, base_at=_base_change_time(event.base_ref, event.updated_at, known))
 
 
 def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPull | None:
@@ -103,11 +103,11 @@ def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPul
         head_at=known.head_at,
         is_open=known.is_open,
         merged=known.merged,
-        base_at=_base_changed_at(event.base_ref, event.updated_at, known),
+        base_at=_base_change_time(event.base_ref, event.updated_at, known),
     )
 
 
-def _base_changed_at(base_ref: str, at: datetime, known: KnownPull | None) -> datetime | None:
+def _base_change_time(base_ref: str, at: datetime, known: KnownPull | None) -> datetime | None:
     """When the pull request got this base; None when no change of the base is known."""
     if known is None:
         return None
@@ -133,7 +133,7 @@ def apply_github_answer(known: KnownPull, facts: PullFacts) -> KnownPull:
         head_sha=facts.head_sha,
         previous_sha=known.head_sha if known.head_sha != facts.head_sha else known.previous_sha,
         base_ref=facts.base_ref,
-        base_at=_base_changed_at(facts.base_ref, facts.updated_at, known),
+        base_at=_base_change_time(facts.base_ref, facts.updated_at, known),
         is_open=facts.is_open,
         merged=facts.merged,
         head_at=facts.updated_at,

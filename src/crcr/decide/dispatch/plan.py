@@ -330,4 +330,4 @@ def _stale_reason(event: PullRequestEvent, known: KnownPull | None) -> str:
         return "the pull request was closed since"
     if known is not None and known.head_sha != event.head_sha:
         return f"older than the known head {known.head_sha[:12]}"
-    return "older than what is known of the pull request"
+    return "older than the recorded state of the pull request"

@@ -61,8 +61,8 @@ RIGHTS_IN_ORDER = ("read", "write", "admin")
 
 def grants(permissions: Mapping[str, str], name: str, right: str) -> bool:
     """Whether an installation's permissions include this right."""
-    given = permissions.get(name)
-    return given in RIGHTS_IN_ORDER and RIGHTS_IN_ORDER.index(given) >= RIGHTS_IN_ORDER.index(right)
+    granted = permissions.get(name)
+    return granted in RIGHTS_IN_ORDER and RIGHTS_IN_ORDER.index(granted) >= RIGHTS_IN_ORDER.index(right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +221,7 @@ def downstream_shortfall(granted: Mapping[str, str], entry: AllowlistEntry) -> S
         if entry.level >= Level.L4 and not entry.names_jobs:
             advice = "name its `jobs` literally, or grant Actions: read"
             return Shortfall(
-                missing, f"{text}, and the gate cannot tell when all is over: {advice}.", is_fatal=True
+                missing, f"{text}, and the gate cannot know when all jobs are over: {advice}.", is_fatal=True
             )
         return Shortfall(missing, f"{text}.", is_fatal=False)
     text = "The App may not write Actions there: re-runs become fresh dispatches."

@@ -396,7 +396,7 @@ def _allowlist_reasons(facts: HealthFacts) -> Iterable[Reason]:
         text = "No valid allowlist has been read, so nothing is dispatched."
         yield Reason(code=ReasonCode.NO_ALLOWLIST, state=HealthState.RED, text=text)
     elif facts.allowlist_bad:
-        text = "The newest allowlist has errors and was not taken; the version before it decides."
+        text = "The newest allowlist has errors and was not accepted; the version before it is in force."
         yield Reason(code=ReasonCode.ALLOWLIST_BAD, state=HealthState.AMBER, text=text)
 
 

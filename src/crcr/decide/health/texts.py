@@ -164,8 +164,8 @@ _WORDS = {
 
 
 def count_effects(effects: EffectClass, number: int) -> str:
-    one, several = _WORDS[effects]
-    return one if number == 1 else several.format(number)
+    singular, plural = _WORDS[effects]
+    return singular if number == 1 else plural.format(number)
 
 
 def join_words(parts: list[str]) -> str:

@@ -34,7 +34,7 @@ class Sightings:
         """Return the state after one more round; `signs` are all current heartbeats."""
         return Sightings({name: self._sighting_after(name, sign, now) for name, sign in signs.items()})
 
-    def gone(self, now: datetime) -> tuple[str, ...]:
+    def find_gone(self, now: datetime) -> tuple[str, ...]:
         return tuple(
             name
             for name, sighting in self.workers.items()

@@ -64,8 +64,8 @@ def normal_line(text: str | None) -> str | None:
     for line in (text or "")[: 8 * _MOST_LINE].splitlines():
         shown = line.strip()[:_MOST_LINE]
         if shown:
-            for pattern, said in _STEPS:
-                shown = pattern.sub(said, shown)
+            for pattern, replacement in _STEPS:
+                shown = pattern.sub(replacement, shown)
             shown = shown.strip().lower()
             return shown if len(re.sub(r"<\w+>|\W", "", shown)) >= _SHORTEST else None
     return None

@@ -224,7 +224,7 @@ class GitHubRateLimiter:
         if now >= account.blocked_until:
             account.strikes += 1
             doubled = 2.0 ** min(account.strikes - 1, 10)
-            # GitHub says when the hour ends; only when it did not end then, the wait doubles.
+            # GitHub names the end of the hour; only when the limit continues after it, the wait doubles.
             wait_s = max(wait_s, doubled) if by is HeldBy.HOUR else wait_s * doubled
             wait_s = min(wait_s, LONGEST_WAIT_S)
             account.blocked_by = by

@@ -126,5 +126,5 @@ def check_times(times: TokenTimes, now: float) -> None:
     if early_s > LEEWAY_S:
         raise NotAuthentic(
             f"the token begins {early_s:.0f} s from now (`iat` or `nbf`)",
-            hint="set the clock of the machine that issued it; up to a minute of difference is taken",
+            hint="set the clock of the machine that issued it; up to a minute of difference is accepted",
         )

@@ -47,7 +47,7 @@ CAP_BYTES = 25 * 1024 * 1024
 _INLINE_BYTES = 256 * 1024
 _GUID_CHARS = 100
 _FORM_TYPE = "application/x-www-form-urlencoded"
-_SET_JSON = "set the content type of the App's webhook to application/json; the relay recovers what was refused until then"
+_SET_JSON = "set the content type of the App's webhook to application/json; the relay recovers webhooks that were refused until then"
 _RECOVERY_OUTCOMES = {
     IntakeOutcome.IGNORED: RecoveryOutcome.IGNORED,
     IntakeOutcome.REPEAT: RecoveryOutcome.REPEAT,

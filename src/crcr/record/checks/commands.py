@@ -150,7 +150,7 @@ class Commands:
         if pull is None:
             return [_Reply(ok=False, words="this pull request is not known to the relay yet")]
         if await _given_lately(tx, upstream, speaker, now) + len(commands) > MOST_COMMANDS_AN_HOUR:
-            words = f"at most {MOST_COMMANDS_AN_HOUR} commands an hour are taken from a person"
+            words = f"at most {MOST_COMMANDS_AN_HOUR} commands an hour are accepted from one person"
             return [_Reply(ok=False, words=words, counts=False)]
         head = await _known_head(tx, upstream, pull)
         context = _CommandContext(tx, upstream, speaker, pull, head, health, now)

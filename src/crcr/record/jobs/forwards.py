@@ -169,13 +169,13 @@ def envelope(job: Row, outcome: ForwardedOutcome, number: int, body: bytes | Non
     trusted = _ENCODE(_trusted(job, outcome, number))
     about = {"event_type": job["event"], "delivery_id": _delivery(job, untrusted)}
     echoed = _echoed(body)
-    for kept, told, echo in (
+    for top_level, workflow_part, echo in (
         ({**untrusted, **_raw(about)}, {**workflow, **_raw(facts)}, echoed),
         ({**untrusted, **_raw(about)}, {**workflow, **_raw(facts)}, {}),
         (_raw(about), {**{name: workflow[name] for name in _NEEDED if name in workflow}, **_raw(facts)}, {}),
         (_raw(about), _raw(facts), {}),
     ):
-        callback = {**kept, "payload": _event(job, echo), "workflow": told}
+        callback = {**top_level, "payload": _event(job, echo), "workflow": workflow_part}
         whole = b'{"trusted":%b,"untrusted":{"callback_payload":%b}}' % (trusted, _ENCODE(callback))
         if len(whole) <= CAP_BYTES:
             break

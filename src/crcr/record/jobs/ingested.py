@@ -61,7 +61,7 @@ _COMPARED = (*_KEY, *_FROM_FIRST, *_FROM_HIGHEST[:-2], *_FROM_ANY, "disputed_con
 """Columns whose change makes a report more than a repeat; `origin` is not among them."""
 
 
-def _rank_of(row: Any) -> ColumnElement[Any]:
+def _rank_key(row: Any) -> ColumnElement[Any]:
     """The sort key of a report. Two reports with the same key are the same report; the bytes decide last."""
     seconds = (func.coalesce(duration, -1.0) for duration in (row.queue_s, row.execution_s))
     return tuple_(row.rank, row.attempt, row.run_id, *seconds, row.untrusted)
@@ -70,7 +70,7 @@ def _rank_of(row: Any) -> ColumnElement[Any]:
 def _merge_statement() -> Statement:
     insert = inserting(ingested, *_KEY, *_FROM_FIRST, *_FROM_HIGHEST, *_FROM_ANY, "updated_at")
     old, new = ingested.c, insert.excluded
-    new_is_higher = _rank_of(new) > _rank_of(old)
+    new_is_higher = _rank_key(new) > _rank_key(old)
 
     def filled(name: str) -> ColumnElement[Any]:
         new_value, old_value = (

@@ -192,7 +192,7 @@ class WorkerRegistry:
         was_listed, heartbeats = await self._database.write(unit, lane=_LANE)
         others = {name: beat for name, beat in heartbeats.items() if name != self._holder}
         self._sightings = self._sightings.after_round(others, now)
-        ended = {*self._sightings.gone(now), *filter(self._gone, others)}
+        ended = {*self._sightings.find_gone(now), *filter(self._gone, others)}
         return WorkerRoll(
             workers=len(heartbeats) - len(ended),
             was_listed=was_listed,

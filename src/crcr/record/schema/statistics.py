@@ -32,8 +32,8 @@ def seconds(name: str) -> Column[float]:
 
 
 ENDED = tuple(ended.value for ended in EndedAs)
-QUEUE = tuple(f"q{place}" for place in range(BUCKETS))
-EXECUTION = tuple(f"e{place}" for place in range(BUCKETS))
+QUEUE = tuple(f"q{bucket}" for bucket in range(BUCKETS))
+EXECUTION = tuple(f"e{bucket}" for bucket in range(BUCKETS))
 
 BACKEND_SUMS = (*ENDED, "sent", "delay_sum_s", "queue_sum_s", "execution_sum_s", *QUEUE, *EXECUTION)
 LOWS, HIGHS = ("queue_low_s", "execution_low_s"), ("queue_high_s", "execution_high_s")

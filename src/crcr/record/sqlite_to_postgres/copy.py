@@ -96,7 +96,7 @@ def _lock(connection: sqlite3.Connection, path: Path) -> None:
                 f"the database {path} is in use",
                 hint="stop `crcr serve` and `crcr worker`, and whatever else has it open, then move",
             ) from fault
-        hint = "run this as the user that the relay runs as, who may write the file and its folder"
+        hint = "run this as the relay's user, who may write the file and its folder"
         raise StoreUnavailable(f"the database {path} cannot be locked: {fault}", hint=hint) from fault
 
 
@@ -199,7 +199,7 @@ async def _all_or_nothing(connection: Connection) -> AsyncIterator[None]:
     try:
         await transaction.commit()
     except FAULTS as fault:
-        hint = "move again: if the target is then said to hold rows, all of them had arrived"
+        hint = "run the move again: if it reports that the target has rows, all of them had arrived"
         raise StoreUnavailable(f"it is not known whether the move was kept: {fault}", hint=hint) from fault
 
 

@@ -61,7 +61,7 @@ _RAN = _texts(*(ended.value for ended in sorted(TIMED - {EndedAs.SILENT})))
 
 def _bucket(column: str, where: str) -> str:
     """The bucket of a duration as `find_bucket` computes it; NULL for a duration that is not counted."""
-    cases = " ".join(f"WHEN {column} <= {edge} THEN {place}" for place, edge in enumerate(EDGES_S))
+    cases = " ".join(f"WHEN {column} <= {edge} THEN {bucket}" for bucket, edge in enumerate(EDGES_S))
     known = f"WHEN ended_as NOT IN ({where}) OR {column} IS NULL THEN NULL"
     return f"CASE {known} {cases} ELSE {len(EDGES_S)} END"
 
@@ -71,7 +71,7 @@ def _sum(column: str, where: str) -> str:
 
 
 def _numbers(column: str, number: int) -> str:
-    return ", ".join(f"sum(CASE WHEN {column} = {place} THEN number ELSE 0 END)" for place in range(number))
+    return ", ".join(f"sum(CASE WHEN {column} = {bucket} THEN number ELSE 0 END)" for bucket in range(number))
 
 
 _COUNTS = [f"sum(CASE WHEN ended_as = '{ended}' THEN 1 ELSE 0 END)" for ended in ENDED]

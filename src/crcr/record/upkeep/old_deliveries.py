@@ -143,46 +143,48 @@ async def forget_deliveries(
     tx: Tx, upstream: str, *, before: int, cursor: DeletionCursor, most: int, kept: frozenset[str]
 ) -> DeletionStep:
     """Delete deliveries from before then, in their order after `cursor`, and about `most` rows."""
-    left = most
+    budget = most
     for _ in range(_MOST_CHECKED):
         row = await tx.one(_NEXT, upstream=upstream, before=before, at=cursor[0], guid=cursor[1])
         if row is None:
-            return DeletionStep(most - left, None)
+            return DeletionStep(most - budget, None)
         if not row["is_open"] and row["guid"] not in kept:
-            left, finished = await _delete_whole(tx, row, before, left)
+            budget, finished = await _delete_whole(tx, row, before, budget)
             if not finished:
-                return DeletionStep(most - left, cursor)
+                return DeletionStep(most - budget, cursor)
         cursor = (row["received_at"], row["guid"])
-        if left <= 0:
+        if budget <= 0:
             break
-    return DeletionStep(most - left, cursor)
+    return DeletionStep(most - budget, cursor)
 
 
-async def _delete_whole(tx: Tx, row: Row, before: int, left: int) -> tuple[int, bool]:
+async def _delete_whole(tx: Tx, row: Row, before: int, budget: int) -> tuple[int, bool]:
     """Delete the delivery with all that belongs to it; return how many more rows may be deleted, and whether it is gone."""
-    of = {"delivery": row["guid"], "upstream": row["upstream"]}
-    while left > 0:
-        backends = await tx.all(_BACKENDS, most=min(left, _BACKENDS_AT_ONCE), **of)
+    delivery_key = {"delivery": row["guid"], "upstream": row["upstream"]}
+    while budget > 0:
+        backends = await tx.all(_BACKENDS, most=min(budget, _BACKENDS_AT_ONCE), **delivery_key)
         last = backends[-1]["downstream"] if backends else _AFTER_ALL_NAMES
-        left = await _drop_results(tx, of, last, left)
-        if left < len(backends):
-            return left, False
-        await tx.many(_DROP_DISPATCH, [{**of, "downstream": backend["downstream"]} for backend in backends])
-        left -= len(backends)
+        budget = await _drop_results(tx, delivery_key, last, budget)
+        if budget < len(backends):
+            return budget, False
+        await tx.many(
+            _DROP_DISPATCH, [{**delivery_key, "downstream": backend["downstream"]} for backend in backends]
+        )
+        budget -= len(backends)
         if not backends:
-            return await _drop_delivery(tx, row, before, left)
-    return left, False
+            return await _drop_delivery(tx, row, before, budget)
+    return budget, False
 
 
-async def _drop_results(tx: Tx, of: Mapping[str, str], last: str, left: int) -> int:
-    jobs = await tx.all(_JOBS, last=last, most=left, **of)
+async def _drop_results(tx: Tx, delivery_key: Mapping[str, str], last: str, budget: int) -> int:
+    jobs = await tx.all(_JOBS, last=last, most=budget, **delivery_key)
     await tx.many(DROP_JOB, [dict(job) for job in jobs])
-    left -= len(jobs)
-    most = left // 2  # a build is deleted with its run
-    runs = await tx.all(_RUNS, last=last, most=most, **of)
+    budget -= len(jobs)
+    most = budget // 2  # a build is deleted with its run
+    runs = await tx.all(_RUNS, last=last, most=most, **delivery_key)
     for run in runs:
         await _drop_run(tx, run)
-    return left - 2 * len(runs) if len(runs) < most else 0
+    return budget - 2 * len(runs) if len(runs) < most else 0
 
 
 async def _drop_run(tx: Tx, run: Row) -> None:
@@ -190,28 +192,28 @@ async def _drop_run(tx: Tx, run: Row) -> None:
     await tx.run(_DROP_BUILD, run_id=run["run_id"], downstream=run["downstream"], issuer=run["issuer"])
 
 
-async def _drop_delivery(tx: Tx, row: Row, before: int, left: int) -> tuple[int, bool]:
+async def _drop_delivery(tx: Tx, row: Row, before: int, budget: int) -> tuple[int, bool]:
     """Delete the delivery itself, once nothing else belongs to it."""
-    of: dict[str, Any] = {"delivery": row["guid"], "upstream": row["upstream"]}
-    if row["head_sha"] is not None and left >= _LAST_ROWS:
-        left = await _drop_commit(tx, row["head_sha"], of, left)
-    if left < _LAST_ROWS:
-        return left, False
-    await tx.run(_DROP_DELIVERY, **of)
+    delivery_key: dict[str, Any] = {"delivery": row["guid"], "upstream": row["upstream"]}
+    if row["head_sha"] is not None and budget >= _LAST_ROWS:
+        budget = await _drop_commit(tx, row["head_sha"], delivery_key, budget)
+    if budget < _LAST_ROWS:
+        return budget, False
+    await tx.run(_DROP_DELIVERY, **delivery_key)
     if row["number"] is not None:
-        left -= await tx.run(_DROP_PULL, upstream=row["upstream"], number=row["number"], before=before)
-    return left - 1, True
+        budget -= await tx.run(_DROP_PULL, upstream=row["upstream"], number=row["number"], before=before)
+    return budget - 1, True
 
 
-async def _drop_commit(tx: Tx, head_sha: str, of: Mapping[str, str], left: int) -> int:
+async def _drop_commit(tx: Tx, head_sha: str, delivery_key: Mapping[str, str], budget: int) -> int:
     """Delete the checks and gate of a commit that no other delivery is about."""
-    where = {"head_sha": head_sha, "upstream": of["upstream"]}
-    if await tx.one(_STILL_USED, delivery=of["delivery"], **where) is not None:
-        return left
-    checks = await tx.all(_CHECKS, most=left, **where)
+    commit = {"head_sha": head_sha, "upstream": delivery_key["upstream"]}
+    if await tx.one(_STILL_USED, delivery=delivery_key["delivery"], **commit) is not None:
+        return budget
+    checks = await tx.all(_CHECKS, most=budget, **commit)
     await tx.many(_DROP_CHECK, [dict(check) for check in checks])
-    left -= len(checks)
-    if left >= _LAST_ROWS:
+    budget -= len(checks)
+    if budget >= _LAST_ROWS:
         for statement in _DROP_COMMIT:
-            left -= await tx.run(statement, **where)
-    return left
+            budget -= await tx.run(statement, **commit)
+    return budget

@@ -1,1 +1,1 @@
-"""Readers of single settings: each returns a checked value or says what is wrong."""
+"""Readers of single settings: each returns a checked value or raises `InvalidValue`."""

@@ -35,7 +35,7 @@ class AllowlistFile:
 
 @dataclass(frozen=True, slots=True)
 class AllowlistOnGitHub:
-    place: FileLocation
+    location: FileLocation
     web: str
     """Scheme and host of the address; it must belong to the configured API."""
 
@@ -48,7 +48,7 @@ class SqliteSetting:
     path: Path
 
     @property
-    def place(self) -> str:
+    def display_name(self) -> str:
         return str(self.path)
 
 
@@ -57,8 +57,8 @@ class PostgresSetting:
     url: ServiceUrl
 
     @property
-    def place(self) -> str:
-        return self.url.place
+    def display_name(self) -> str:
+        return self.url.display_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class ServiceUrl(SecretStr):
         return self._parts.scheme in _ENCRYPTED
 
     @property
-    def place(self) -> str:
+    def display_name(self) -> str:
         """The address without user and password, for display."""
         parts = self._parts
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -48,8 +48,8 @@ def service_url(*schemes: str, checked: Callable[[SplitResult], None]) -> Callab
     """Return a reader of addresses with these schemes; `checked` validates the part after the host."""
     forms = " or ".join(f"{scheme}://…" for scheme in schemes)
 
-    def read(given: RawValue) -> ServiceUrl:
-        value = single_values.text(given)
+    def read(raw: RawValue) -> ServiceUrl:
+        value = single_values.text(raw)
         parts = single_values.split_url(value)
         if parts is None or parts.scheme not in schemes:
             raise InvalidValue(f"must be an address such as {forms}.")
@@ -84,11 +84,11 @@ def _database_name(parts: SplitResult) -> None:
 _clickhouse_server = service_url("clickhouse", "clickhouses", checked=_database_name)
 
 
-def clickhouse_url(given: RawValue) -> ServiceUrl:
+def clickhouse_url(raw: RawValue) -> ServiceUrl:
     """Read the address of a server, or a folder for chDB, the same engine in our own process."""
-    value = single_values.text(given)
+    value = single_values.text(raw)
     if not value.startswith("chdb:"):
-        return _clickhouse_server(given)
+        return _clickhouse_server(raw)
     folder = value.removeprefix("chdb://")
     if not value.startswith("chdb:///") or len(folder) < 2 or "?" in folder or "#" in folder:
         raise InvalidValue("must be chdb:///folder, from the root, without ? and #.")
@@ -124,9 +124,9 @@ def postgres_url(value: str) -> ServiceUrl:
     return ServiceUrl(value)
 
 
-def ca_file(given: RawValue) -> Path:
+def ca_file(raw: RawValue) -> Path:
     """Read the path of a PEM file with the certificates that prove a server."""
-    path = given.folder / single_values.text(given)
+    path = raw.folder / single_values.text(raw)
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_CA_BYTES)

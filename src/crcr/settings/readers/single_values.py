@@ -45,26 +45,26 @@ def quote(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
-def text(given: RawValue) -> str:
-    if not isinstance(given.value, str):
+def text(raw: RawValue) -> str:
+    if not isinstance(raw.value, str):
         raise InvalidValue("must be text in quotes.")
-    if not given.value.strip() or "\0" in given.value:
+    if not raw.value.strip() or "\0" in raw.value:
         raise InvalidValue("must not be empty.")
-    return given.value.strip()
+    return raw.value.strip()
 
 
-def secret(given: RawValue) -> SecretStr:
+def secret(raw: RawValue) -> SecretStr:
     """Read a secret unchanged, including spaces; only a line end is removed."""
-    if not isinstance(given.value, str):
+    if not isinstance(raw.value, str):
         raise InvalidValue("must be text in quotes.")
-    value = given.value.rstrip("\r\n")
+    value = raw.value.rstrip("\r\n")
     if not value.strip():
         raise InvalidValue("must not be empty.")
     return SecretStr(value)
 
 
-def private_key(given: RawValue) -> SecretStr:
-    pem = secret(given)
+def private_key(raw: RawValue) -> SecretStr:
+    pem = secret(raw)
     # One-line environment files write line ends as a backslash and an n.
     key_text = pem.get_secret_value().strip().replace("\\n", "\n")
     try:
@@ -86,24 +86,24 @@ def _load_key(pem: str) -> PrivateKeyTypes:
     return load_pem_private_key(pem.encode(), password=None)
 
 
-def app_id(given: RawValue) -> str:
-    value = given.value
+def app_id(raw: RawValue) -> str:
+    value = raw.value
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not _APP_ID.fullmatch(value.strip()):
         raise InvalidValue(
-            f"must be the App's id or client id from its settings page, not {quote(given.value)}."
+            f"must be the App's id or client id from its settings page, not {quote(raw.value)}."
         )
     return value.strip()
 
 
 def integer(least: int, most: int) -> Callable[[RawValue], int]:
-    def read(given: RawValue) -> int:
-        value = given.value
+    def read(raw: RawValue) -> int:
+        value = raw.value
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value.strip()):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise InvalidValue(f"must be a whole number from {least} to {most}, not {quote(given.value)}.")
+            raise InvalidValue(f"must be a whole number from {least} to {most}, not {quote(raw.value)}.")
         return value
 
     return read
@@ -112,45 +112,45 @@ def integer(least: int, most: int) -> Callable[[RawValue], int]:
 def integer_or_zero(least: int, most: int) -> Callable[[RawValue], int]:
     """Read a number, or 0 for no limit."""
 
-    def read(given: RawValue) -> int:
+    def read(raw: RawValue) -> int:
         try:
-            return integer(0, 0)(given)
+            return integer(0, 0)(raw)
         except InvalidValue:
             pass
         try:
-            return integer(least, most)(given)
+            return integer(least, most)(raw)
         except InvalidValue:
             raise InvalidValue(
-                f"must be 0 or a whole number from {least} to {most}, not {quote(given.value)}."
+                f"must be 0 or a whole number from {least} to {most}, not {quote(raw.value)}."
             ) from None
 
     return read
 
 
-def duration(given: RawValue) -> int:
+def duration(raw: RawValue) -> int:
     """Return seconds."""
-    found = _DURATION.fullmatch(given.value.strip()) if isinstance(given.value, str) else None
+    found = _DURATION.fullmatch(raw.value.strip()) if isinstance(raw.value, str) else None
     seconds = int(found[1]) * _UNIT_S[found[2]] if found else 0
     if not 0 < seconds <= _MAX_DURATION_S:
         raise InvalidValue(
-            f"must be a duration of at most 30d such as 90s, 30m, 6h or 2d, not {quote(given.value)}."
+            f"must be a duration of at most 30d such as 90s, 30m, 6h or 2d, not {quote(raw.value)}."
         )
     return seconds
 
 
 def one_of(*known: str) -> Callable[[RawValue], str]:
-    def read(given: RawValue) -> str:
-        value = given.value.strip().lower() if isinstance(given.value, str) else given.value
+    def read(raw: RawValue) -> str:
+        value = raw.value.strip().lower() if isinstance(raw.value, str) else raw.value
         if not isinstance(value, str) or value not in known:
-            raise InvalidValue(f"must be {' or '.join(known)}, not {quote(given.value)}.")
+            raise InvalidValue(f"must be {' or '.join(known)}, not {quote(raw.value)}.")
         return value
 
     return read
 
 
-def texts(given: RawValue) -> tuple[str, ...]:
+def texts(raw: RawValue) -> tuple[str, ...]:
     """Read `a, b` or a list of texts; repeats are dropped."""
-    items = given.value.split(",") if isinstance(given.value, str) else given.value
+    items = raw.value.split(",") if isinstance(raw.value, str) else raw.value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise InvalidValue('must be a list of texts: "a, b" or ["a", "b"].')
     found = tuple(dict.fromkeys(item.strip() for item in items if item.strip()))
@@ -159,13 +159,13 @@ def texts(given: RawValue) -> tuple[str, ...]:
     return found
 
 
-def list_of_texts(given: RawValue) -> tuple[str, ...]:
+def list_of_texts(raw: RawValue) -> tuple[str, ...]:
     """Read a list that may be empty."""
-    return () if given.value == [] else texts(given)
+    return () if raw.value == [] else texts(raw)
 
 
-def networks(given: RawValue) -> tuple[IPv4Network | IPv6Network, ...]:
-    return tuple(_network(item) for item in texts(given))
+def networks(raw: RawValue) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(_network(item) for item in texts(raw))
 
 
 def cover_all_addresses(networks: Collection[IPv4Network | IPv6Network]) -> bool:
@@ -191,23 +191,23 @@ def _network(item: str) -> IPv4Network | IPv6Network:
     raise InvalidValue(f"holds {quote(item)}, which is inside a network; write {network}.")
 
 
-def host(given: RawValue) -> str:
-    if not isinstance(given.value, str) or not _HOST.fullmatch(given.value.strip()):
-        raise InvalidValue(f"must be an address or a name to listen on, not {quote(given.value)}.")
-    return given.value.strip()
+def host(raw: RawValue) -> str:
+    if not isinstance(raw.value, str) or not _HOST.fullmatch(raw.value.strip()):
+        raise InvalidValue(f"must be an address or a name to listen on, not {quote(raw.value)}.")
+    return raw.value.strip()
 
 
-def header_name(given: RawValue) -> str:
-    value = text(given)
+def header_name(raw: RawValue) -> str:
+    value = text(raw)
     name = value.lower()
     if not _HEADER.fullmatch(value) or name in _TAKEN_HEADERS or name.startswith(("sec-", "if-")):
-        raise InvalidValue(f"must be a header's name such as X-Forwarded-User, not {quote(given.value)}.")
+        raise InvalidValue(f"must be a header's name such as X-Forwarded-User, not {quote(raw.value)}.")
     return value
 
 
-def url(given: RawValue) -> str:
+def url(raw: RawValue) -> str:
     """Read an http(s) address, without a slash at its end, so that a path can be appended."""
-    value = text(given)
+    value = text(raw)
     parts = split_url(value)
     if parts is None or parts.scheme not in {"http", "https"} or not parts.hostname:
         raise InvalidValue("must be an http:// or https:// address.")
@@ -216,9 +216,9 @@ def url(given: RawValue) -> str:
     return value.rstrip("/")
 
 
-def safe_url(given: RawValue) -> str:
+def safe_url(raw: RawValue) -> str:
     """Read an address that receives credentials: https, or on this machine."""
-    value = url(given)
+    value = url(raw)
     parts = urlsplit(value)
     if parts.scheme != "https" and parts.hostname not in LOOPBACK:
         raise InvalidValue("must be an https:// address (http:// only on this machine).")

@@ -29,7 +29,9 @@ COMMITS = "commits"
 
 def add(api: APIRouter) -> None:
     _add_results(api)
-    _add_relay(api)
+    _add_deliveries(api)
+    _add_effects(api)
+    _add_health_and_audit(api)
     _add_commits(api)
 
 
@@ -60,7 +62,7 @@ def _add_results(api: APIRouter) -> None:
         return models.ALLOWLIST.model_validate(await api_request.views.allowlist(api_request.upstream))
 
 
-def _add_relay(api: APIRouter) -> None:
+def _add_deliveries(api: APIRouter) -> None:
     @api.get(
         "/deliveries",
         tags=[RELAY],
@@ -84,6 +86,8 @@ def _add_relay(api: APIRouter) -> None:
             await api_request.views.delivery(api_request.upstream, guid)
         )
 
+
+def _add_effects(api: APIRouter) -> None:
     @api.get(
         "/effects",
         tags=[RELAY],
@@ -102,6 +106,8 @@ def _add_relay(api: APIRouter) -> None:
         page = await api_request.views.effect_page(make_query(upstream=api_request.upstream, limit=limit))
         return models.describe_effects(page, api_request.now)
 
+
+def _add_health_and_audit(api: APIRouter) -> None:
     @api.get(
         "/health",
         tags=[RELAY],

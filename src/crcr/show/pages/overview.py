@@ -105,6 +105,6 @@ def _sum_left_out(summary: Summary) -> LeftOut:
 
 
 def _read_order(request: Request) -> SortOrder:
-    """Here the levels do not stand apart: without a wish the lowest rate is first."""
+    """Return the order; this page does not group by level, so its default is the lowest rate first."""
     order = pick_order(request.query_params.get("sort"))
     return SortOrder("rate", down=False) if order.column == BY_LEVEL else order

@@ -17,7 +17,7 @@ from crcr.show.pages.onboarding import OnboardingSettings
 def routes(
     frame: Frame, delay: LiveDelay | None = None, settings: OnboardingSettings | None = None
 ) -> list[BaseRoute]:
-    """All HTML routes, static files and `/api/docs` included. Literal addresses stand before `{org}/{repo}`."""
+    """All HTML routes, static files and `/api/docs` included. Literal addresses come before `{org}/{repo}`."""
     return [
         Route("/", _home),
         Route("/crcr/", _without_slash),

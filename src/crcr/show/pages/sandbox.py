@@ -66,7 +66,7 @@ def _job_status(job: SandboxJob) -> Status:
 
 
 DELIVERY = "sandbox-trial"
-"""Any text would do: there is no such delivery, and the sandbox asks for none."""
+"""Any text will do: the sandbox does not check the delivery."""
 _THIS_CHECKOUT = "{owner}/{repo}"
 """`gh` fills this in from the checkout that it runs in."""
 

@@ -73,7 +73,7 @@ def ticks(most: float, unit: Unit) -> tuple[float, ...]:
         return (0.0, 0.25, 0.5, 0.75, 1.0)
     step = _choose_step(most, unit)
     count = max(1, -int(-most // step))
-    return tuple(step * place for place in range(count + 1))
+    return tuple(step * index for index in range(count + 1))
 
 
 def _choose_step(most: float, unit: Unit) -> float:
@@ -167,8 +167,8 @@ class _Plot:
         self._scale = scale
         self._part = (WIDTH - LEFT - RIGHT) / len(chart.starts)
 
-    def x(self, place: float) -> str:
-        return _number(LEFT + self._part * place)
+    def x(self, index: float) -> str:
+        return _number(LEFT + self._part * index)
 
     def y(self, value: float) -> str:
         return _number(_FLOOR - (_FLOOR - TOP) * value / (self._scale[-1] or 1))
@@ -187,9 +187,9 @@ class _Plot:
         )
         dates = Markup("").join(
             Markup('<text class="date" x="{}" y="{}">{}</text>').format(
-                self.x(place + 0.5), HEIGHT - 5, _short_date(self._chart.starts, place)
+                self.x(index + 0.5), HEIGHT - 5, _short_date(self._chart.starts, index)
             )
-            for place in _dated_parts(len(self._chart.starts))
+            for index in _dated_parts(len(self._chart.starts))
         )
         return lines + dates
 
@@ -200,7 +200,7 @@ class _Plot:
         """Draw a path for each run of known values; unknown ones leave a gap."""
         drawn = Markup("")
         for run in _runs(series.values):
-            points = [(self.x(place + 0.5), self.y(value)) for place, value in run]
+            points = [(self.x(index + 0.5), self.y(value)) for index, value in run]
             if len(points) > 1:
                 path = Markup(" ").join(Markup("{},{}").format(*point) for point in points)
                 drawn += Markup('<polyline class="line {}" points="{}"/>').format(series.look, path)
@@ -211,14 +211,14 @@ class _Plot:
     def layers(self) -> Markup:
         gap = min(_GAP, self._part / 4)
         drawn = Markup("")
-        for place, column in enumerate(_columns(self._chart)):
+        for index, column in enumerate(_columns(self._chart)):
             below = 0.0
             for series, value in zip(self._chart.series, column, strict=True):
                 if value:
                     top, foot = float(self.y(below + value)), float(self.y(below))
                     drawn += Markup('<rect class="layer {}" x="{}" y="{}" width="{}" height="{}"/>').format(
                         series.look,
-                        _number(LEFT + self._part * place + gap / 2),
+                        _number(LEFT + self._part * index + gap / 2),
                         *(_number(top), _number(self._part - gap), _number(foot - top)),
                     )
                     below += value
@@ -228,18 +228,18 @@ class _Plot:
         """Return an invisible area over each part that shows its values on hover."""
         return Markup("").join(
             Markup('<rect class="hit" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-                *(self.x(place), TOP, _number(self._part), _FLOOR - TOP), self._hover_text(place, column)
+                *(self.x(index), TOP, _number(self._part), _FLOOR - TOP), self._hover_text(index, column)
             )
-            for place, column in enumerate(_columns(self._chart))
+            for index, column in enumerate(_columns(self._chart))
         )
 
-    def _hover_text(self, place: int, column: Sequence[Number]) -> Markup:
+    def _hover_text(self, index: int, column: Sequence[Number]) -> Markup:
         """One line for the time and one for each series."""
         values = (
             f"{visible(series.name, 80)}: {_format_hover_value(value, self._chart.unit)}"
             for series, value in zip(self._chart.series, column, strict=True)
         )
-        return escape("\n".join((_date(self._chart.starts[place]), *values)))
+        return escape("\n".join((_date(self._chart.starts[index]), *values)))
 
 
 def _tick(value: float, unit: Unit) -> str:
@@ -252,9 +252,9 @@ def _format_hover_value(value: Number, unit: Unit) -> str:
 
 def _runs(values: Sequence[Number]) -> Iterator[list[tuple[int, float]]]:
     run: list[tuple[int, float]] = []
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if value is not None:
-            run.append((place, value))
+            run.append((index, value))
         elif run:
             yield run
             run = []
@@ -285,9 +285,9 @@ def _date(at: datetime) -> str:
     return f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
 
 
-def _short_date(starts: Sequence[datetime], place: int) -> str:
+def _short_date(starts: Sequence[datetime], index: int) -> str:
     """The hour within a day, else the day."""
-    utc = starts[place].astimezone(UTC)
+    utc = starts[index].astimezone(UTC)
     within_a_day = (starts[-1] - starts[0]).total_seconds() <= 86_400
     return f"{utc:%H:%M}" if within_a_day else f"{utc:%b} {utc.day}"
 

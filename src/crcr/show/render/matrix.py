@@ -48,15 +48,15 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ColumnGroup:
-    """Columns under one header: a single job, or the shards of one; `places` are their indexes in the matrix."""
+    """Columns under one header: a single job, or the shards of one; `indexes` are those in the matrix."""
 
     key: str
     label: str
-    places: tuple[int, ...]
+    indexes: tuple[int, ...]
 
     @property
     def is_shards(self) -> bool:
-        return len(self.places) > 1
+        return len(self.indexes) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,33 +90,35 @@ def _shard(name: str, match: re.Match[str], *, sure: bool) -> Shard:
 def group_columns(columns: Sequence[Column]) -> tuple[WorkflowColumns, ...]:
     """Group the columns by workflow, in the order of first appearance; every column is in exactly one group."""
     by_workflow: dict[str, list[int]] = {}
-    for place, column in enumerate(columns):
-        by_workflow.setdefault(column.workflow, []).append(place)
+    for index, column in enumerate(columns):
+        by_workflow.setdefault(column.workflow, []).append(index)
     return tuple(
-        WorkflowColumns(workflow, columns[places[0]].workflow_name, _group_shards(workflow, columns, places))
-        for workflow, places in by_workflow.items()
+        WorkflowColumns(
+            workflow, columns[indexes[0]].workflow_name, _group_shards(workflow, columns, indexes)
+        )
+        for workflow, indexes in by_workflow.items()
     )
 
 
-def _group_shards(workflow: str, columns: Sequence[Column], places: list[int]) -> tuple[ColumnGroup, ...]:
+def _group_shards(workflow: str, columns: Sequence[Column], indexes: list[int]) -> tuple[ColumnGroup, ...]:
     families: dict[str, list[tuple[Shard, int]]] = {}
-    for place in places:
-        if shard := parse_shard(columns[place].job_name):
-            families.setdefault(shard.family, []).append((shard, place))
+    for index in indexes:
+        if shard := parse_shard(columns[index].job_name):
+            families.setdefault(shard.family, []).append((shard, index))
     family_of = {
-        place: family
+        index: family
         for family, members in families.items()
         if _are_shards([shard for shard, _ in members])
-        for _, place in members
+        for _, index in members
     }
     groups: dict[str, ColumnGroup] = {}
-    for place in places:
-        name, family = columns[place].job_name, family_of.get(place)
+    for index in indexes:
+        name, family = columns[index].job_name, family_of.get(index)
         key = _key(workflow, family or name, shards=family is not None)
         if key in groups:
             continue
         members = (
-            tuple(member for _, member in sorted(families[family], key=_by_number)) if family else (place,)
+            tuple(member for _, member in sorted(families[family], key=_by_number)) if family else (index,)
         )
         groups[key] = ColumnGroup(key, family or name, members)
     return tuple(groups.values())
@@ -131,8 +133,8 @@ def _are_shards(members: list[Shard]) -> bool:
 
 
 def _by_number(member: tuple[Shard, int]) -> tuple[int, int]:
-    shard, place = member
-    return shard.number, place
+    shard, index = member
+    return shard.number, index
 
 
 def _key(workflow: str, name: str, *, shards: bool) -> str:
@@ -194,8 +196,8 @@ def _shared_prefix_length(names: Sequence[str]) -> int:
         return 0
     first, last = min(names), max(names)  # names between these two share at least their prefix
     pairs = zip(first, last, strict=False)
-    same = next((place for place, (left, right) in enumerate(pairs) if left != right), len(first))
-    edge = next((place for place in range(same, 0, -1) if _is_edge(first[place - 1])), 0)
+    same = next((index for index, (left, right) in enumerate(pairs) if left != right), len(first))
+    edge = next((index for index in range(same, 0, -1) if _is_edge(first[index - 1])), 0)
     return edge if edge >= _LEAST_SHARED else 0
 
 
@@ -229,7 +231,7 @@ class GridHead:
     """A column's header. `toggle` is the value of `?open=` that a click on it leads to; None for a single job."""
 
     label: str
-    """Its name, or as much of it as tells it from its neighbours."""
+    """Its name, shortened to the part that differs from its neighbours."""
     title: str
     shards: int = 0
     toggle: str | None = None
@@ -316,13 +318,13 @@ def _make_heads(
     columns: Sequence[Column], group: ColumnGroup, toggle: str | None, *, opened: bool, first: bool
 ) -> list[GridHead]:
     if toggle is None or opened:
-        names = [columns[place].job_name for place in group.places]
+        names = [columns[index].job_name for index in group.indexes]
         return [
-            GridHead(label=name, title=name, toggle=toggle, opened=opened, first=first and not index)
-            for index, name in enumerate(names)
+            GridHead(label=name, title=name, toggle=toggle, opened=opened, first=first and not number)
+            for number, name in enumerate(names)
         ]
-    title = f"{group.label}: {len(group.places)} shards"
-    return [GridHead(label=group.label, title=title, shards=len(group.places), toggle=toggle, first=first)]
+    title = f"{group.label}: {len(group.indexes)} shards"
+    return [GridHead(label=group.label, title=title, shards=len(group.indexes), toggle=toggle, first=first)]
 
 
 def _with_short_labels(heads: list[GridHead]) -> list[GridHead]:
@@ -342,7 +344,7 @@ def _make_row(
         if group.is_shards and group.key not in open_now:
             cells.append(_make_folded_cell(row, group, _toggle(group.key, open_now)))
         else:
-            cells += [_make_cell(row.cells[place]) for place in group.places]
+            cells += [_make_cell(row.cells[index]) for index in group.indexes]
     return GridRow(row, state, text, why, tuple(cells))
 
 
@@ -358,7 +360,7 @@ def _make_cell(job: JobView | None) -> GridCell | None:
 
 
 def _make_folded_cell(row: MatrixRow, group: ColumnGroup, toggle: str) -> GridCell | None:
-    combined = combine_jobs([row.cells[place] for place in group.places], len(group.places))
+    combined = combine_jobs([row.cells[index] for index in group.indexes], len(group.indexes))
     if combined is None:
         return None
     status = job_status(combined.worst)

@@ -105,7 +105,7 @@ _LEAST_SEEN = 2.0
 def draw_strip(tallies: Sequence[Tally], span: str) -> Markup:
     """Oldest first: failures from above, passes below; a dash where nothing ended."""
     step = _WIDTH / max(1, len(tallies))
-    bars = "".join(_bar(place * step, step * 0.75, tally) for place, tally in enumerate(tallies))
+    bars = "".join(_bar(index * step, step * 0.75, tally) for index, tally in enumerate(tallies))
     frame = Markup(
         '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
     )

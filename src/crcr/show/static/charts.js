@@ -9,7 +9,7 @@
   document.body.append(tip);
   let over = null;
 
-  // The browser would show the title as well, so it is away for as long as the tip is there.
+  // The browser would show the title as well, so it is removed while the tip is visible.
   function leave() {
     if (over && !over.querySelector("title")) over.append(over.named);
     over = null;
@@ -38,6 +38,6 @@
   });
   document.addEventListener("pointerleave", leave);
   document.addEventListener("scroll", leave, { capture: true, passive: true });
-  // A refresh brings a title of its own: what the reader points at goes on being told, with its new values.
+  // A refresh replaces the title: the tip under the pointer continues with the new values.
   document.addEventListener("crcr:changed", () => { if (over?.isConnected) enter(over); else leave(); });
 })();

@@ -3,11 +3,11 @@
 "use strict";
 
 (() => {
-  const SAID_MS = 2500;
+  const CONFIRMED_MS = 2500;
   const main = document.getElementById("main");
   if (!main) return;
 
-  // Selecting is what remains where the browser keeps the clipboard to itself.
+  // The fallback where the browser gives no access to the clipboard: select the code.
   function select(code) {
     const range = document.createRange();
     range.selectNodeContents(code);
@@ -32,7 +32,7 @@
   function say(button, text) {
     button.textContent = text;
     clearTimeout(timers.get(button));
-    timers.set(button, setTimeout(() => { button.textContent = "Copy"; }, SAID_MS));
+    timers.set(button, setTimeout(() => { button.textContent = "Copy"; }, CONFIRMED_MS));
   }
 
   main.addEventListener("click", async (event) => {
@@ -45,7 +45,7 @@
     if (event.target.localName === "input") event.target.form?.matches("#wanted") && event.target.form.requestSubmit();
   });
 
-  // Buttons, and what is said of a page that follows by itself, are true with this script only.
+  // Buttons, and the text about automatic updates, apply only with this script.
   function show() {
     for (const each of main.querySelectorAll("button[data-copy], [data-scripted]")) each.hidden = false;
     for (const each of main.querySelectorAll("[data-unscripted]")) each.hidden = true;

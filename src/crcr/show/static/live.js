@@ -1,9 +1,9 @@
-// Makes pages live: relative times, and a stream of changes upon which <main> is read anew and changed in place.
-// Without this script a page is complete and shows what is new when it is reloaded.
+// Makes pages live: relative times, and a stream of changes; after a change <main> is loaded again and updated in place.
+// Without this script a page is complete and can be reloaded.
 //
-// For the other scripts: `crcr:changed` is dispatched on the document after <main> was changed. A script dispatches
-// `crcr:refresh` there to have it read anew, and `crcr:shown` after it has put something into the page itself. An
-// element with `data-keep` is not taken away by a refresh that does not bring it.
+// For the other scripts: `crcr:changed` is dispatched on the document after <main> was updated. A script dispatches
+// `crcr:refresh` there to load it again, and `crcr:shown` after it has added something to the page itself. A refresh does
+// not remove an element with `data-keep`.
 "use strict";
 
 (() => {
@@ -25,7 +25,7 @@
   const words = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "narrow" });
   const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
 
-  function tellTimes() {
+  function formatTimes() {
     const now = Date.now();
     for (const time of document.querySelectorAll("time[datetime]")) {
       const at = Date.parse(time.dateTime);
@@ -36,8 +36,8 @@
       const step = STEPS.find(([size]) => Math.abs(seconds) >= size) || [1, "second"];
       const text = Math.abs(seconds) < 2 ? "just now" : words.format(Math.trunc(seconds / step[0]), step[1]);
       if (time.textContent !== text) time.textContent = text;
-      if (time.dataset.told !== time.dateTime) {
-        time.dataset.told = time.dateTime;
+      if (time.dataset.formatted !== time.dateTime) {
+        time.dataset.formatted = time.dateTime;
         time.title = `${time.title}\n${local.format(at)}`;
       }
     }
@@ -54,7 +54,7 @@
       if (place) morph(place, part.content);
     }
     const cells = morph(main, fresh, { fields, rows: !byReader });
-    tellTimes();
+    formatTimes();
     if (!byReader) flash(cells);
     document.dispatchEvent(new Event("crcr:changed"));
   }
@@ -191,7 +191,7 @@
     stop();
   }
 
-  // A page about one pull request or one backend leaves out what is told of another; what names none may be its own.
+  // A page about one pull request or backend ignores changes of another; a change without either concerns every page.
   function concerns(change) {
     if (upstream && change.upstream && change.upstream !== upstream) return false;
     if (number && change.number && change.number !== Number(number)) return false;
@@ -203,7 +203,7 @@
     lost: ["lost", "reconnecting", "The connection was lost; missed changes are loaded once it is back"],
   };
 
-  // The stream learns which health the page shows, so that a change since then is told at once.
+  // The stream gets the health that the page shows, so that a change since then is sent at once.
   function streamAddress() {
     const address = new URL(events, location.href);
     if (health) address.searchParams.set("health", health);
@@ -216,20 +216,20 @@
       address: streamAddress(),
       after: new URL(events, location.href).searchParams.get("after") ?? "",
       group: document.querySelector(".account .text")?.textContent ?? "",
-      hear: (type, data) => {
+      onChange: (type, data) => {
         const change = JSON.parse(data);
         if (concerns(change)) changed(change.spread_ms);
       },
-      missed: () => changed(),
-      // We look at the page itself to learn whether it is still ours to see.
-      refused: () => changed(),
-      tell: (state) => status.stream(...STATES[state]),
+      onMissed: () => changed(),
+      // Load the page to learn whether the reader may still see it.
+      onRefused: () => changed(),
+      onState: (state) => status.stream(...STATES[state]),
     });
     document.addEventListener("visibilitychange", () => { if (wanted && !document.hidden) changed(); });
     addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   }
 
-  // What an act said is said once: a reload does not say it again.
+  // The notice of an action is shown once: a reload does not repeat it.
   function forgetNotice() {
     const address = new URL(location.href);
     if (!document.getElementById("notice") || !address.searchParams.has("done")) return;
@@ -238,12 +238,12 @@
     history.replaceState(history.state, "", address);
   }
 
-  tellTimes();
-  setInterval(tellTimes, TICK_MS);
+  formatTimes();
+  setInterval(formatTimes, TICK_MS);
   forgetNotice();
   if (!main) return;
   followInPlace();
   document.addEventListener("crcr:refresh", () => refresh({ byReader: true }));
-  document.addEventListener("crcr:shown", tellTimes);
+  document.addEventListener("crcr:shown", formatTimes);
   if (events) listen();
 })();

@@ -2,13 +2,13 @@
 // scrolled, selected, focused or typed stays as it is. Elements are matched by id or `data-key`, else by tag and
 // first class in their order.
 //
-// `crcr.morph(old, fresh, { fields, rows })` returns the cells whose status has changed. With `fields` the filter takes
-// over what the new page says, also where somebody types; with `rows` what a reader looks at stays where it is.
+// `crcr.morph(old, fresh, { fields, rows })` returns the cells whose status has changed. With `fields` the
+// filter fields take the new page's values, even the focused one; with `rows` the visible rows keep their position.
 "use strict";
 
 (() => {
-  const OURS = new Set(["open", "style", "tabindex", "aria-expanded", "aria-selected", "data-told"]);
-  // What is worth a glance: a status with its count, and a cell of the matrix. Times and sums change all the while.
+  const OURS = new Set(["open", "style", "tabindex", "aria-expanded", "aria-selected", "data-formatted"]);
+  // Highlighted when changed: a status with its count, and a cell of the matrix. Times and sums change all the time.
   const STATUS = ".chip, .matrix tbody td, [data-flash]";
   const FRAMES = "[id^=scroll-]";
 
@@ -83,7 +83,7 @@
     // The script has changed the words of a time; the moment is what counts.
     if (old.localName === "time" && old.dateTime === fresh.dateTime) return;
     changeAttributes(old, fresh);
-    if (old.localName === "time") { old.removeAttribute("data-told"); old.title = fresh.title; mark(old, changed); }
+    if (old.localName === "time") { old.removeAttribute("data-formatted"); old.title = fresh.title; mark(old, changed); }
     changeChildren(old, fresh, changed);
     changeField(old, fresh);
   }

@@ -1,5 +1,5 @@
 // A job's details beside the page, and the matrix by keyboard.
-// Every link here leads to a whole page of its own, for who has no script.
+// Every link here also works as a full page, without scripts.
 "use strict";
 
 (() => {

@@ -1,10 +1,10 @@
-// Reads parts of pages for the other scripts, and says in the head of the page how that goes.
+// Loads parts of pages for the other scripts, and shows the connection's state in the header of the page.
 //
-// `crcr.read(address, part)` resolves to what an answer means and never throws: "page" (with its `html`), "trouble"
-// (the relay cannot be reached or is not well), "login", "refused" (with the `code`), or "other" (no page at all).
-// `crcr.pause(times)` is how long to wait after so many failures. `crcr.retry(times, task)` does a task then, sooner
-// when the relay is back, and returns how not to.
-// `crcr.status` shows what the stream says; a trouble of reading stands before it, and an end before both.
+// `crcr.read(address, part)` resolves to the kind of the answer and never throws: "page" (with its `html`), "trouble"
+// (the relay is unreachable or fails), "login", "refused" (with the `code`), or "other" (not a page).
+// `crcr.pause(times)` returns how long to wait after so many failures. `crcr.retry(times, task)` runs a task after that
+// time, or sooner when the relay is back, and returns a function that cancels it.
+// `crcr.status` shows the state of the stream; a failed load takes precedence over it, and an ended page over both.
 "use strict";
 
 (() => {
@@ -43,10 +43,10 @@
 
   function show() {
     const trouble = troubles.size ? ["lost", "could not be read, trying again", "The relay did not answer; the page shows the last state that was loaded"] : null;
-    const said = ended || trouble || (dot && stream);
-    if (!dot) { notice(said?.[1]); return; }
-    if (!said || (dot.dataset.state === said[0] && dot.lastElementChild.textContent === said[1])) return;
-    [dot.dataset.state, dot.lastElementChild.textContent, dot.title] = said;
+    const shown = ended || trouble || (dot && stream);
+    if (!dot) { notice(shown?.[1]); return; }
+    if (!shown || (dot.dataset.state === shown[0] && dot.lastElementChild.textContent === shown[1])) return;
+    [dot.dataset.state, dot.lastElementChild.textContent, dot.title] = shown;
   }
 
   // A page without a dot has its own place for it, once it is needed.

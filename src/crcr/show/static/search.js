@@ -1,4 +1,4 @@
-// Keys: `/` goes to the search, arrows move through the links of lists, `?` tells which keys there are.
+// Keys: `/` goes to the search, arrows move through the links of lists, `?` lists the keys.
 "use strict";
 
 (() => {

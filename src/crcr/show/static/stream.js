@@ -1,49 +1,49 @@
-// What changed, as one stream for all tabs of a browser: it opens only six connections to a server, and a stream in
-// each tab would use them up. The tab that holds a lock listens and passes on what it hears; when it goes, the next
-// in the queue goes on from the last change. Where a browser cannot share (no locks without HTTPS), each tab listens
-// for itself while somebody looks at it.
+// The change events as one stream for all tabs of a browser: a browser opens only six connections to a server, and a
+// stream in each tab would use them up. The tab that holds a lock connects and passes the events on; when it closes, the
+// next tab in the queue continues from the last change. Where a browser cannot share (no locks without HTTPS), each tab
+// connects for itself while it is visible.
 //
-// `crcr.follow({ address, after, group, hear, missed, tell, refused })` begins and returns how to end it. `hear` gets
-// every change of every upstream, `missed` says that some may have been missed, `tell` gets "on" or "lost", and
-// `refused` says that the relay would not open the stream. `group` keeps readers with different eyes apart.
+// `crcr.follow({ address, after, group, onChange, onMissed, onState, onRefused })` starts it and returns a function that
+// stops it. `onChange` gets every change of every upstream, `onMissed` is called when some may have been missed, `onState`
+// gets "on" or "lost", and `onRefused` is called when the relay refuses the stream. Only tabs of the same `group`, whose
+// readers may see the same, share a stream.
 "use strict";
 
 (() => {
   const { pause } = globalThis.crcr;
   const REFUSALS = 5;
   const CHECK_MS = 5000;
-  // The relay says something every 15 seconds. A connection that died without a word, or whose other end hangs, is
-  // known by its silence only.
+  // The relay sends an event every 15 seconds. Only silence shows that a connection is dead or its server hangs.
   const SILENCE_MS = 40000;
   const PATIENCE_MS = 10000;
 
-  // One connection that is made anew whenever it is lost. `place` says after which change it begins.
-  class Line {
+  // One connection that reconnects when it is lost. `position` returns the change to continue after.
+  class Connection {
     #source = null;
     #retry = 0;
     #failures = 0;
-    #heardAt = 0;
+    #receivedAt = 0;
 
-    constructor(address, place, { event, tell, refused }) {
-      Object.assign(this, { address, place, event, tell, refused, state: "lost" });
+    constructor(address, position, { event, onState, onRefused }) {
+      Object.assign(this, { address, position, event, onState, onRefused, state: "lost" });
     }
 
     open() {
       this.close();
-      this.#heardAt = Date.now();
+      this.#receivedAt = Date.now();
       const address = new URL(this.address, location.href);
-      if (this.place()) address.searchParams.set("after", this.place());
+      if (this.position()) address.searchParams.set("after", this.position());
       const source = new EventSource(address);
       this.#source = source;
-      const heard = ({ type, lastEventId, data }) => {
+      const receive = ({ type, lastEventId, data }) => {
         if (source !== this.#source) return;
-        this.#heardAt = Date.now();
+        this.#receivedAt = Date.now();
         this.event(type, lastEventId, data);
       };
-      for (const type of ["change", "reset", "beat", "health"]) source.addEventListener(type, heard);
+      for (const type of ["change", "reset", "beat", "health"]) source.addEventListener(type, receive);
       source.addEventListener("open", () => {
         if (source !== this.#source) return;
-        this.#heardAt = Date.now();
+        this.#receivedAt = Date.now();
         this.#failures = 0;
         this.#become("on");
       });
@@ -56,59 +56,59 @@
       this.#source = null;
     }
 
-    // Whether it still lives cannot be known, so it is made anew; nothing is lost by it.
+    // Reconnects, because a connection's state is unknown after a change of the network; no event is lost.
     renew() {
       this.#become("lost");
       this.open();
     }
 
     check() {
-      if (this.#source && Date.now() - this.#heardAt > SILENCE_MS) this.renew();
+      if (this.#source && Date.now() - this.#receivedAt > SILENCE_MS) this.renew();
     }
 
-    // After a refusal (503, a proxy's answer, a session that is over) the browser gives up; we do not.
+    // After a refusal (503, a proxy's answer, an expired session) the browser stops reconnecting; this class continues.
     #failed(source) {
       this.#become("lost");
       if (source.readyState !== EventSource.CLOSED) return;
-      if (this.#failures % REFUSALS === 0) this.refused();
+      if (this.#failures % REFUSALS === 0) this.onRefused();
       this.#retry = setTimeout(() => this.open(), pause(this.#failures++));
     }
 
     #become(state) {
       this.state = state;
-      this.tell(state);
+      this.onState(state);
     }
   }
 
-  // A tab for itself: no connection is held for a page that nobody sees.
-  class Alone {
-    constructor({ address, after, hear, tell, refused }) {
+  // The stream of one tab: a hidden page holds no connection.
+  class OwnStream {
+    constructor({ address, after, onChange, onState, onRefused }) {
       let last = after;
       const event = (type, id, data) => {
         last = id || last;
-        if (type !== "beat") hear(type, data);
+        if (type !== "beat") onChange(type, data);
       };
-      this.line = new Line(address, () => last, { event, tell, refused });
-      if (!document.hidden) this.line.open();
+      this.connection = new Connection(address, () => last, { event, onState, onRefused });
+      if (!document.hidden) this.connection.open();
     }
 
-    seen() { if (document.hidden) this.line.close(); else this.line.renew(); }
-    check() { this.line.check(); }
-    renew() { if (!document.hidden) this.line.renew(); }
-    stop() { this.line.close(); }
+    visibilityChanged() { if (document.hidden) this.connection.close(); else this.connection.renew(); }
+    check() { this.connection.check(); }
+    renew() { if (!document.hidden) this.connection.renew(); }
+    stop() { this.connection.close(); }
   }
 
-  // Every message tells how the connection is and which change was the last, so a tab that joins late, or slept,
+  // Every message has the state of the connection and the last change, so that a tab that joins late or was suspended
   // knows that it has missed something.
-  class Shared {
-    #line = null;
+  class SharedStream {
+    #connection = null;
     #ended = new AbortController();
     #release = () => {};
-    #heardAt = Date.now();
-    #askedAt = 0;
+    #receivedAt = Date.now();
+    #pingedAt = 0;
 
-    constructor({ address, after, group, hear, missed, tell, refused }) {
-      Object.assign(this, { after, hear, missed, tell, refused, last: after, name: `crcr-live-1 ${group}` });
+    constructor({ address, after, group, onChange, onMissed, onState, onRefused }) {
+      Object.assign(this, { after, onChange, onMissed, onState, onRefused, last: after, name: `crcr-live-1 ${group}` });
       this.address = new URL(address, location.href);
       this.address.searchParams.delete("upstream");
       this.channel = new BroadcastChannel(this.name);
@@ -117,20 +117,20 @@
       this.channel.postMessage({ type: "ask" });
     }
 
-    seen() { if (!document.hidden) this.check(); }
-    renew() { this.#line?.renew(); }
+    visibilityChanged() { if (!document.hidden) this.check(); }
+    renew() { this.#connection?.renew(); }
 
     check() {
-      if (this.#line) { this.#line.check(); return; }
-      if (document.hidden || Date.now() - this.#heardAt < SILENCE_MS) return;
-      // The tab that listens is asked; one that does not even answer hangs, and its place is taken.
-      if (!this.#askedAt) {
-        this.#askedAt = Date.now();
-        this.tell("lost");
+      if (this.#connection) { this.#connection.check(); return; }
+      if (document.hidden || Date.now() - this.#receivedAt < SILENCE_MS) return;
+      // Ping the connected tab; if it does not answer, it hangs, and this tab takes its lock.
+      if (!this.#pingedAt) {
+        this.#pingedAt = Date.now();
+        this.onState("lost");
         this.channel.postMessage({ type: "ask" });
-      } else if (Date.now() - this.#askedAt >= PATIENCE_MS) {
-        this.#heardAt = Date.now();
-        this.#askedAt = 0;
+      } else if (Date.now() - this.#pingedAt >= PATIENCE_MS) {
+        this.#receivedAt = Date.now();
+        this.#pingedAt = 0;
         this.#queue({ steal: true });
       }
     }
@@ -155,47 +155,47 @@
       const event = (type, id, data) => {
         this.last = id || this.last;
         this.#post(type, data);
-        if (type !== "beat") this.hear(type, data);
+        if (type !== "beat") this.onChange(type, data);
       };
-      const tell = (state) => { this.tell(state); this.#post("state"); };
-      this.#line?.close();
-      this.#line = new Line(this.address, () => this.last, { event, tell, refused: this.refused });
-      this.#line.open();
+      const onState = (state) => { this.onState(state); this.#post("state"); };
+      this.#connection?.close();
+      this.#connection = new Connection(this.address, () => this.last, { event, onState, onRefused: this.onRefused });
+      this.#connection.open();
       return new Promise((resolve) => { this.#release = resolve; });
     }
 
     #resign() {
-      this.#line?.close();
-      this.#line = null;
+      this.#connection?.close();
+      this.#connection = null;
       this.#release();
     }
 
     #post(type, data) {
-      this.channel.postMessage({ type, data, id: this.last, state: this.#line.state });
+      this.channel.postMessage({ type, data, id: this.last, state: this.#connection.state });
     }
 
     #receive({ type, state, id, data }) {
       if (type === "ask") {
-        if (this.#line) { this.#line.check(); this.#post("state"); }
+        if (this.#connection) { this.#connection.check(); this.#post("state"); }
         return;
       }
-      if (this.#line) return;
-      this.#heardAt = Date.now();
-      this.#askedAt = 0;
-      this.tell(state);
-      if (type === "change" || type === "reset" || type === "health") { this.last = id; this.hear(type, data); }
-      else if (Number(id) > Number(this.last)) { this.last = id; this.missed(); }
+      if (this.#connection) return;
+      this.#receivedAt = Date.now();
+      this.#pingedAt = 0;
+      this.onState(state);
+      if (type === "change" || type === "reset" || type === "health") { this.last = id; this.onChange(type, data); }
+      else if (Number(id) > Number(this.last)) { this.last = id; this.onMissed(); }
     }
   }
 
-  function follow(wish) {
+  function follow(options) {
     const shares = navigator.locks && globalThis.BroadcastChannel;
-    const stream = shares ? new Shared(wish) : new Alone(wish);
+    const stream = shares ? new SharedStream(options) : new OwnStream(options);
     const checking = setInterval(() => stream.check(), CHECK_MS);
     const ends = new AbortController();
     const stop = () => { clearInterval(checking); ends.abort(); stream.stop(); };
-    document.addEventListener("visibilitychange", () => stream.seen(), ends);
-    // A relay on the same machine is there all the same, so an offline browser tries on.
+    document.addEventListener("visibilitychange", () => stream.visibilityChanged(), ends);
+    // A relay on the same machine is reachable without a network, so an offline browser keeps trying.
     for (const name of ["online", "offline"]) addEventListener(name, () => stream.renew(), ends);
     addEventListener("pagehide", stop, ends);
     return stop;

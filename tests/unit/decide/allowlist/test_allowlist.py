@@ -1,4 +1,4 @@
-"""Every form in which an entry may stand, and every option with the value it becomes."""
+"""Every form of an allowlist entry, and every option with its parsed value."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an edit of the allowlist changes, told to people."""
+"""The differences between two allowlists, as text for people."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every problem of an allowlist, with its line; all of them are told at once."""
+"""Every problem of an allowlist with its line; all problems are reported at once."""
 
 import pytest
 
@@ -45,7 +45,7 @@ STRUCTURE = [
     ),
     ("L2:\n  - o/r: ann\n    o/s: bob\n", 3, "a list item holds one repository, and 'o/s' beside it"),
     ("L3:\n  - o/r: ann\n", 2, "L3 must group its entries by device, not be a list"),
-    ("L3:\n  o/r: ann\n", 2, "o/r stands under L3 without a device"),
+    ("L3:\n  o/r: ann\n", 2, "o/r is under L3 without a device"),
     ("L3:\n  my npu:\n    o/r: ann\n", 2, "'my npu' is not a device name"),
     ("L3:\n  910:\n    o/r: ann\n", 2, "device must be text, not 910"),
     ("L3:\n  npu:\n    o/r: ann\n  NPU:\n    o/s: ann\n", 4, "device 'NPU' stands twice: lines 2 and 4"),

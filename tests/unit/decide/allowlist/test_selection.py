@@ -1,4 +1,4 @@
-"""Which entry an event goes to, which waits, and which leaves it out."""
+"""Selection of entries for an event: dispatched, held, or left out."""
 
 from dataclasses import replace
 from typing import Any

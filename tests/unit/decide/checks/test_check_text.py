@@ -1,4 +1,4 @@
-"""What checks say, and that nothing a downstream writes is ever more than text in it."""
+"""Texts of checks; nothing that a downstream writes is more than text in them."""
 
 import re
 from collections.abc import Iterator
@@ -292,7 +292,7 @@ def test_a_waiting_backend_says_until_when() -> None:
 WHAT_TO_DO = [
     (unsent("org/a", DispatchState.HELD, "draft"), "ready for review"),
     (unsent("org/a", DispatchState.HELD, "approval"), f"`/crcr approve at {'a' * 12}`"),
-    (unsent("org/a", DispatchState.PARKED, "404"), "ask who is on call"),
+    (unsent("org/a", DispatchState.PARKED, "404"), "contact the on-call"),
     (backend("org/a", job(conclusion=Conclusion.TIMED_OUT)), "`/crcr retry org/a`"),
     (backend("org/a", job(conclusion=Conclusion.SKIPPED)), "`may_skip: true`"),
     (
@@ -305,11 +305,11 @@ WHAT_TO_DO = [
     ),
     (
         backend("org/a", job(verification=Verification.UNCHECKED), readable=True),
-        "GitHub is asked again by itself; if this lasts, ask who is on call, or a maintainer can",
+        "the relay queries GitHub again by itself; if this lasts, contact the on-call, or a maintainer can",
     ),
     (
         backend("org/a", failed(), entry=None, possible_renames=(RepoName("org/new"),)),
-        "install the App on `org/new` so that GitHub tells its id, push again, or a maintainer can",
+        "install the App on `org/new` so that GitHub shows its id, push again, or a maintainer can",
     ),
 ]
 
@@ -354,7 +354,7 @@ def test_a_backend_that_is_no_member_any_more_or_not_yet_is_named() -> None:
     new = backend("org/new", level=Level.L3)
     summary = gate(subject(gone, down, new)).summary
     assert "- `org/gone` has left the allowlist" in summary
-    assert "- `org/down` is downgraded to L3; to gate, its allowlist entry must stand at L4 again." in summary
+    assert "- `org/down` is downgraded to L3; to gate, its allowlist entry must be at L4 again." in summary
     assert "- `org/new` has come to L4 since" in summary
 
 

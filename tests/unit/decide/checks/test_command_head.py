@@ -1,4 +1,4 @@
-"""Which head a command is about, by what it names and by GitHub's times."""
+"""The head that a command refers to, by the sha that it names or by GitHub's times."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What each L4 backend is, by what is recorded, and what the gate makes of all of them."""
+"""The status of each L4 backend by the recorded facts, and the gate over all of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -455,8 +455,8 @@ def test_what_a_backend_waits_for_is_told_by_how_far_its_runs_are() -> None:
         return judge_one(a_backend(**facts)).parts[0].reason
 
     assert reason(runs=()) == reason(runs=(a_run(superseded=True),)) == "no run has answered yet"
-    assert reason(runs=(a_run(over=False),)) == "GitHub has not told yet that its runs are over"
-    assert reason() == "its runs are over, and nobody has reported"
+    assert reason(runs=(a_run(over=False),)) == "GitHub has not confirmed yet that its runs are over"
+    assert reason() == "its runs are over, and no report has arrived"
 
 
 # Attempts and re-runs

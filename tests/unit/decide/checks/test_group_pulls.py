@@ -1,4 +1,4 @@
-"""Whose pull requests a merge group holds, by who has brought its commits."""
+"""The pull requests of a merge group, by the queued pull requests that its commits belong to."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which of GitHub's jobs a reported one is held against, what counts then, and when GitHub is asked."""
+"""Matching a reported job to GitHub's job, the conclusion that counts, and when GitHub is asked."""
 
 from dataclasses import replace
 from datetime import timedelta

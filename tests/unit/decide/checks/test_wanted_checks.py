@@ -1,4 +1,4 @@
-"""Which checks a commit should show, how each looks, and what is done about the ones it has."""
+"""The checks that a commit should have, their content, and the calls that bring GitHub to that state."""
 
 from dataclasses import replace
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Where an event stands in its pull request's history, by date, by chain of heads, or not to be told."""
+"""The place of an event in its pull request's history: by date, by the chain of heads, or unknown."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

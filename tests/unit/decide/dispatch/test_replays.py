@@ -1,4 +1,4 @@
-"""For how long an equal webhook body is a repeat (fault 66)."""
+"""How long an equal webhook body counts as a repeat (fault 66)."""
 
 from datetime import timedelta
 

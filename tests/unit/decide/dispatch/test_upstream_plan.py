@@ -1,4 +1,4 @@
-"""What an upstream event leads to: who is told, what is held, what is dropped."""
+"""The plan for an upstream event: entries that get a dispatch, that are held, that are dropped."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

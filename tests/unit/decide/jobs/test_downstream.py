@@ -1,4 +1,4 @@
-"""Who may report and what a report does, as pure rules over facts."""
+"""Pure rules: who may report, and what a report does."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

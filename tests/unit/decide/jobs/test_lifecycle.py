@@ -1,4 +1,4 @@
-"""The table of a job's life, compared with the protocol's own words."""
+"""The transition table of a job, compared with the one of the protocol."""
 
 from itertools import product
 

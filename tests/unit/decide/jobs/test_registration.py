@@ -1,4 +1,4 @@
-"""Registrations: what an operator may write, and what is said when something is missing."""
+"""Registrations of other CIs: valid settings, and the error for each missing field."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Of which ref a run must be before its report counts (fault 61)."""
+"""The ref that a run must have for its report to count (fault 61)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The rules of self-reports: for which upstream, from whom, started by what, and what a second report does."""
+"""Rules of self-reports: the upstream, the caller, the trigger, and a second report."""
 
 from dataclasses import replace
 from typing import Any

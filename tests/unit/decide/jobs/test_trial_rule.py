@@ -1,4 +1,4 @@
-"""The sandbox's rule, and what of a refusal may be kept for whom."""
+"""The sandbox's rule, and the parts of a refusal that may be stored."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which row a report means: signed ids, names, legs of a matrix, and separate reporting jobs."""
+"""Matching a report to a job row: signed ids, names, matrix legs, and separate reporting jobs."""
 
 from datetime import UTC, datetime
 

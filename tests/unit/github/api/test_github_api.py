@@ -1,4 +1,4 @@
-"""What we ask GitHub, byte for byte, and what each kind of answer means."""
+"""Requests to GitHub byte for byte, and the meaning of each kind of response."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""A downstream's Actions: how runs and jobs are asked for, and what their answers mean."""
+"""Requests for a downstream's workflow runs and jobs, and the meaning of the responses."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The App's log of webhooks: how it is walked, and what it says of each delivery."""
+"""Requests for the App's webhook deliveries: paging, and the state of each delivery."""
 
 import json
 from datetime import UTC, datetime

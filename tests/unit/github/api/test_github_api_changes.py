@@ -1,4 +1,4 @@
-"""What changed: how files, comparisons, trees and pull requests are asked for, and when a list is not whole."""
+"""Requests for changed files, comparisons, trees and pull requests, and incomplete lists."""
 
 import json
 

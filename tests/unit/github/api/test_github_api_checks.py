@@ -1,4 +1,4 @@
-"""Check runs: what is sent, cut to what GitHub takes, and which of them are found."""
+"""Check runs: the sent fields, cut to GitHub's limits, and the search for existing ones."""
 
 import json
 from dataclasses import replace

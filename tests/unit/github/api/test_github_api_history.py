@@ -1,4 +1,4 @@
-"""Where a commit stands: how branches, ancestry and commits are asked for, and what an answer says."""
+"""Requests for branches, ancestry and commits, and the meaning of the responses."""
 
 import json
 

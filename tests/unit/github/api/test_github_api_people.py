@@ -1,4 +1,4 @@
-"""People: how roles, comments and reactions are asked for, and which role an answer gives."""
+"""Requests for roles, comments and reactions, and the role that a response gives."""
 
 import json
 from datetime import UTC, datetime

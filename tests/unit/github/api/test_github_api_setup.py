@@ -1,4 +1,4 @@
-"""GitHub's answers about set-ups: what is read of them, and that nothing from outside chooses an address."""
+"""GitHub's responses about set-ups: what is read from them; no outside text chooses an address."""
 
 import json
 

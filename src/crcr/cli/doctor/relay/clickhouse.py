@@ -44,17 +44,17 @@ async def history_findings(settings: Settings, now: datetime, *, store: bool) ->
 
 def _in_use(settings: Settings) -> SetupFinding:
     """Normal while the relay runs and owns the folder."""
-    place = settings.clickhouse_url.place if settings.clickhouse_url else ""
+    display_name = settings.clickhouse_url.display_name if settings.clickhouse_url else ""
     used = "is in use by another process (probably the relay)"
-    return unknown("clickhouse", f"{place} {used}; not checked.")
+    return unknown("clickhouse", f"{display_name} {used}; not checked.")
 
 
 async def _server_findings(link: ClickHouseLink, settings: Settings) -> tuple[SetupFinding, ...]:
-    place = settings.clickhouse_url.place if settings.clickhouse_url else ""
+    display_name = settings.clickhouse_url.display_name if settings.clickhouse_url else ""
     # Loading chDB takes long on a slow machine.
-    within_s = INSERT_TIMEOUT_S if place.startswith("chdb:") else PAGE_TIMEOUT_S
+    within_s = INSERT_TIMEOUT_S if display_name.startswith("chdb:") else PAGE_TIMEOUT_S
     version = (await link.query_slowly("SELECT version() AS version", within_s))[0]["version"]
-    answers = ok("clickhouse", f"ClickHouse {version} at {place} answers.")
+    answers = ok("clickhouse", f"ClickHouse {version} at {display_name} answers.")
     schema = await schema_version(link)
     if schema == 0:
         return answers, warning(
@@ -81,13 +81,13 @@ async def _server_findings(link: ClickHouseLink, settings: Settings) -> tuple[Se
 
 def _encryption_findings(settings: Settings) -> Iterator[SetupFinding]:
     url = settings.clickhouse_url
-    if url is None or url.encrypted or not url.place.startswith("clickhouse://"):
+    if url is None or url.encrypted or not url.display_name.startswith("clickhouse://"):
         return
-    host = url.place.removeprefix("clickhouse://").partition("/")[0].rpartition(":")[0]
+    host = url.display_name.removeprefix("clickhouse://").partition("/")[0].rpartition(":")[0]
     if host and host not in LOOPBACK:
         yield warning(
             "clickhouse_tls",
-            f"The connection to {url.place} is not encrypted.",
+            f"The connection to {url.display_name} is not encrypted.",
             "use clickhouses:// unless the network in between is private",
         )
 

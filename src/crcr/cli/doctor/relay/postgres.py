@@ -32,12 +32,12 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
 _TEST_INSERT = "INSERT INTO watermarks (name, at) VALUES ('crcr doctor', 0)"
 
 
-async def postgres_findings(place: PostgresLocation, name: str) -> tuple[SetupFinding, ...]:
+async def postgres_findings(location: PostgresLocation, name: str) -> tuple[SetupFinding, ...]:
     hint = f"{WHAT_TO_CHECK}; requests get 503 until it answers"
     try:
-        connection = await connect(place)
+        connection = await connect(location)
         try:
-            return await _examine(connection, place, name)
+            return await _examine(connection, location, name)
         finally:
             await connection.close(timeout=_CLOSE_S)
     except StoreUnavailable as fault:
@@ -46,18 +46,18 @@ async def postgres_findings(place: PostgresLocation, name: str) -> tuple[SetupFi
         return (problem("store", f"{name} cannot be examined: {fault}.", hint),)
 
 
-def is_current(place: PostgresLocation) -> bool:
+def is_current(location: PostgresLocation) -> bool:
     try:
-        return revision(place) == head()
+        return revision(location) == head()
     except StoreUnavailable:
         return False
 
 
-async def _examine(connection: Connection, place: PostgresLocation, name: str) -> tuple[SetupFinding, ...]:
+async def _examine(connection: Connection, location: PostgresLocation, name: str) -> tuple[SetupFinding, ...]:
     before = datetime.now(UTC)
     [facts] = await connection.fetch(_FACTS)
     offset = facts["now"] - (before + (datetime.now(UTC) - before) / 2)
-    schema_revision = revision(place)
+    schema_revision = revision(location)
     if schema_revision is None:
         lacking = problem(
             "store", f"There is no crcr database at {name}.", "`crcr serve` or `crcr migrate` creates it"
@@ -68,7 +68,7 @@ async def _examine(connection: Connection, place: PostgresLocation, name: str) -
         await _write_finding(connection, facts),
         *_server_findings(facts),
         *_clock_findings(offset),
-        _connections_finding(facts, place),
+        _connections_finding(facts, location),
         ok("size", f"Size: {facts['size'] // _MB:,} MB."),
     )
 
@@ -119,8 +119,8 @@ def _clock_findings(offset: timedelta) -> Iterator[SetupFinding]:
         )
 
 
-def _connections_finding(facts: asyncpg.Record, place: PostgresLocation) -> SetupFinding:
-    free, needed = max(facts["most"] - facts["used"], 0), place.connections + 1
+def _connections_finding(facts: asyncpg.Record, location: PostgresLocation) -> SetupFinding:
+    free, needed = max(facts["most"] - facts["used"], 0), location.connections + 1
     text = f"{free:,} of {facts['most']:,} connections are free; a process opens up to {needed}."
     if free < needed:
         return warning("connections", text, "raise max_connections, or lower CRCR_DATABASE_POOL")

@@ -30,24 +30,24 @@ _MB = 1 << 20
 
 
 async def store_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:
-    place = database_location(settings)
-    if isinstance(place, PostgresLocation):
+    location = database_location(settings)
+    if isinstance(location, PostgresLocation):
         from crcr.cli.doctor.relay import postgres  # loads the driver
 
-        findings = await postgres.postgres_findings(place, settings.database.place)
+        findings = await postgres.postgres_findings(location, settings.database.display_name)
     else:
-        findings = sqlite_findings(place)
+        findings = sqlite_findings(location)
     return (*findings, *await _outbox_findings(settings, now)) if has_current_schema(settings) else findings
 
 
 def has_current_schema(settings: Settings) -> bool:
     """Whether this release's statements work on the store."""
-    place = database_location(settings)
-    if isinstance(place, PostgresLocation):
+    location = database_location(settings)
+    if isinstance(location, PostgresLocation):
         from crcr.cli.doctor.relay import postgres
 
-        return postgres.is_current(place)
-    return _is_current(place)
+        return postgres.is_current(location)
+    return _is_current(location)
 
 
 async def _outbox_findings(settings: Settings, now: datetime) -> tuple[SetupFinding, ...]:

@@ -188,7 +188,7 @@ def _membership_note(backend: BackendResults) -> str | None:
         return f"- {name} has left the allowlist; to gate, it must be listed at L4 again."
     if backend.level is Level.L4 and not backend.gates and backend.entry is not None:
         level = backend.entry.level.name
-        return f"- {name} is downgraded to {level}; to gate, its allowlist entry must stand at L4 again."
+        return f"- {name} is downgraded to {level}; to gate, its allowlist entry must be at L4 again."
     if backend.entry is not None and backend.entry.level is Level.L4 and backend.level is not Level.L4:
         return f"- {name} has come to L4 since, and gates from the next push on."
     return None
@@ -256,10 +256,10 @@ def _part_text(part: JudgedPart) -> str:
 
 _WAIVING = """### Waiving
 
-Who has the maintain or admin right can let a pull request merge without a backend, by a comment on it with a line like one of these:
+People with the maintain or admin role can let a pull request merge without a backend. They comment on it with one of these lines:
 
 - `/crcr waive owner/repo at 1a2b3c4 because …` for the whole backend and this commit
 - `/crcr waive owner/repo:job at 1a2b3c4 because …` for one job of it
 - `/crcr waive owner/repo until 3d at 1a2b3c4 because …` for later pushes too, at most 7 days
 
-After `at` stand the first digits of the pull request's head. Without them a command is refused when the head was pushed less than a minute before. The button “Waive…” posts the command to copy. It waives nothing by itself."""
+`at` is followed by the first digits of the pull request's head. Without them a command is refused when the head was pushed less than a minute before. The button “Waive…” posts the command to copy. It waives nothing by itself."""

@@ -157,12 +157,12 @@ def _byte_size(text: str) -> int:
     return len(text.encode()) + 2
 
 
-def _lines_within(section: MarkdownSection, left: int) -> list[str]:
+def _lines_within(section: MarkdownSection, budget: int) -> list[str]:
     """Return the head and as many rows as fit; nothing when not even one row fits."""
     lines: list[str] = []
     for line in (section.head, *section.rows):
-        left -= _byte_size(line)
-        if left < 0:
+        budget -= _byte_size(line)
+        if budget < 0:
             break
         lines.append(line)
     return [] if section.rows and len(lines) == 1 else lines

@@ -26,7 +26,7 @@ _VERDICTS = {
 _VERIFICATIONS = {
     Verification.DISPUTED: "disputed: GitHub says otherwise, and the worse of both counts",
     Verification.NOT_VERIFIABLE: "not verifiable: GitHub shows no such job",
-    Verification.SELF_REPORTED: "self-reported: nobody else can ask this CI",
+    Verification.SELF_REPORTED: "self-reported: the relay cannot query this CI",
 }
 
 
@@ -55,7 +55,7 @@ def doubt_words(job: JobResult) -> str:
     """Return why the reported result is uncertain."""
     doubts = [_VERIFICATIONS.get(job.verification, "")]
     if job.unreported:
-        doubts.append("unreported: GitHub saw it succeed, and nobody told the relay")
+        doubts.append("unreported: it succeeded on GitHub, and no report reached the relay")
     return "; ".join(filter(None, doubts))
 
 
@@ -109,7 +109,7 @@ def advice_for(judged: BackendJudgement, head: str | None, quote: Quote) -> str 
     if judged.standing not in BLOCKED:
         return None
     jobs = advice_about_jobs(judged)
-    return f"{jobs}, or {waive}" if jobs else f"{retry}, ask who is on call, or {waive}"
+    return f"{jobs}, or {waive}" if jobs else f"{retry}, contact the on-call, or {waive}"
 
 
 def advice_about_jobs(judged: BackendJudgement) -> str | None:
@@ -124,7 +124,7 @@ def _advice_while_waiting(judged: BackendJudgement, waive: str, quote: Quote) ->
     backend = judged.backend
     if backend.possible_renames:
         names = join_items(backend.possible_renames, _MOST_NAMES, lambda name: quote(str(name)))
-        return f"install the App on {names} so that GitHub tells its id, push again, or {waive}"
+        return f"install the App on {names} so that GitHub shows its id, push again, or {waive}"
     if any(
         part.job is not None
         and part.job.state is JobState.COMPLETED
@@ -132,5 +132,5 @@ def _advice_while_waiting(judged: BackendJudgement, waive: str, quote: Quote) ->
         and confirm_result(part.job, backend) is Confirmation.OPEN
         for part in judged.deciding_parts
     ):
-        return f"GitHub is asked again by itself; if this lasts, ask who is on call, or {waive}"
+        return f"the relay queries GitHub again by itself; if this lasts, contact the on-call, or {waive}"
     return None

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -83,27 +82,13 @@ def _run_inline(awaitable: Awaitable[T]) -> T:
     raise RuntimeError("a unit of work may await nothing but its transaction")
 
 
-@dataclass(frozen=True, slots=True)
-class InMemory:
-    """A database without a file, which exists while a connection to it is open: for tests.
-
-    It has no write-ahead log: its readers and its writer wait for each other.
-    """
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"file:/{self.name}?vfs=memdb"
-
-
-def connect(path: Path | InMemory, *, read_only: bool = False, durable: bool = True) -> sqlite3.Connection:
+def connect(path: Path, *, read_only: bool = False, durable: bool = True) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(
             str(path),
             isolation_level=None,
             check_same_thread=False,
             cached_statements=512,
-            uri=isinstance(path, InMemory),
         )
         connection.row_factory = sqlite3.Row
         connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
@@ -122,7 +107,7 @@ class SqliteDatabase:
 
     def __init__(
         self,
-        path: Path | InMemory,
+        path: Path,
         signals: Signals,
         counters: StoreCounters | None = None,
         *,
@@ -132,9 +117,8 @@ class SqliteDatabase:
         self._counters = counters or NoCounters()
         self._path = path
         self._writing = connect(path, durable=durable)
-        # Waiting for the lock belongs in a thread, see `_begin`. Without a file a write waits for readers, too.
-        self._inline_busy_ms = 0 if isinstance(path, Path) else _BUSY_MS
-        self._writing.execute(f"PRAGMA busy_timeout={self._inline_busy_ms}")
+        # Waiting for the lock belongs in a thread, see `_begin`.
+        self._writing.execute("PRAGMA busy_timeout=0")
         self._key_reader = connect(path, read_only=True)
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="read")
@@ -243,7 +227,7 @@ class SqliteDatabase:
         try:
             self._writing.execute("BEGIN IMMEDIATE")
         finally:
-            self._writing.execute(f"PRAGMA busy_timeout={self._inline_busy_ms}")
+            self._writing.execute("PRAGMA busy_timeout=0")
 
     def _run_units(self, group: list[QueuedUnit[Any]]) -> set[str]:
         """Run all without savepoints, since a unit rarely fails; if one does, again with a savepoint for each."""

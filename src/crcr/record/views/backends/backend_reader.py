@@ -126,7 +126,7 @@ class BackendReader:
         """A backend's numbers; `parts` for a view that shows the times of the window's parts too."""
         counted = await self._read_counted(key)
         counted = await read_exact_durations(self.tx, self._scope(key), counted, parts=parts)
-        running = states.running.of(key, self.kind)
+        running = states.running.count(key, self.kind)
         if self.kind is ResultKind.INGESTED:
             running = await count_ingested_running(self.tx, self.upstream.key, key, self.window, self.now)
         last = await read_last(self.tx, self.upstream.key, key, self.kind)

@@ -154,7 +154,7 @@ class Running:
 
     by_event: dict[tuple[str, str], int]
 
-    def of(self, downstream: str, kind: ResultKind) -> int:
+    def count(self, downstream: str, kind: ResultKind) -> int:
         return sum(self.by_event.get((downstream, event), 0) for event in kind.events)
 
 

@@ -1,4 +1,4 @@
-"""The roll of workers: one that is gone is noticed within 10 s, what it held is taken over, and its late word is void."""
+"""Worker presence: a dead worker is noticed within 10 s, its claims are taken over, and its late results are void."""
 
 from datetime import UTC, datetime, timedelta
 

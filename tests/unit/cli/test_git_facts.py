@@ -1,4 +1,4 @@
-"""What is learnt from git, for `crcr init` and `crcr doctor` alike."""
+"""Facts that `crcr init` and `crcr doctor` read from git."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What GitHub's limits and faults hold back is said to every reader, wherever somebody looks, and until when."""
+"""Work that GitHub's limits or faults hold back is shown on every page, with the time until when."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

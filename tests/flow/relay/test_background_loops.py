@@ -1,4 +1,4 @@
-"""The loops beside the requests: they start, and when one dies, nobody is left believing that it lives."""
+"""The background loops beside the requests: they start, and the death of one is reported."""
 
 import asyncio
 from dataclasses import replace

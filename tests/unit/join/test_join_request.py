@@ -1,4 +1,4 @@
-"""What a repository that joins may want, and what is refused, in words."""
+"""Join requests: valid ones, and the error text for each refused one."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Failures that look alike are told once, across jobs and backends."""
+"""Similar failures are grouped across jobs and backends."""
 
 import pytest
 from hypothesis import given

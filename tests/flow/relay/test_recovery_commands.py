@@ -1,4 +1,4 @@
-"""Fault 7 for what people and the merge queue ask: a missed comment is answered, a missed group is judged, once."""
+"""Fault 7 for comments and merge groups: a missed comment is answered, a missed group is judged, once."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a worker may still do with a claim: renewed while it works, checked after a pause, dropped when it is lost."""
+"""A worker's claims: renewed while it works, checked after a pause, dropped when the lease is lost."""
 
 import asyncio
 from collections.abc import AsyncIterator

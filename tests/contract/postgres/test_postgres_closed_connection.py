@@ -1,4 +1,4 @@
-"""A PostgreSQL that says goodbye between two statements, which the driver takes for an error of its own."""
+"""A PostgreSQL that closes the connection between two statements, which the driver raises as its own error."""
 
 import asyncpg
 import pytest

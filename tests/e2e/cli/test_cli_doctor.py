@@ -127,15 +127,19 @@ def pinned(workflow: str, port: int | str) -> str:
 
 
 @asynccontextmanager
-async def run_doctor_setup(folder: Path, allowlist: str) -> AsyncIterator[DoctorSetup]:
+async def run_doctor_setup(folder: Path, allowlist: str, *owners: str) -> AsyncIterator[DoctorSetup]:
+    """A served relay; these owners have their downstreams before it starts, so that it finds all that it looks for."""
     port = free_port()
     async with GitHub(seed=7) as github, serve(github):
         github.create_repository(UPSTREAM)
         github.create_repository(SECRET)
         environ = settings(folder, github, port, allowlist)
+        setup = DoctorSetup(folder, github, f"http://127.0.0.1:{port}", environ)
+        for owner in owners:
+            setup.repository(owner)
         async with crcr("serve", folder=folder, environ=environ) as relay:
             await relay.wait_for_line("crcr is listening on")
-            yield DoctorSetup(folder, github, f"http://127.0.0.1:{port}", environ)
+            yield setup
             assert await relay.stop() == 0
         github.finish()
 
@@ -151,8 +155,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Docto
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def operated(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DoctorSetup]:
     """The relay that an operator looks at, with one downstream for everybody and one that is hidden."""
-    async with run_doctor_setup(tmp_path_factory.mktemp("operated"), OPERATED) as relay:
-        relay.repository("org")
+    async with run_doctor_setup(tmp_path_factory.mktemp("operated"), OPERATED, "org") as relay:
         yield relay
 
 

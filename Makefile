@@ -43,7 +43,7 @@ setup: .venv/.app ## make .venv with the crcr command
 demo: setup ## the whole relay at http://127.0.0.1:8000, with a simulated GitHub at :8001
 	$(BIN)/crcr demo
 
-format: .venv/.dev ## let ruff lay the code out
+format: .venv/.dev ## format the code with ruff and apply its fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -60,19 +60,19 @@ check: .venv/.dev $(NPM)/.done ## format, lint, types, architecture, docs, fast 
 docs-check: setup
 	$(BIN)/python -m crcr.docs --check
 
-test-fast: .venv/.dev $(NPM)/.done ## rules, store contracts, simulator, documents: about a minute
+test-fast: .venv/.dev $(NPM)/.done ## unit, contract, simulator and document tests on SQLite: about a minute
 	@./tools/debian-packages $(SERVICES)
 	$(BIN)/pytest -q -n $(JOBS) -m "not slow" --ignore=tests/flow
 
-test: .venv/.dev $(NPM)/.done ## everything, with real processes and a real browser
+test: .venv/.dev $(NPM)/.done ## all tests, with real processes and a real browser
 	@./tools/debian-packages $(SERVICES) $(PROGRAMS)
 	$(BIN)/pytest -q -n $(TEST_JOBS) --dist worksteal
 
-bench: .venv/.dev ## measure against the bars of docs/performance.md
+bench: .venv/.dev ## run the benchmarks and compare them with docs/performance.md
 	@./tools/debian-packages wrk:wrk chromium:chromium $(SERVICES)
 	$(BIN)/python -m bench
 
-docs: setup ## regenerate the documents that the code knows
+docs: setup ## regenerate the documents that come from the code
 	$(BIN)/python -m crcr.docs
 
 screenshots: .venv/.dev ## take the pictures of README and docs from a running demo

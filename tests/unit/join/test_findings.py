@@ -170,7 +170,7 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("permissions", State.PROBLEM, "may not write Contents", {"inspection": rights(contents="read", metadata="read")}),
     ("permissions", State.OK, "", {"inspection": rights(contents="write", metadata="read")}),
     ("permissions", State.WARNING, "may not read Actions", {"inspection": rights(contents="write"), "entry": at_level(Level.L3)}),
-    ("permissions", State.PROBLEM, "gate cannot tell", {"inspection": rights(contents="write"), "entry": at_level(Level.L4)}),
+    ("permissions", State.PROBLEM, "gate cannot know", {"inspection": rights(contents="write"), "entry": at_level(Level.L4)}),
     (
         "permissions",
         State.WARNING,

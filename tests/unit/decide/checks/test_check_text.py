@@ -34,6 +34,7 @@ NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 HUD = "https://hud.example"
 POLICY = GatePolicy(timedelta(hours=3), timedelta(hours=3), frozenset({FailureVerdict.FLAKY}))
 HOSTILE = [
+    "_:_",
     "@pytorch/everyone",
     "a | b | c",
     "a\\| b\\\\|",

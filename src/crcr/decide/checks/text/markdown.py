@@ -20,7 +20,8 @@ _LINK = re.compile(
     r"https?://(?P<host>[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]{1,5})?)(?:[/?#][a-z0-9._~:/?#!$&*+,;=%@-]*)?",
     re.ASCII | re.IGNORECASE,
 )
-_PLAIN = re.compile(r"[A-Za-z_ ,:;'-]*")
+_PLAIN = re.compile(r"(?:[A-Za-z ,:;'-]|(?<=[A-Za-z])_(?=[A-Za-z]))*")
+"""An underscore only inside a word: elsewhere it begins or ends emphasis."""
 _LONG_FENCE = re.compile(r"`{4,}")
 _NOTE_BYTES = 300
 

@@ -14,14 +14,17 @@ _TESTS = Path(__file__).parent
 _SLOW = (
     "chaos",
     "e2e",
+    "contract/clickhouse",
+    "contract/postgres",
     "contract/records/test_retention.py",
     "contract/records/test_retention_steps.py",
     "contract/records/test_sums.py",
     "sim/runner/test_sim_traffic.py",
     "unit/decide/checks/test_gate_properties.py",
     "unit/join/test_workflows_linted.py",
+    "unit/receive/test_linear_parsers.py",
 )
-"""Folders and modules with real processes or many rounds: half of the processor time of what is not marked otherwise."""
+"""Folders and modules with real processes, other stores than SQLite, or many rounds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

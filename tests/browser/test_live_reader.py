@@ -1,5 +1,6 @@
 """A reader of an open page who has scrolled, filtered or opened something keeps it, also when the relay is away."""
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -161,6 +162,24 @@ async def test_back_brings_the_filter_along_even_where_somebody_types(
         await expect(field).to_have_value("alp")
         await expect(table_row(page, "org/beta")).to_have_count(0)
         assert await page.evaluate("window.notReloaded") is True
+        assert site.troubles == []
+
+
+async def test_letters_typed_while_the_page_is_read_stay(tmp_path: Path, browser: Browser) -> None:
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        page = await load_page(site.page, f"{site.url}/crcr")
+        field, typed = page.locator("#filter"), asyncio.Event()
+
+        async def answer_later(route: Route) -> None:
+            await typed.wait()
+            await route.continue_()
+
+        await page.route(re.compile("sort=name"), answer_later, times=1)
+        await page.get_by_role("link", name="Backend", exact=True).click()
+        await field.press_sequentially("alp")
+        typed.set()
+        await expect(table_row(page, "org/beta")).to_have_count(0)
+        await expect(field).to_have_value("alp")
         assert site.troubles == []
 
 

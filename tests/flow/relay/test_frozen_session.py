@@ -25,11 +25,16 @@ from crcr.record.store.postgres.connection import connect
 async def hold():
     connection = await connect(PostgresLocation(sys.argv[1]))
     await connection.execute({LOCK!r})
+    if sys.argv[2] == "within":
+        await connection._protocol.prepare(
+            "half", "SELECT 1", 5, state=None, ignore_custom_codec=False, record_class=None
+        )
     print("held", flush=True)
     await asyncio.sleep(60)
 
 asyncio.run(hold())
 """
+"""Freezes between two statements, or within one: Parse and Flush are sent, Bind is not, and PostgreSQL counts it as active."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +49,14 @@ def postgres_url(relay: RunningRelay) -> str:
     return database.url.get_secret_value()
 
 
+@pytest.mark.parametrize(("at", "ended_by_us"), [("between", 0), ("within", 1)])
 async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callback_is_taken(
-    tmp_path: Path,
+    tmp_path: Path, at: str, ended_by_us: int
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
         frozen = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", FREEZING, postgres_url(relay), stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", FREEZING, postgres_url(relay), at, stdout=asyncio.subprocess.PIPE
         )
         try:
             assert frozen.stdout is not None
@@ -68,6 +74,7 @@ async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callbac
         [waited] = [line for line in logged if line["event"] == "store_waited"]
         assert "jobs" in waited["waited_for"]
         assert waited["waited_s"] == pytest.approx(took_s, abs=1)
+        assert [line["event"] for line in logged].count("store_session_ended") == ended_by_us
 
 
 async def test_a_lock_that_somebody_else_never_gives_back_is_503_in_time_with_the_wait_in_the_log(

@@ -103,7 +103,8 @@ class PostgresTimeouts:
     statement_ms: int = 15_000
     lock_ms: int = 3_800
     idle_in_transaction_ms: int = 1_700
-    """PostgreSQL ends a session that is idle in a transaction for this long."""
+    """PostgreSQL ends a writing session that is idle in a transaction for this long, and `postgres.stuck_sessions` one that is
+    stuck in the middle of a statement. A reading one may be idle for `statement_ms`."""
     write_ms: int = 5_000
     """For a statement that writes, in place of `statement_ms` where that is longer."""
     queue_ms: int = 3_800

@@ -53,7 +53,8 @@
       part.remove();
       if (place) morph(place, part.content);
     }
-    const cells = morph(main, fresh, { fields, rows: !byReader });
+    // What was typed while the page was read is newer than the answer.
+    const cells = morph(main, fresh, { fields: fields && typedAt < began, rows: !byReader });
     formatTimes();
     if (!byReader) flash(cells);
     document.dispatchEvent(new Event("crcr:changed"));
@@ -72,6 +73,7 @@
   let over = false;
   let reading = false;
   let began = 0;
+  let typedAt = 0;
   let wanted = null;
   let shown = pageOf(location.href);
   let troubles = 0;
@@ -171,7 +173,9 @@
     main.addEventListener("input", (event) => {
       const form = event.target.type === "search" && event.target.closest("form[data-in-place]");
       clearTimeout(typing);
-      if (form) typing = setTimeout(() => go(addressOf(form), { replace: true }), TYPING_MS);
+      if (!form) return;
+      typedAt = Date.now();
+      typing = setTimeout(() => go(addressOf(form), { replace: true }), TYPING_MS);
     });
     addEventListener("popstate", () => {
       clearTimeout(typing);

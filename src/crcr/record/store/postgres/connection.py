@@ -107,7 +107,7 @@ class PostgresLink:
         return await asyncio.shield(task)
 
     async def _open(self, name: str, most: int) -> "asyncpg.Pool[asyncpg.Record]":
-        arguments = _writing_arguments(self.location) if name == "writing" else _arguments(self.location)
+        arguments = (_writing_arguments if name == "writing" else _reading_arguments)(self.location)
         return await asyncpg.create_pool(
             min_size=0,
             max_size=most,
@@ -140,6 +140,12 @@ def _arguments(location: PostgresLocation) -> dict[str, Any]:
         "server_settings": {**_SERVER, **_timeout_settings(location.timeouts)},
         **trusted,
     }
+
+
+def _reading_arguments(location: PostgresLocation) -> dict[str, Any]:
+    """Nobody waits for a session that only reads: it may be idle as long as a statement may run."""
+    timeouts = replace(location.timeouts, idle_in_transaction_ms=location.timeouts.statement_ms)
+    return _arguments(replace(location, timeouts=timeouts))
 
 
 def _writing_arguments(location: PostgresLocation) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from crcr.record.store.postgres.connection import (
     as_unavailable,
     is_lost_race,
 )
+from crcr.record.store.postgres.stuck_sessions import StuckSessions
 from crcr.record.store.postgres.wakeups import PostgresWakeups
 from crcr.record.store.signals import CHANGES, Signals
 
@@ -149,6 +150,7 @@ class PostgresDatabase:
         self._queue_s = link.location.timeouts.queue_ms / 1_000
         self._wakeups = PostgresWakeups(link, signals, listen=listen)
         self._reads = BatchedReads(link)
+        self._stuck_sessions = StuckSessions(link)
         self._queues = LaneQueues()
         self._committers = TaskPool(_CONCURRENT_GROUPS, self._commit_groups)
         self._recheck: asyncio.TimerHandle | None = None
@@ -217,7 +219,7 @@ class PostgresDatabase:
                     if not group.take_lanes():
                         continue
                     began = time.perf_counter()
-                    with group.log_slow_transaction():
+                    with group.log_slow_transaction(), self._stuck_sessions.end_blockers_of(connection):
                         signals = await self._commit(connection, group)
             except Exception as fault:  # noqa: BLE001  it is raised to the callers
                 self._counters.failed()

@@ -201,10 +201,10 @@ async def _until(lines: AsyncIterator[str], last: str) -> AsyncIterator[str]:
 async def test_a_visitor_is_known_by_its_address_and_not_by_what_it_claims(world: ProxiedRelays) -> None:
     """Failed authentications are limited by address, in each relay by itself as long as there is no Redis."""
     async with world.proxy.client("127.0.0.2") as liar:
-        tried = range(2 * _FAILED_PER_MINUTE + 10)
-        answers = [await _fail(liar, f"203.0.113.{number}") for number in tried]
-    assert answers[0] == 401
-    assert answers[-5:] == [429] * 5
+        answers = [await _fail(liar, f"203.0.113.{number}") for number in range(4 * _FAILED_PER_MINUTE)]
+    # Two relays refuse half of them, or fewer if this took so long that both allow some more.
+    assert set(answers) == {401, 429}
+    assert answers.count(429) > _FAILED_PER_MINUTE
     async with world.proxy.client("127.0.0.3") as other:
         assert await _fail(other, "127.0.0.2") == 401
 

@@ -31,32 +31,67 @@ def installed_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment(extra).items() if name not in ours}
 
 
+class Output:
+    """What a process writes to one stream, read all the time: a full pipe would make the process wait."""
+
+    def __init__(self, stream: asyncio.StreamReader | None) -> None:
+        assert stream is not None
+        self.lines: list[str] = []
+        self._next = 0
+        self._more = asyncio.Condition()
+        self._reading = asyncio.create_task(self._read(stream))
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while line := await stream.readline():
+            async with self._more:
+                self.lines.append(line.decode())
+                self._more.notify_all()
+        async with self._more:
+            self._more.notify_all()
+
+    async def next_line(self) -> str:
+        """Wait for the line after the last one that was returned here, or return nothing at the end."""
+        async with self._more:
+            await self._more.wait_for(lambda: self._next < len(self.lines) or self._reading.done())
+            if self._next == len(self.lines):
+                return ""
+            self._next += 1
+            return self.lines[self._next - 1]
+
+    async def rest(self) -> str:
+        """Wait for the end, and return the lines that `next_line` did not."""
+        await self._reading
+        return "".join(self.lines[self._next :])
+
+
 class CrcrProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.lines: list[str] = []
+        self.output = Output(process.stdout)
+        self.error_output = Output(process.stderr)
 
     async def wait_for_line(self, words: str) -> str:
         """Wait for a line on stdout that holds these words."""
-        assert self.process.stdout is not None
         async with asyncio.timeout(STARTS_WITHIN_S):
-            while line := (await self.process.stdout.readline()).decode():
-                self.lines.append(line)
+            while line := await self.output.next_line():
                 if words in line:
                     return line
         raise AssertionError(f"ended without printing {words!r}: {self.lines} {await self.errors()}")
 
+    @property
+    def lines(self) -> list[str]:
+        """What it has printed so far."""
+        return self.output.lines
+
     async def next_error_line(self) -> str:
         """Wait for the next line on stderr; it must not end before."""
-        assert self.process.stderr is not None
-        line = (await self.process.stderr.readline()).decode()
+        line = await self.error_output.next_line()
         assert line, f"ended: {self.lines}"
         return line
 
     async def errors(self) -> str:
-        """Wait for its end and return what it wrote to stderr."""
-        assert self.process.stderr is not None
-        return (await self.process.stderr.read()).decode()
+        """Wait for its end and return what it wrote to stderr after the lines that were waited for."""
+        return await self.error_output.rest()
 
     async def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(by)
@@ -65,6 +100,11 @@ class CrcrProcess:
     async def wait(self) -> int:
         async with asyncio.timeout(2 * STARTS_WITHIN_S):  # a graceful stop may take 30 s
             return await self.process.wait()
+
+    async def finish(self) -> tuple[int, str, str]:
+        """Wait for its end; return its exit code, and what it wrote to stdout and stderr."""
+        out, errors = await asyncio.gather(self.output.rest(), self.error_output.rest())
+        return await self.wait(), out, errors
 
 
 @asynccontextmanager
@@ -81,9 +121,10 @@ async def crcr(
         stderr=asyncio.subprocess.PIPE,
         umask=umask,
     )
+    running = CrcrProcess(process)
     try:
-        yield CrcrProcess(process)
+        yield running
     finally:
         if process.returncode is None:
             process.kill()
-        await process.communicate()
+        await running.finish()

@@ -326,8 +326,7 @@ async def test_a_killed_move_leaves_an_empty_target_and_the_next_one_arrives(tmp
     path, url = many(tmp_path / "crcr.db"), new_database(empty=True)
     words = ("migrate", "--from", f"sqlite:///{path}", "--to", url)
     async with crcr(*words, folder=tmp_path, environ={}) as process:
-        assert process.process.stderr is not None
-        assert b"moving 0 of 50,000 rows" in await process.process.stderr.readline()
+        assert "moving 0 of 50,000 rows" in await process.next_error_line()
         assert await process.stop(signal.SIGKILL) == -signal.SIGKILL
     assert row_counts(url) == {}
     assert (await move_database(path, url)).rows == sum(row_counts(url).values()) == 52_000

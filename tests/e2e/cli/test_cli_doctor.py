@@ -61,8 +61,7 @@ class DoctorResult(CommandResult):
 async def run_process(*words: str, folder: Path, environ: Mapping[str, str] | None = None) -> DoctorResult:
     async with crcr(*words, folder=folder, environ=environ or {}) as process:
         async with asyncio.timeout(60):
-            out, errors = await process.process.communicate()
-        return DoctorResult(process.process.returncode or 0, out.decode(), errors.decode())
+            return DoctorResult(*await process.finish())
 
 
 async def run_command(*words: str, folder: Path, environ: Mapping[str, str] | None = None) -> DoctorResult:

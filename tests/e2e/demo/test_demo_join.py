@@ -55,9 +55,9 @@ async def demo(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Demo]:
 async def succeed(*words: str, folder: Path, environ: dict[str, str]) -> str:
     """Run a command as a process."""
     async with crcr(*words, folder=folder, environ=environ) as command:
-        said, errors = await command.process.communicate()
-        assert command.process.returncode == 0, (said, errors)
-        return said.decode()
+        code, said, errors = await command.finish()
+        assert code == 0, (said, errors)
+        return said
 
 
 async def run_here(*words: str, folder: Path, environ: dict[str, str]) -> CommandResult:

@@ -51,8 +51,7 @@ class CommandResult:
 async def run(*words: str, folder: Path, env: dict[str, str]) -> CommandResult:
     async with crcr(*words, folder=folder, environ=env) as command:
         async with asyncio.timeout(60):
-            out, errors = await command.process.communicate()
-        said = CommandResult(command.process.returncode or 0, out.decode(), errors.decode())
+            said = CommandResult(*await command.finish())
     assert not [words for words in RAW if words in said.out + said.errors], said
     return said
 

@@ -76,9 +76,9 @@ class Relay:
     async def run(self, *words: str) -> str:
         """Run a command to its end, and return what it printed; it must have gone well."""
         async with self.start(*words) as command:
-            out, errors = await command.process.communicate()
-            assert (command.process.returncode, b"Traceback" in errors) == (0, False), (words, out, errors)
-        return str(out.decode())
+            code, out, errors = await command.finish()
+            assert (code, "Traceback" in errors) == (0, False), (words, out, errors)
+        return str(out)
 
     async def findings(self) -> dict[str, str]:
         """What the doctor finds, by name."""

@@ -58,16 +58,9 @@ class Outage:
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[tuple[CrcrProcess, list[str]]]:
         """A serving relay, with its log line by line."""
-        lines: list[str] = []
         async with crcr("serve", folder=self.folder, environ=self.environ) as process:
-            reading = asyncio.create_task(_collect(process.process.stderr, lines))
             await process.wait_for_line("crcr is listening on")
-            try:
-                yield process, lines
-            finally:
-                if process.process.returncode is None:
-                    process.process.kill()
-                await reading
+            yield process, process.error_output.lines
 
     async def command(self, *words: str) -> tuple[int, str, str]:
         """Run a command in this process, beside the simulated GitHub."""
@@ -77,8 +70,7 @@ class Outage:
     async def start(self, *words: str) -> tuple[int, str, str]:
         """Run a command as a process."""
         async with crcr(*words, folder=self.folder, environ=self.environ) as process:
-            out, errors = await process.process.communicate()
-            return await process.wait(), out.decode(), errors.decode()
+            return await process.finish()
 
     def rows(self, sql: str) -> list[Any]:
         with closing(sqlite3.connect(self.folder / "crcr.db")) as connection:
@@ -87,12 +79,6 @@ class Outage:
     def one(self, sql: str) -> int:
         [(value,)] = self.rows(sql)
         return int(value)
-
-
-async def _collect(stream: asyncio.StreamReader | None, lines: list[str]) -> None:
-    assert stream is not None
-    while line := await stream.readline():
-        lines.append(line.decode())
 
 
 @asynccontextmanager
@@ -190,9 +176,13 @@ async def test_five_hundred_webhooks_sent_while_the_relay_was_away_are_each_proc
         outage.clock.seconds = 0
 
         async with outage.relay() as (relay, log):  # killed once more, in the middle of its recovery
-            await until(lambda: outage.one("SELECT count(*) FROM recovered") > 100)
+            await until(
+                lambda: (
+                    outage.one("SELECT count(*) FROM recovered") > 100
+                    and any("recovery_progress" in line for line in log)
+                )
+            )
             assert await relay.stop(signal.SIGKILL) == -signal.SIGKILL
-        assert any("recovery_progress" in line for line in log)
         async with outage.relay() as (relay, log):
             await until(lambda: any("recovery_done" in line for line in log))
             await until(lambda: idle(outage))

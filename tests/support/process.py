@@ -2,21 +2,24 @@
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 STARTS_WITHIN_S = 30.0
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that is free now, below those that the system gives to outgoing connections."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:

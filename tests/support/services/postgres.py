@@ -104,7 +104,7 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _wait_until_ready(self) -> None:
-        ready = self._as_owner("pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port), "-t", "1")
+        ready = self._as_owner("pg_isready", "-q", "-h", str(self.folder), "-p", str(self.port), "-t", "1")
         for _ in range(600):
             if self._server is not None and self._server.poll() is not None:
                 raise RuntimeError((self.folder / "log").read_text()[-2000:])

@@ -3,8 +3,12 @@
 httpx's own pool iterates over all its connections and polls the idle ones at every request and every response: with 64
 open that costs 3 to 4 ms of processor time a request, and this pool less than 1. How many may be open is decided by
 `rate_limiter`.
+
+A connection whose request failed or was cancelled is closed and never used again: httpx keeps the place of a request that
+was cancelled before it connected, and each later request would wait for that place in vain.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -35,16 +39,19 @@ class ConnectionPool(httpx.AsyncBaseTransport):
         self._ssl = httpx.create_ssl_context()
         self._idle: list[httpx.AsyncHTTPTransport] = []
         self._busy: set[httpx.AsyncHTTPTransport] = set()
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         connection = self._acquire()
         try:
             response = await connection.handle_async_request(request)
         except BaseException:
-            self._release(connection)
+            self._discard(connection)
             raise
         if isinstance(response.stream, httpx.AsyncByteStream):
-            response.stream = _Stream(response.stream, lambda: self._release(connection))
+            response.stream = _Stream(
+                response.stream, lambda: self._release(connection), lambda: self._discard(connection)
+            )
         return response
 
     def _acquire(self) -> httpx.AsyncHTTPTransport:
@@ -57,6 +64,14 @@ class ConnectionPool(httpx.AsyncBaseTransport):
             self._busy.remove(connection)
             self._idle.append(connection)
 
+    def _discard(self, connection: httpx.AsyncHTTPTransport) -> None:
+        """Close it in a task of its own, which the cancellation of the request does not reach."""
+        if connection in self._busy:
+            self._busy.remove(connection)
+            task = asyncio.create_task(connection.aclose())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
     def _open(self) -> httpx.AsyncHTTPTransport:
         return httpx.AsyncHTTPTransport(verify=self._ssl, limits=_ONE, proxy=self._proxy, trust_env=False)
 
@@ -66,14 +81,18 @@ class ConnectionPool(httpx.AsyncBaseTransport):
         self._busy.clear()
         for connection in connections:
             await connection.aclose()
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
 
 class _Stream(httpx.AsyncByteStream):
     """A response's body that frees its connection when it is closed."""
 
-    def __init__(self, body: httpx.AsyncByteStream, release: Callable[[], None]) -> None:
+    def __init__(
+        self, body: httpx.AsyncByteStream, release: Callable[[], None], discard: Callable[[], None]
+    ) -> None:
         self._body = body
         self._release = release
+        self._discard = discard
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for chunk in self._body:
@@ -82,5 +101,7 @@ class _Stream(httpx.AsyncByteStream):
     async def aclose(self) -> None:
         try:
             await self._body.aclose()
-        finally:
-            self._release()
+        except BaseException:
+            self._discard()
+            raise
+        self._release()

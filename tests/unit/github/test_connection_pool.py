@@ -66,7 +66,7 @@ async def test_requests_in_turn_share_a_connection_and_at_once_do_not() -> None:
         assert listener.connections == 4
 
 
-async def test_a_lane_serves_again_after_a_failure() -> None:
+async def test_the_pool_serves_again_after_a_failure() -> None:
     transport = ConnectionPool()
     async with listening() as listener, httpx.AsyncClient(transport=transport) as http:
         with pytest.raises(httpx.RemoteProtocolError):
@@ -79,9 +79,27 @@ async def test_a_lane_serves_again_after_a_failure() -> None:
         listener.release.set()
         assert (await http.get(f"{listener.url}/")).text == "ok"
         assert (len(transport._idle), len(transport._busy)) == (1, 0)
+    assert transport._closing == set()
 
 
-async def test_an_answer_left_unread_frees_its_lane() -> None:
+@pytest.mark.parametrize("steps", range(24))
+async def test_a_request_cancelled_at_any_step_leaves_no_connection_that_nobody_can_use(steps: int) -> None:
+    """A worker that was frozen cancels its calls in all states; each connection left unusable would fail for ever."""
+    transport = ConnectionPool()
+    async with listening() as listener, httpx.AsyncClient(transport=transport, timeout=2.0) as http:
+        listener.release.set()
+        calls = [asyncio.create_task(http.get(f"{listener.url}/hold")) for _ in range(3)]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        for _ in range(2 * len(calls)):
+            assert (await http.get(f"{listener.url}/")).text == "ok"
+        assert len(transport._busy) == 0
+
+
+async def test_an_answer_left_unread_frees_its_connection() -> None:
     transport = ConnectionPool()
     async with listening() as listener, httpx.AsyncClient(transport=transport) as http:
         async with http.stream("GET", f"{listener.url}/"):

@@ -1,7 +1,9 @@
 """A page as it is kept and sent: its bytes, compressed once, with an ETag, and how long it may be served."""
 
 import gzip
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
 
@@ -10,10 +12,19 @@ from starlette.types import Send
 
 from crcr.show.http.response_headers import has_tag
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 MAX_AGE_S = 1.0
 """How long a page is served without a change in the log: some of its facts are not logged, others run out with time."""
 _SMALLEST_COMPRESSED = 1_024
-_COMPRESSION_LEVEL = 5
+_ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
+    "zstd": lambda body: zstd.compress(body, 6),
+    "gzip": lambda body: gzip.compress(body, 5, mtime=0),
+}
+"""By preference."""
 _KEPT_TYPES = ("text/html", "application/json", "image/svg+xml")
 _LEFT_OUT_OF_304 = ("content-length", "content-type", "content-encoding")
 SHARED = "public, max-age=0, s-maxage=10, stale-while-revalidate=10"
@@ -27,15 +38,17 @@ class RenderedPage:
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
-    is_gzip: bool
     tag: str | None
     """The ETag of an answer that may be kept."""
     version: int
     expires_at: datetime
+    _encoded: dict[str, bytes] = field(default_factory=dict)
+    """The body in each encoding that a client asked for."""
 
     @property
     def size(self) -> int:
-        return len(self.body) + sum(len(name) + len(value) for name, value in self.headers)
+        """How much it takes at most, with both encodings."""
+        return 2 * len(self.body) + sum(len(name) + len(value) for name, value in self.headers)
 
     def is_current(self, version: int, now: datetime) -> bool:
         return self.version >= version and now < self.expires_at
@@ -51,14 +64,21 @@ class RenderedPage:
             await send({"type": "http.response.start", "status": 304, "headers": headers.raw})
             await send({"type": "http.response.body", "body": b""})
             return
-        body = self.body
-        if self.is_gzip and _accepts_gzip(request):
-            headers["Content-Encoding"] = "gzip"
-        elif self.is_gzip:
-            body = gzip.decompress(body)
+        body, encoding = self._encode(request.get("accept-encoding", ""))
+        if encoding is not None:
+            headers["Content-Encoding"] = encoding
         headers["Content-Length"] = str(len(body))
         await send({"type": "http.response.start", "status": self.status, "headers": headers.raw})
         await send({"type": "http.response.body", "body": body})
+
+    def _encode(self, accepted: str) -> tuple[bytes, str | None]:
+        """Return the body in the best encoding that the client accepts, and its name; each is made once."""
+        encoding = next((name for name in _ENCODERS if name in accepted), None)
+        if encoding is None or len(self.body) < _SMALLEST_COMPRESSED:
+            return self.body, None
+        if encoding not in self._encoded:
+            self._encoded[encoding] = _ENCODERS[encoding](self.body)
+        return self._encoded[encoding], encoding
 
 
 def make_page(
@@ -75,20 +95,12 @@ def make_page(
     tag = f'W/"{sha256(body).hexdigest()[:32]}"' if is_kept else None
     if tag is not None:
         headers["ETag"] = tag
-    is_gzip = len(body) >= _SMALLEST_COMPRESSED
-    if is_gzip:
+    if len(body) >= _SMALLEST_COMPRESSED:
         headers.add_vary_header("Accept-Encoding")
-        body = gzip.compress(body, _COMPRESSION_LEVEL, mtime=0)
-    return RenderedPage(
-        status, tuple(headers.raw), body, is_gzip=is_gzip, tag=tag, version=version, expires_at=expires_at
-    )
+    return RenderedPage(status, tuple(headers.raw), body, tag, version, expires_at)
 
 
 def expiry(now: datetime, max_age_s: float) -> datetime:
     """Return when a page of this time is rendered again; its windows begin at full hours."""
     next_hour = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
     return min(now + timedelta(seconds=max_age_s), next_hour)
-
-
-def _accepts_gzip(request: Headers) -> bool:
-    return "gzip" in request.get("accept-encoding", "")

@@ -43,6 +43,10 @@ def complete(answer: str, parts: Sequence[str]) -> str:
     return STUB.sub(lambda stub: "".join(parts[place] for place in places(stub[1])), answer)
 
 
+def main_of(page: str) -> str:
+    return page.partition('<main id="main" tabindex="-1">')[2].partition("</main>")[0]
+
+
 def without_gaps(html: str) -> str:
     return re.sub(r"\s*\n\s*", "", html)
 
@@ -64,14 +68,16 @@ class LiveReader:
         before = self.shown[path] = self.shown.get(path) or (await self.get(path)).text
         parts = list(PART.finditer(before))
         have = "".join(part[2] for part in parts)
-        answer = await self.get(path, fragment="parts", have=have, v="1")
-        whole = await self.get(path, fragment="main")
-        assert answer.status_code == whole.status_code == 200
-        self.shown[path] = complete(answer.text, [part[0] for part in parts])
-        assert without_gaps(self.shown[path]) == without_gaps(whole.text)
+        answer = await self.get(path, fragment="parts", have=have)
+        assert answer.status_code == 200
+        main, _, outside = complete(answer.text, [part[0] for part in parts]).partition(
+            "<template data-outside"
+        )
+        self.shown[path] = (await self.get(path)).text
+        assert without_gaps(main) == without_gaps(main_of(self.shown[path]))
         self.sent_bytes, self.whole_bytes = (
             self.sent_bytes + len(answer.text),
-            self.whole_bytes + len(whole.text),
+            self.whole_bytes + len(main + outside),
         )
         return answer.text
 

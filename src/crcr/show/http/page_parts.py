@@ -123,8 +123,7 @@ class PagePartsLayer:
 
         def abbreviate(headers: MutableHeaders, body: bytes) -> bytes:
             answer = self._abbreviate(headers, body, have)
-            for name in ("etag", "content-encoding"):
-                del headers[name]
+            del headers["ETag"]
             headers.add_vary_header("Accept-Encoding")
             if not accepts_gzip:
                 return gzip.decompress(answer)
@@ -140,7 +139,7 @@ class PagePartsLayer:
         if answer is None:
             page = self._pages.get(tag) if tag else None
             if page is None:
-                page = cut_page(gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body)
+                page = cut_page(body)
             answer = gzip.compress(page.without(have), _COMPRESSION_LEVEL, mtime=0)
             if tag:
                 _keep(self._pages, tag, page, _KEPT_PAGES)
@@ -174,7 +173,8 @@ def _main_scope(scope: Scope) -> Scope:
     """Return the request for the whole <main>; its address is the same for all readers of the page."""
     pairs = scope["query_string"].split(b"&")
     kept = [pair for pair in pairs if not pair.startswith((b"fragment=", b"have="))]
-    headers = [(name, value) for name, value in scope["headers"] if name != b"if-none-match"]
+    left_out = (b"if-none-match", b"accept-encoding")
+    headers = [(name, value) for name, value in scope["headers"] if name not in left_out]
     return {**scope, "query_string": b"&".join([*kept, b"fragment=main"]), "headers": headers}
 
 
@@ -205,5 +205,5 @@ def _is_page(head: Message) -> bool:
     return (
         head["status"] == 200
         and headers.get("content-type", "").startswith("text/html")
-        and headers.get("content-encoding", "gzip") == "gzip"
+        and "content-encoding" not in headers
     )

@@ -36,7 +36,7 @@ MOST_RATIO = 1.5
 _ALONE_S, _READ_S = 15, 30
 _WARM_S = 4
 _PAGES = 2
-_NOTHING_READ: dict[str, Any] = {"reads": [], "etags": [], "dropped": 0, "cpu_s": 0.0}
+_NOTHING_READ: dict[str, Any] = {"reads": [], "shown": 0, "dropped": 0, "cpu_s": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Phase:
     relay_cpu_share: float
     memory: Memory
     reads: list[list[PageRead]]
-    etags: int
+    different_pages: int
     """How many different pages the readers have at the end; there are two addresses."""
     dropped_streams: int
     client_cpu_share: float
@@ -113,9 +113,9 @@ def _describe(crowd: Crowd, phase: Phase) -> Iterator[Row]:
     yield f"pages older than a change before their request, {name}", str(old), "0", not old
     yield (
         f"streams that were dropped, {name}; different pages at the end",
-        f"{phase.dropped_streams}; {phase.etags}",
+        f"{phase.dropped_streams}; {phase.different_pages}",
         "0; 2",
-        not phase.dropped_streams and phase.etags == _PAGES,
+        not phase.dropped_streams and phase.different_pages == _PAGES,
     )
     yield f"CPU of the relay, {name}", _cpu(phase.relay_cpu_share), "", True
     yield f"CPU of the readers' client, {name}", _cpu(phase.client_cpu_share), "", True
@@ -186,7 +186,7 @@ async def _measure_phase(setup: RelaySetup, pull: WatchedPull, crowd: Crowd | No
         relay_cpu_share=share,
         memory=used,
         reads=[[PageRead(*read) for read in reads] for reads in found["reads"]],
-        etags=len(found["etags"]),
+        different_pages=found["shown"],
         dropped_streams=found["dropped"],
         client_cpu_share=found["cpu_s"] / seconds,
     )

@@ -23,6 +23,7 @@ _SCRIPT = (Path(crcr.show.__file__).parent / "static" / "live.js").read_text()
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 _TIMER_S = 0.001
 _JOB = re.compile(rb">job (\d+)<")
+_ALL_JOBS = re.compile(rb'data-key="jobs"[^>]*><h2>Jobs</h2>\s*<p class="figure[^"]*">([\d,]+)</p>')
 _PART = re.compile(rb' data-part="([\w-]{6})"|<template data-same="([\d -]*)"')
 _VERSION = 6
 _MOST_PARTS = 500
@@ -52,8 +53,8 @@ class PageRead:
     done_at: float
     status: int
     size: int
-    newest_job: int | None = None
-    """The highest number of a job that the page has shown."""
+    mark: int | None = None
+    """A number on the page that grows with each new job: its jobs on the summary, the newest one on a pull request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class PageKind:
         return Event(int(spread[1]) / 1000 if spread else 0.0, change[1].decode() if change else "")
 
     def take(self, have: str, head: bytes, body: bytes) -> tuple[str, int | None]:
-        """Return the versions of the parts that a page with `have` shows after this answer, and its newest job."""
+        """Return the versions of the parts that a page with `have` shows after this answer, and its mark."""
         if (have, body) not in self._seen:
             if len(self._seen) >= _MOST_SEEN:
                 self._seen.clear()
@@ -100,8 +101,14 @@ class PageKind:
                 zlib.decompress(body, zlib.MAX_WBITS | 16) if b"\r\ncontent-encoding: gzip" in head else body
             )
             versions = "".join(_versions(have, text))
-            self._seen[have, body] = versions, max(map(int, _JOB.findall(text)), default=None)
+            self._seen[have, body] = versions, _find_mark(text)
         return self._seen[have, body]
+
+
+def _find_mark(text: bytes) -> int | None:
+    if found := _ALL_JOBS.search(text):
+        return int(found[1].replace(b",", b""))
+    return max(map(int, _JOB.findall(text)), default=None)
 
 
 def _versions(have: str, text: bytes) -> Iterator[str]:
@@ -222,12 +229,12 @@ class LiveReader:
     _have: str = ""
     """The versions of the parts that it shows, one after the other."""
     _etag: bytes = b""
-    _newest_job: int | None = None
+    _mark: int | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def open(self) -> None:
-        """Read the page as a script would next, then hold the stream."""
-        await self._read()
+        """Read the page, then hold the stream."""
+        await self.read_once()
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         _, self._stream = await loop.create_connection(
@@ -236,6 +243,10 @@ class LiveReader:
         request = "GET /api/v1/events HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n\r\n"
         cast("asyncio.Transport", self._stream.transport).write(request.encode())
         await opened
+
+    async def read_once(self) -> None:
+        while (pause_s := await self._read()) is not None:  # noqa: ASYNC110  it waits for the relay
+            await asyncio.sleep(pause_s)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -292,10 +303,7 @@ class LiveReader:
     async def _read_until_done(self) -> None:
         self._is_reading = True
         self._wanted = False
-        pause_s = await self._read()
-        while pause_s is not None:
-            await asyncio.sleep(pause_s)
-            pause_s = await self._read()
+        await self.read_once()
         self._is_reading = False
         if self._wanted:
             self._wanted = False
@@ -324,9 +332,9 @@ class LiveReader:
         return None
 
     def _show(self, have: str, head: bytes, body: bytes) -> None:
-        versions, newest_job = self.page.take(have, head, body)
-        if newest_job is not None:
-            self._newest_job = max(newest_job, self._newest_job or 0)
+        versions, mark = self.page.take(have, head, body)
+        if mark is not None:
+            self._mark = max(mark, self._mark or 0)
         if _HAS_PARTS:
             self._have = versions[: _MOST_PARTS * _VERSION]
 
@@ -342,7 +350,7 @@ class LiveReader:
         return await self._connection.send(request)
 
     def _note(self, status: int, size: int) -> None:
-        self.reads.append(PageRead(self._began, time.monotonic(), status, size, self._newest_job))
+        self.reads.append(PageRead(self._began, time.monotonic(), status, size, self._mark))
 
     def _pause(self, retry_after_s: float | None) -> float:
         pause_s = _RETRY_S[min(self._troubles, len(_RETRY_S) - 1)]

@@ -13,8 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import uvloop
 from rich.console import Console
 
 from bench.history.history_database import make_history
-from bench.readers.live_reader import PageRead
+from bench.readers.live_reader import LiveReader, PageKind, PageRead
 from bench.relay_process.load_client import percentile
 from bench.relay_process.process_usage import Memory, cpu_seconds, memory
 from bench.relay_process.processes import run_relay
@@ -109,8 +108,6 @@ def _describe(crowd: Crowd, phase: Phase) -> Iterator[Row]:
         bar,
         reached,
     )
-    old = _old_pages(phase)
-    yield f"pages older than a change before their request, {name}", str(old), "0", not old
     yield (
         f"streams that were dropped, {name}; different pages at the end",
         f"{phase.dropped_streams}; {phase.different_pages}",
@@ -143,33 +140,27 @@ def _cpu(share: float) -> str:
 
 
 def _visible_after(phase: Phase) -> tuple[list[float], int]:
-    """From each callback's answer to the end of each reader's next read; and how many changes a reader never read."""
+    """From the answer to each report that began a job until each reader has a page that shows the job or a later one.
+
+    Also how many times a reader never had it.
+    """
+    begun = [(at, job) for at, index in phase.answers.answered if (job := begun_job(index)) is not None]
     delays, unseen = [], 0
     for reads in phase.reads:
-        read_pages = [read for read in reads if read.status in {200, 304}]
-        sent = [read.sent_at for read in read_pages]
-        for answered_at, _ in phase.answers.answered[::5]:
-            index = bisect_left(sent, answered_at)
-            if index == len(sent):
+        pages = [read for read in reads if read.mark is not None and read.status in {200, 304}]
+        marks = [read.mark or 0 for read in pages]
+        for answered_at, job in begun[::3]:
+            index = bisect_left(marks, job)
+            if index == len(marks):
                 unseen += 1
             else:
-                delays.append(read_pages[index].done_at - answered_at)
+                delays.append(max(0.0, pages[index].done_at - answered_at))
     return delays or [0.0], unseen
-
-
-def _old_pages(phase: Phase) -> int:
-    """Pages that lack a job whose report had been answered when the page was requested."""
-    begun = [(at, job) for at, index in phase.answers.answered if (job := begun_job(index)) is not None]
-    times, newest = [at for at, _ in begun], list(accumulate((job for _, job in begun), max))
-    old = 0
-    for read in (read for reads in phase.reads for read in reads if read.newest_job is not None):
-        index = bisect_left(times, read.sent_at) - 1
-        old += index >= 0 and (read.newest_job or 0) < newest[index]
-    return old
 
 
 async def _measure_phase(setup: RelaySetup, pull: WatchedPull, crowd: Crowd | None, seconds: float) -> Phase:
     await pull.open()
+    jobs_before = await _count_jobs(setup)
     warm = pull.reports(0, int(_WARM_S * CALLBACKS_A_SECOND))
     requests = pull.reports(len(warm), int(seconds * CALLBACKS_A_SECOND))
     with _readers(setup, pull.number, crowd) as readers:
@@ -185,11 +176,30 @@ async def _measure_phase(setup: RelaySetup, pull: WatchedPull, crowd: Crowd | No
         answers=answers,
         relay_cpu_share=share,
         memory=used,
-        reads=[[PageRead(*read) for read in reads] for reads in found["reads"]],
+        reads=[_number_jobs(reads, jobs_before) for reads in found["reads"]],
         different_pages=found["shown"],
         dropped_streams=found["dropped"],
         client_cpu_share=found["cpu_s"] / seconds,
     )
+
+
+async def _count_jobs(setup: RelaySetup) -> int:
+    """The jobs on the summary, before the first of this phase."""
+    reader = LiveReader(setup.relay_port, PageKind("/crcr"))
+    await reader.read_once()
+    reader.close()
+    return reader.reads[-1].mark or 0
+
+
+def _number_jobs(reads: list[Any], jobs_before: int) -> list[PageRead]:
+    """The reads, the jobs on the summary numbered like those of the pull request: from 0 in this phase."""
+    pages = [PageRead(*read) for read in reads]
+    return [
+        replace(page, mark=page.mark - jobs_before - 1)
+        if page.mark is not None and page.mark >= jobs_before
+        else page
+        for page in pages
+    ]
 
 
 @contextmanager

@@ -53,9 +53,9 @@ class HistoryDatabase:
     """None for a database from the cache."""
 
 
-def make_history(folder: Path, jobs: int, console: Console) -> HistoryDatabase:
+def make_history(folder: Path, jobs: int, console: Console, *, targets: int = len(SIZES)) -> HistoryDatabase:
     """Make a database with about so many jobs, or reuse the one that an earlier run of the day left in the folder."""
-    path = folder / f"pages-{jobs}.db"
+    path = folder / f"pages-{jobs}-of-{targets}.db"
     if path.exists() and time.time() - path.stat().st_ctime < _STALE_S:
         with sqlite3.connect(path) as connection:
             return HistoryDatabase(
@@ -68,7 +68,7 @@ def make_history(folder: Path, jobs: int, console: Console) -> HistoryDatabase:
             Path(f"{database}{suffix}").unlink(missing_ok=True)
     plan = HistoryPlan(
         upstream=UPSTREAM,
-        backends=backends(),
+        backends=backends()[:targets],
         until=int(time.time() * 1e6),
         days=DAYS,
         jobs=jobs,

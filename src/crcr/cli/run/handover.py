@@ -46,6 +46,7 @@ class SharedHttp(LimitedHttp):
 
     is_ours: Callable[[str], bool]
     pass_on: PassOn
+    before_request: Callable[[], None]
 
     def __init__(self, *args: object, **more: object) -> None:
         super().__init__(*args, **more)  # type: ignore[arg-type]
@@ -94,6 +95,7 @@ class SharedHttp(LimitedHttp):
         return Owner.UNKNOWN if is_unfinished else Owner.THIS  # the parser refuses what is no request line
 
     def _parse(self, start: bytes) -> None:
+        self.before_request()
         self._is_routed = True
         super().data_received(start)
 
@@ -155,13 +157,20 @@ async def adopt_connection(server: uvicorn.Server, passed: socket.socket, start:
 
 
 def shared_http(
-    waiting: WaitingConnections, is_ours: Callable[[str], bool], pass_on: PassOn
+    waiting: WaitingConnections,
+    is_ours: Callable[[str], bool],
+    pass_on: PassOn,
+    before_request: Callable[[], None] = lambda: None,
 ) -> type[SharedHttp]:
-    """Return the protocol of one server; its connections are counted together."""
+    """Return the protocol of one server; its connections are counted together.
+
+    `before_request` is called before the first bytes of a request are parsed.
+    """
 
     class ServerHttp(SharedHttp):
         waiting_connections = waiting
 
     ServerHttp.is_ours = staticmethod(is_ours)
     ServerHttp.pass_on = staticmethod(pass_on)
+    ServerHttp.before_request = staticmethod(before_request)
     return ServerHttp

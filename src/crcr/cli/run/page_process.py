@@ -33,7 +33,6 @@ _LONGEST_PAUSE_S = 5.0
 _HEALTHY_AFTER_S = 30.0
 """A process that lived for this long is restarted without a pause."""
 _METRICS_WITHIN_S = 0.5
-_SIGNALS_EVERY_S = 0.01
 _FOR_PAGES = NAMES - {EFFECTS}
 
 Adopt = Callable[[socket.socket, bytes], None]
@@ -72,30 +71,18 @@ def starting_page_process(config: Path | None) -> Iterator[StartedProcess]:
             started.process.wait()
 
 
-class SignalForwarder:
-    """Sends this process's wake-ups to the other process: the first at once, those that follow it soon as one."""
+def forward_signals(signals: Signals, names: frozenset[str], link: Callable[[], ProcessLink | None]) -> None:
+    """Send this process's wake-ups to the other process, before the callers of a commit are answered.
 
-    def __init__(self, names: frozenset[str], link: Callable[[], ProcessLink | None]) -> None:
-        self._names = names
-        self._link = link
-        self._due: set[str] = set()
-        self._timer: asyncio.TimerHandle | None = None
+    So a page that is read after an answer is not older than what was answered.
+    """
 
-    def forward(self, name: str) -> None:
-        if name not in self._names:
-            return
-        self._due.add(name)
-        if self._timer is None:
-            self._send()
+    def forward(name: str) -> None:
+        current = link()
+        if current is not None and name in names:
+            current.send_signal(name)
 
-    def _send(self) -> None:
-        due, self._due, self._timer = self._due, set(), None
-        link = self._link()
-        if not due or link is None:
-            return
-        for name in due:
-            link.send(MessageKind.SIGNAL, name.encode())
-        self._timer = asyncio.get_running_loop().call_later(_SIGNALS_EVERY_S, self._send)
+    signals.forward_to(forward)
 
 
 def wake_from(signals: Signals, payload: bytes) -> None:
@@ -122,7 +109,7 @@ class PageProcess:
         self._signals = signals
         self._metrics = metrics
         metrics.request = self._request_samples
-        signals.forward_to(SignalForwarder(_FOR_PAGES, lambda: self._link).forward)
+        forward_signals(signals, _FOR_PAGES, lambda: self._link)
         self._supervision = asyncio.create_task(self._supervise())
 
     async def wait_until_ready(self) -> None:
@@ -242,7 +229,7 @@ class IntakeLink:
         """Tell the intake process that pages are served here; `sample` returns the samples of its metrics."""
         self._signals = signals
         self._sample = sample
-        signals.forward_to(SignalForwarder(NAMES, lambda: self._link).forward)
+        forward_signals(signals, NAMES, lambda: self._link)
         self._link.send(MessageKind.READY)
 
     def pass_on(self, descriptor: int, start: bytes) -> bool:
@@ -251,6 +238,10 @@ class IntakeLink:
         except OSError:
             return False
         return self._link.is_open
+
+    def receive(self) -> None:
+        """Handle what the intake process has sent, now: a wake-up may concern the request that is read next."""
+        self._link.receive()
 
     def close(self) -> None:
         self._send_samples()

@@ -249,7 +249,10 @@ def _protocol(pages: PageProcess | None, intake: IntakeLink | None) -> type[asyn
         return shared_http(WaitingConnections(http_limits()), INTAKE_PATHS.__contains__, pages.pass_on)
     if intake is not None:
         return shared_http(
-            WaitingConnections(http_limits()), lambda path: path not in INTAKE_PATHS, intake.pass_on
+            WaitingConnections(http_limits()),
+            lambda path: path not in INTAKE_PATHS,
+            intake.pass_on,
+            before_request=intake.receive,
         )
     return limited_http(http_limits())
 

@@ -55,7 +55,9 @@ class ProcessLink:
         self._loop = asyncio.get_running_loop()
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
-        self._queued: deque[tuple[bytes, int | None]] = deque()
+        self._queued: deque[tuple[bytes, int | None, bytes | None]] = deque()
+        """Bytes to send, a descriptor to pass with the first of them, and the name of the signal if it is one."""
+        self._queued_signals: set[bytes] = set()
         self.is_open = True
         channel.setblocking(False)
         self._loop.add_reader(channel, self._read)
@@ -71,9 +73,23 @@ class ProcessLink:
             return
         descriptor = None if passed is None else os.dup(passed)
         inode = 0 if descriptor is None else os.fstat(descriptor).st_ino
-        self._queued.append((_HEAD.pack(kind, len(payload), inode) + payload, descriptor))
+        signal = payload if kind is MessageKind.SIGNAL else None
+        self._queued.append((_HEAD.pack(kind, len(payload), inode) + payload, descriptor, signal))
         if len(self._queued) == 1:
             self._write()
+
+    def send_signal(self, name: str) -> None:
+        """Send a wake-up, unless the same one waits to be sent."""
+        payload = name.encode()
+        if payload not in self._queued_signals:
+            self.send(MessageKind.SIGNAL, payload)
+            if self._queued:
+                self._queued_signals.add(payload)
+
+    def receive(self) -> None:
+        """Handle what has arrived, now."""
+        if self.is_open:
+            self._read()
 
     def close(self) -> None:
         if not self.is_open:
@@ -82,7 +98,7 @@ class ProcessLink:
         self._loop.remove_reader(self._channel)
         self._loop.remove_writer(self._channel)
         self._channel.close()
-        for _, descriptor in self._queued:
+        for _, descriptor, _ in self._queued:
             _close_descriptor(descriptor)
         for descriptor in self._descriptors:
             os.close(descriptor)
@@ -92,7 +108,7 @@ class ProcessLink:
 
     def _write(self) -> None:
         while self._queued:
-            data, descriptor = self._queued[0]
+            data, descriptor, signal = self._queued[0]
             try:
                 sent = self._send_part(data, descriptor)
             except BlockingIOError:
@@ -103,9 +119,11 @@ class ProcessLink:
                 return
             _close_descriptor(descriptor)
             if sent < len(data):
-                self._queued[0] = data[sent:], None
-            else:
-                self._queued.popleft()
+                self._queued[0] = data[sent:], None, signal
+                continue
+            self._queued.popleft()
+            if signal is not None:
+                self._queued_signals.discard(signal)
         self._loop.remove_writer(self._channel)
 
     def _send_part(self, data: bytes, descriptor: int | None) -> int:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 _ADDED = ("counter", "histogram")
-_PAGE_GAUGES = ("crcr_live_", "crcr_page_", "crcr_hud_")
+_PAGE_GAUGES = ("crcr_live_", "crcr_pages_", "crcr_hud_")
 _OURS = "crcr_page_process_"
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -87,7 +87,7 @@ def page_samples(families: Iterable[Metric]) -> bytes:
 
 
 def _is_page_gauge(name: str) -> bool:
-    return name.startswith(_PAGE_GAUGES) and not name.startswith(_OURS)
+    return name.startswith(_PAGE_GAUGES)
 
 
 def _counts(family: Metric) -> Iterator[Sample]:

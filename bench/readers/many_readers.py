@@ -32,6 +32,8 @@ TARGETS = 20
 HISTORY_JOBS = 200_000
 CALLBACKS_A_SECOND = 20
 MOST_RATIO = 1.5
+MOST_CPU_RATIO = 3.0
+"""Forty times as many readers read the same two pages."""
 _ALONE_S, _READ_S = 15, 30
 _WARM_S = 4
 _PAGES = 2
@@ -82,6 +84,17 @@ def measure_readers(folder: Path, console: Console) -> Iterator[Row]:
             yield from _describe(crowd, phase)
     yield "callback without readers", str(alone.answers), "", True
     yield "CPU of the relay without readers", _cpu(alone.relay_cpu_share), "", True
+    few, many = (measured[crowd].relay_cpu_share for crowd in (CROWDS[0], CROWDS[-1]))
+    yield (
+        f"CPU, {CROWDS[-1].readers:,} readers to {CROWDS[0].readers}",
+        f"{many / few:.1f}",
+        f"< {MOST_CPU_RATIO}",
+        many / few < MOST_CPU_RATIO,
+    )
+    yield from _compare_latencies(alone, measured)
+
+
+def _compare_latencies(alone: Phase, measured: dict[Crowd, Phase]) -> Iterator[Row]:
     for crowd, phase in measured.items():
         ratio = phase.answers.p99_ms() / alone.answers.p99_ms()
         has_bar = crowd.visible_s is not None and crowd.readers <= 700

@@ -21,7 +21,7 @@ from typing import Any
 import uvloop
 from rich.console import Console
 
-from bench.history.history_database import allowlist, make_history
+from bench.history.history_database import make_history
 from bench.readers.live_reader import PageRead
 from bench.relay_process.load_client import percentile
 from bench.relay_process.process_usage import Memory, cpu_seconds, memory
@@ -70,7 +70,7 @@ def measure_readers(folder: Path, console: Console) -> Iterator[Row]:
     run_folder = folder / "readers"
     run_folder.mkdir()
     history = make_history(run_folder, HISTORY_JOBS, console, targets=TARGETS)
-    setup = RelaySetup(run_folder, TARGETS, database=history.database, allowlist=allowlist(TARGETS))
+    setup = RelaySetup(run_folder, TARGETS, database=history.database)
     with run_relay(setup):
         time.sleep(_WARM_S)
         uvloop.run(_measure_phase(setup, WatchedPull(setup), None, _WARM_S))

@@ -48,6 +48,8 @@ class Seams:
     on_crash: Callable[[Exception], None] = lambda _: None
     health_shared_for_s: float = SHARED_FOR_S
     """How long one health reading is shared; 0 for a clock that stands still."""
+    pages_kept_for_s: float | None = None
+    """How long a page without a newer change is served again; 0 for a clock that stands still, None for the default."""
     check_gathering: timedelta = COALESCE_DELAY
     postgres_timeouts: PostgresTimeouts = field(default_factory=PostgresTimeouts)
     sqlite_durable: bool = True

@@ -15,8 +15,9 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.app import create_app, problem_response
 from crcr.errors import CrcrError
+from crcr.ports import FAILED_SIGN_IN
 from crcr.record.limits.memory import MemoryLimits, Rule
-from crcr.show.access.middleware import FAILED_SIGN_IN, AccessMiddleware, AccessSettings
+from crcr.show.access.middleware import AccessMiddleware, AccessSettings
 from crcr.show.access.reader import get_reader
 from crcr.show.access.sessions import NamedToken, Sessions, TokenStore
 from crcr.show.http import response_headers
@@ -411,10 +412,10 @@ async def test_what_one_reader_sees_is_kept_for_that_reader_alone(path: str) -> 
         assert "private" not in (await guarded.get(path)).headers.get("cache-control", "")
         assert "Cookie" in (await guarded.get(path)).headers["vary"]
         signed_in = await guarded.get(path, **guarded.cookie())
-        assert signed_in.headers["cache-control"] == "private, no-cache"
+        assert signed_in.headers["cache-control"] == "private, no-store"
         assert "Cookie, Authorization" in signed_in.headers["vary"]
     async with guarded_app("token") as guarded:
-        assert (await guarded.get("/crcr")).headers["cache-control"] == "private, no-cache"
+        assert (await guarded.get("/crcr")).headers["cache-control"] == "private, no-store"
         assert "immutable" in (await guarded.get("/static/page.css")).headers["cache-control"]
         assert (await guarded.get("/healthz")).headers["cache-control"] == "no-store"
 

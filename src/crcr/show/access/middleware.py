@@ -19,14 +19,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crcr.errors import CrcrError, CrossOrigin, LimiterUnavailable, NotSignedIn, RateLimited
-from crcr.ports import RequestLimiter
+from crcr.ports import FAILED_SIGN_IN, RequestLimiter
 from crcr.show.access.reader import ANYONE, Reader, SignInMethod
 from crcr.show.access.sessions import Sessions, TokenStore
 from crcr.show.http.same_site import is_cross_site, local_path
 
 log = structlog.get_logger(__name__)
 
-FAILED_SIGN_IN = "failed_sign_in"
 _OPEN_PATHS = frozenset(
     {"/healthz", "/readyz", "/readyz/callback", "/metrics", "/robots.txt", "/api/crcr/results"}
 )
@@ -73,7 +72,7 @@ class AccessMiddleware:
             await self._respond_refused(request, problem)(scope, receive, self._send_private(send))
             return
         scope.setdefault("state", {})["reader"] = reader
-        shared = self._settings.access == "public" and reader.name is None
+        shared = self._settings.access == "public" and reader.name is None and not _has_credentials(request)
         await self._app(scope, receive, self._send_varying(send) if shared else self._send_private(send))
 
     async def _find_reader(self, request: Request) -> Reader:
@@ -175,6 +174,10 @@ def _path(request: Request) -> str:
     return str(request.scope["path"])
 
 
+def _has_credentials(request: Request) -> bool:
+    return "cookie" in request.headers or "authorization" in request.headers
+
+
 def _bearer_token(request: Request) -> str | None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
@@ -201,7 +204,7 @@ def _with_headers(send: Send, *, private: bool) -> Send:
             if "immutable" not in cache_control:
                 headers.add_vary_header("Cookie, Authorization")
                 if private and "no-store" not in cache_control:
-                    headers["cache-control"] = "private, no-cache"
+                    headers["cache-control"] = "private, no-store"
         await send(message)
 
     return send_with_headers

@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from crcr.show.http.page_parts import PagePartsLayer
 from crcr.show.render.templates import HEADERS
 
 PAGE_HEADERS = {
@@ -47,7 +48,7 @@ _ROBOTS_DISALLOWED = "User-agent: *\nDisallow: /\n"
 def wrap_app(app: ASGIApp, *, public_url: str, is_public: bool) -> ASGIApp:
     """Return the app wrapped in the layers of this module."""
     compressed = GZipMiddleware(
-        EntityTags(app), minimum_size=_SMALLEST_COMPRESSED, compresslevel=_COMPRESSION_LEVEL
+        PagePartsLayer(EntityTags(app)), minimum_size=_SMALLEST_COMPRESSED, compresslevel=_COMPRESSION_LEVEL
     )
     return SecurityHeaders(compressed, encrypted=urlsplit(public_url).scheme == "https", is_public=is_public)
 
@@ -130,7 +131,7 @@ class _TaggingSend:
         headers = MutableHeaders(raw=head["headers"])
         tag = f'W/"{sha256(message.get("body", b"")).hexdigest()[:32]}"'
         headers["ETag"] = tag
-        if self._if_none_match is None or not _matches_tag(self._if_none_match, tag):
+        if self._if_none_match is None or not has_tag(self._if_none_match, tag):
             await self._send(head)
             await self._send(message)
             return
@@ -150,6 +151,12 @@ def _may_be_tagged(head: Message) -> bool:
     )
 
 
-def _matches_tag(if_none_match: str, tag: str) -> bool:
+def accepts_html(accept: str) -> bool:
+    """Browsers name HTML; a client that accepts anything gets a page too, unless it names JSON."""
+    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return "text/html" in kinds or (bool(kinds & {"*/*", "text/*", ""}) and "application/json" not in kinds)
+
+
+def has_tag(if_none_match: str, tag: str) -> bool:
     tags = {value.strip().removeprefix("W/") for value in if_none_match.split(",")}
     return "*" in tags or tag.removeprefix("W/") in tags

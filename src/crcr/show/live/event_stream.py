@@ -291,7 +291,7 @@ class _Stream:
         changed = [key for key in followed if marks[key] != self.health.get(key)]
         self.health = marks
         for key in changed:
-            data = _encode_data({"kind": "health", "upstream": key}, spread)
+            data = _encode_data({"kind": "health", "upstream": key, "mark": marks[key]}, spread)
             await self.write(f"event: health\ndata: {data}\n\n".encode())
 
     async def write(self, text: bytes) -> None:

@@ -5,10 +5,11 @@ create series without end. `LAYERS` sorts error codes by the layer that refused;
 The gauges read from the store at a scrape are dropped when it does not answer: an old number would look fresh.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
 
 from crcr import __version__
 from crcr.decide.checks.gate import GateState
@@ -16,6 +17,7 @@ from crcr.decide.health.relay import HealthState
 from crcr.decide.model import EffectKind
 from crcr.decide.views.overview import EffectQueue, Vitals
 from crcr.show.metrics.github import GitHubMetrics
+from crcr.show.metrics.page_process import PageProcessMetrics, page_samples
 from crcr.show.metrics.store import StoreMetrics
 
 _EVENTS = frozenset(
@@ -36,6 +38,7 @@ class RelayMetrics:
         ProcessCollector(registry=self.registry)
         self.github = GitHubMetrics(self.registry)
         self.store = StoreMetrics(self.registry)
+        self.pages = PageProcessMetrics(self.registry)
         self._queues = QueueMetrics(self.registry)
         self._deliveries = self._counter("deliveries", "Webhook deliveries", "event", "outcome")
         self._callbacks = self._counter("callbacks", "Callbacks by what was answered", "outcome")
@@ -50,6 +53,13 @@ class RelayMetrics:
         )
         self._live_delay = self._histogram("live_delay_seconds", "From a change to its event on open pages")
         self._streams = self._gauge("live_streams", "Open live streams")
+        self._pages = self._counter(
+            "pages", "Pages and queries that may be kept, by where the answer came from", "source"
+        )
+        self._pages_refused = self._counter(
+            "pages_refused", "Pages and queries refused because too many wait"
+        )
+        self._pages_waiting = self._gauge("pages_waiting", "Pages and queries that wait for others to end")
         self._key_reads = self._counter("key_reads", "Readings of an issuer's keys", "outcome")
         self._limiter_up = self._gauge("limiter_up", "Whether the limiter answered its last request")
         self._limiter_faults = self._counter(
@@ -68,6 +78,8 @@ class RelayMetrics:
         # An alert on a rate needs an initial zero.
         for outcome in ("read", "failed"):
             self._key_reads.labels(outcome)
+        for answer in ("kept", "rendering", "shared_rendering"):
+            self._pages.labels(answer)
         for event in _EVENTS:
             self._deliveries.labels(event, "recovered taken")
 
@@ -102,6 +114,16 @@ class RelayMetrics:
     def live_streams(self, number: int) -> None:
         self._streams.set(number)
 
+    def page_answered(self, source: str) -> None:
+        """`source`: kept, rendering, or shared_rendering."""
+        self._pages.labels(source).inc()
+
+    def page_refused(self) -> None:
+        self._pages_refused.inc()
+
+    def pages_waiting(self, number: int) -> None:
+        self._pages_waiting.set(number)
+
     def keys_read(self, outcome: str) -> None:
         """`outcome`: read or failed."""
         self._key_reads.labels(outcome).inc()
@@ -127,7 +149,15 @@ class RelayMetrics:
         self._queues.observe(vitals)
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        return generate_latest(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of this process, with the samples of its page process."""
+        return self.pages.merge_into(self.registry.collect())
+
+    def samples(self) -> bytes:
+        """Return what a page process sends to the process that is scraped."""
+        return page_samples(self.registry.collect())
 
     def _refused(self, door: str, outcome: str) -> None:
         layer = refusal_layer(outcome)

@@ -75,7 +75,7 @@ async def test_sums_of_a_group_are_added_up_by_primary_key_and_keep_the_first_na
         )
 
     rows = await database.quick_read(lambda tx: tx.all(JOB_DAYS))
-    assert [tuple(row) for row in rows] == [
+    assert [tuple(dict(row).values()) for row in rows] == [
         ("o/b0", "CI 0", 6, 18.0),
         ("o/b1", "CI 1", 6, 24.0),
         ("o/b2", "CI 2", 6, 30.0),

@@ -11,7 +11,7 @@ import gzip
 import re
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -56,26 +56,24 @@ class CutPage:
     after: bytes
 
     def without(self, have: str) -> bytes:
-        """Return the page with a stub for each part whose version is in `have`."""
-        known = {have[at : at + _VERSION_LENGTH]: at // _VERSION_LENGTH for at in _positions(have)}
+        """Return the page with a stub for each part whose version is in `have`; each of these is used once."""
+        places: dict[str, list[int]] = {}
+        for place in reversed(range(len(have) // _VERSION_LENGTH)):
+            version = have[place * _VERSION_LENGTH : (place + 1) * _VERSION_LENGTH]
+            places.setdefault(version, []).append(place)
         pieces: list[bytes] = []
         run: list[int] = []
         for before, part, version in zip(self.before, self.parts, self.versions, strict=True):
-            place = known.get(version)
-            if run and (place is None or before.strip()):
+            same = places.get(version)
+            if run and (not same or before.strip()):
                 pieces.append(_stub(run))
                 run = []
             pieces.append(b"" if run else before)
-            if place is None:
-                pieces.append(part)
+            if same:
+                run.append(same.pop())
             else:
-                run.append(place)
+                pieces.append(part)
         return b"".join([*pieces, _stub(run) if run else b"", self.after])
-
-
-def _positions(have: str) -> Iterator[int]:
-    """Return the position of each version, the last one first: of equal parts the first one counts."""
-    return reversed(range(0, len(have), _VERSION_LENGTH))
 
 
 def _stub(places: list[int]) -> bytes:

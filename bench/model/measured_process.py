@@ -1,0 +1,102 @@
+"""A relay as real processes whose processor time is read from /proc: the relay's own, and PostgreSQL's beside it."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.model.constants import CpuCost
+from bench.relay_process.processes import run_github_stub, wait_until_idle
+from bench.relay_process.relay_setup import RelaySetup, start_process
+
+sys.path.append(
+    str(Path(__file__).parents[2] / "tests")
+)  # support.services.postgres starts the PostgreSQL cluster
+if TYPE_CHECKING:
+    from support.services.postgres import Cluster
+
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+_SETTLE_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRelay:
+    setup: RelaySetup
+    relay_pid: int
+    database_pid: int | None
+
+    def cpu(self) -> "CpuReading":
+        """Return the processor time so far, after work that follows an answer has ended."""
+        time.sleep(_SETTLE_S)
+        database_s = _cpu_s(self.database_pid) if self.database_pid else 0.0
+        return CpuReading(_cpu_s(self.relay_pid), database_s)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuReading:
+    """Processor seconds since the start of the relay's processes and of PostgreSQL's."""
+
+    relay_s: float
+    database_s: float
+
+    def minus(self, before: "CpuReading", *, per: int) -> CpuCost:
+        return CpuCost((self.relay_s - before.relay_s) / per, (self.database_s - before.database_s) / per)
+
+
+@contextmanager
+def run_measured_relay(setup: RelaySetup, *, database_pid: int | None = None) -> Iterator[MeasuredRelay]:
+    """Start `crcr serve` and the GitHub stub; yield when every target is identified."""
+    setup.folder.mkdir(exist_ok=True)
+    with (
+        run_github_stub(setup),
+        start_process(
+            "-m", "crcr", "serve", "--port", str(setup.relay_port), environment=setup.environment()
+        ) as relay,
+    ):
+        setup.wait_for("/healthz")
+        wait_until_idle(setup, 3 * setup.targets)
+        yield MeasuredRelay(setup, relay.pid, database_pid)
+
+
+@contextmanager
+def run_postgres() -> Iterator["Cluster"]:
+    from support.services.postgres import Cluster  # noqa: PLC0415  sys.path has it only from here on
+
+    cluster = Cluster.make(durable=True)
+    try:
+        yield cluster
+    finally:
+        cluster.remove()
+
+
+def postmaster_pid(cluster: "Cluster") -> int:
+    return int((cluster.folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor seconds of a process, its children that still run, and those that have ended."""
+    total = 0
+    for process in _process_tree(pid):
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        user, system, ended_user, ended_system = map(int, fields[11:15])
+        total += user + system + ended_user + ended_system
+    return total / _TICKS_A_SECOND
+
+
+def _process_tree(pid: int) -> Iterator[int]:
+    yield pid
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            yield from _process_tree(int(child))
+
+
+def create_database(cluster: "Cluster", name: str) -> str:
+    """Create an empty database; return its URL."""
+    from support.services.postgres import run_on  # noqa: PLC0415  sys.path has it only from here on
+
+    run_on(cluster.admin_url, f"CREATE DATABASE {name}")
+    return cluster.url(name)

@@ -27,6 +27,8 @@ ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
 WHERE = {"crcr/tracing.py": "tracing"}
 """Modules that only an extra can load."""
+STANDARD_LIBRARY = sys.stdlib_module_names | {"compression"}
+"""Of all Pythons that are supported: `compression` came with 3.14."""
 
 
 def listed_requirements(name: str) -> list[Requirement]:
@@ -114,7 +116,7 @@ def _foreign(path: Path) -> set[str]:
     found = set()
     for name in imports(path):
         top = name.partition(".")[0]
-        if top in {"crcr", "github_sim"} or top in sys.stdlib_module_names:
+        if top in {"crcr", "github_sim"} or top in STANDARD_LIBRARY:
             continue
         if not {canonicalize_name(each) for each in _packages().get(top, ())} & provided:
             found.add(name)

@@ -27,9 +27,9 @@ def backends() -> list[BackendSpec]:
     ]
 
 
-def allowlist() -> str:
+def allowlist(targets: int = len(SIZES)) -> str:
     lines: dict[int, list[str]] = {1: [], 2: [], 3: [], 4: []}
-    for index, backend in enumerate(backends()):
+    for index, backend in enumerate(backends()[:targets]):
         entry = f"  - {backend.name}\n"
         if backend.probe:
             entry = f"  - {backend.name}:\n      expect:\n        '*': success\n"
@@ -38,7 +38,7 @@ def allowlist() -> str:
         if backend.level == 4:
             entry = f"  {backend.name}:\n    oncalls: [oncall{index}]\n    jobs: [lint]\n"
         lines[backend.level].append(entry)
-    return "".join(f"L{level}:\n{''.join(entries)}" for level, entries in lines.items())
+    return "".join(f"L{level}:\n{''.join(entries)}" for level, entries in lines.items() if entries)
 
 
 def _level(index: int) -> int:
@@ -53,9 +53,9 @@ class HistoryDatabase:
     """None for a database from the cache."""
 
 
-def make_history(folder: Path, jobs: int, console: Console) -> HistoryDatabase:
+def make_history(folder: Path, jobs: int, console: Console, *, targets: int = len(SIZES)) -> HistoryDatabase:
     """Make a database with about so many jobs, or reuse the one that an earlier run of the day left in the folder."""
-    path = folder / f"pages-{jobs}.db"
+    path = folder / f"pages-{jobs}-of-{targets}.db"
     if path.exists() and time.time() - path.stat().st_ctime < _STALE_S:
         with sqlite3.connect(path) as connection:
             return HistoryDatabase(
@@ -68,7 +68,7 @@ def make_history(folder: Path, jobs: int, console: Console) -> HistoryDatabase:
             Path(f"{database}{suffix}").unlink(missing_ok=True)
     plan = HistoryPlan(
         upstream=UPSTREAM,
-        backends=backends(),
+        backends=backends()[:targets],
         until=int(time.time() * 1e6),
         days=DAYS,
         jobs=jobs,

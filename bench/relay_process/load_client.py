@@ -38,6 +38,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
         return await self._answer
 
+    @property
+    def is_closed(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()

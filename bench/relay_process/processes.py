@@ -29,8 +29,11 @@ def run_relay(setup: RelaySetup) -> Iterator[float]:
     environment = setup.environment()
     with (
         run_github_stub(setup),
-        start_process("-m", "crcr", "serve", "--port", str(setup.relay_port), environment=environment),
+        start_process(
+            "-m", "crcr", "serve", "--port", str(setup.relay_port), environment=environment
+        ) as relay,
     ):
+        setup.process_id = relay.pid
         yield setup.wait_for("/healthz")
 
 

@@ -54,6 +54,8 @@ class RelaySetup:
     allowlist: str | None = None
     """None for an allowlist with every target at L2."""
     repositories: dict[str, Any] = field(default_factory=dict)
+    process_id: int = 0
+    """Of `crcr serve`, while it runs."""
     key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
 
     @property

@@ -115,6 +115,7 @@ class Services:
     http: tuple[httpx.AsyncClient, ...]
     on_crash: Callable[[Exception], None]
     health: SharedHealth
+    pages_kept_for_s: float
     stopping: asyncio.Event
     """Set when the process begins to stop: workers finish running effects, another process becomes leader."""
     closing: asyncio.Event
@@ -180,6 +181,7 @@ def build(settings: Settings, seams: Seams | None = None) -> Services:
         closing=asyncio.Event(),
         on_crash=core.seams.on_crash,
         health=core.health,
+        pages_kept_for_s=core.seams.pages_kept_for_s,
     )
 
 

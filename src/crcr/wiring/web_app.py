@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
 from crcr.app import Edge, Intake, ProblemPage, create_app, problem_response
 from crcr.decide.checks.gate import GatePolicy
@@ -29,6 +30,9 @@ from crcr.show.access.middleware import AccessMiddleware, AccessSettings
 from crcr.show.access.sessions import NamedToken, Sessions, TokenStore
 from crcr.show.api import routes as api_routes
 from crcr.show.api import setup as api_setup
+from crcr.show.cache.newest_changes import NewestChanges
+from crcr.show.cache.page_cache import PageCache
+from crcr.show.cache.render_queue import RenderQueue
 from crcr.show.http import response_headers
 from crcr.show.live import event_stream
 from crcr.show.live.change_feed import LiveDelay, Wakeups
@@ -83,7 +87,9 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
         ),
         on_crash=services.on_crash,
         around=lambda app: response_headers.wrap_app(
-            AccessMiddleware(app, access), public_url=services.settings.public_url, is_public=is_public
+            AccessMiddleware(_page_cache(services, views, app), access),
+            public_url=services.settings.public_url,
+            is_public=is_public,
         ),
         problem_page=problem_page,
     )
@@ -132,11 +138,28 @@ def _frame(services: Services, views: SqlViews) -> Frame:
     )
 
 
-def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[BaseRoute]:
+def _page_cache(services: Services, views: SqlViews, app: ASGIApp) -> PageCache:
+    metrics = services.metrics
+    queue = RenderQueue(app, on_waiting=metrics.pages_waiting, on_refused=metrics.page_refused)
+    return PageCache(
+        queue,
+        upstreams=services.upstreams,
+        newest=NewestChanges(views.for_admins(), _changes_wakeups(services)),
+        clock=services.clock,
+        max_age_s=services.pages_kept_for_s,
+        on_answer=metrics.page_answered,
+    )
+
+
+def _changes_wakeups(services: Services) -> Wakeups:
     signals = services.signals
+    return Wakeups(partial(signals.subscribe, CHANGES), partial(signals.unsubscribe, CHANGES))
+
+
+def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[BaseRoute]:
     return event_stream.routes(
         views,
-        wakeups=Wakeups(partial(signals.subscribe, CHANGES), partial(signals.unsubscribe, CHANGES)),
+        wakeups=_changes_wakeups(services),
         upstreams=services.upstreams,
         clock=services.clock,
         stopping=services.closing,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.jobs.judge import ReportOutcome
+from crcr.decide.jobs.judge import IgnoredReport, ReportOutcome
 from crcr.decide.model import Conclusion, EffectKind, RepoName
 from crcr.decide.oidc.identity import Identity
 from crcr.decide.outbox.effect import FailedAttempt
@@ -91,7 +91,7 @@ async def test_reports_of_many_backends_at_once_are_all_counted_in_the_same_sums
             for n, who in enumerate(callers)
         ]
 
-        async def whole(process: Process, guid: str, who: Identity) -> ReportOutcome:
+        async def whole(process: Process, guid: str, who: Identity) -> ReportOutcome | IgnoredReport:
             await process.report(guid, who=who)
             return await process.report(guid, "completed", who=who, conclusion="success")
 

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistReading
-from crcr.decide.jobs.judge import OpenJob, RejectedReport, RepeatedReport, ReportOutcome
+from crcr.decide.jobs.judge import IgnoredReport, OpenJob, RejectedReport, RepeatedReport, ReportOutcome
 from crcr.decide.model import RepoName
 from crcr.decide.oidc.identity import Identity
 from crcr.errors import NoAllowlist, StoreUnavailable
@@ -105,7 +105,7 @@ class Relay:
 
     async def report(
         self, status: str = "in_progress", *, guid: str = "guid", who: Identity = WHO, **workflow: str
-    ) -> ReportOutcome:
+    ) -> ReportOutcome | IgnoredReport:
         said = {"status": status, "name": "CI", "run_id": who.run_id, "job_name": "build", **workflow}
         body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
         standing = (await self.reports.read_standings(who.repository, guid))[0]

@@ -1,7 +1,10 @@
 """Admission and proof: a report counts for a dispatch that may have arrived, and only while its sender may speak."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from crcr.decide.model import RepoName
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
@@ -10,6 +13,7 @@ from github_sim.world.faults import Match
 from support.downstream.callbacks import BACKEND, client_from, dispatched_run, post_report, refusal_code
 from support.running_relay import AUDIENCE, UPSTREAM, RunningRelay, running_relay
 
+CORE = RepoName(UPSTREAM)
 DISPATCHES = Match(method="POST", path="*/dispatches")
 
 
@@ -75,6 +79,49 @@ async def test_a_suspension_that_lands_between_the_two_looks_is_obeyed(tmp_path:
 
         assert refusal_code(answer) == (403, "suspended")
         assert relay.jobs() == []
+
+
+async def _suspend(relay: RunningRelay) -> None:
+    await relay.services.targets.suspend(CORE, RepoName(BACKEND), who="ann", now=relay.clock.now())
+
+
+async def _rebind(relay: RunningRelay) -> None:
+    await relay.services.targets.rebind(CORE, RepoName(BACKEND), 4711, who="ann", now=relay.clock.now())
+
+
+async def _lower(relay: RunningRelay) -> None:
+    relay.write_allowlist(f"L1: [{BACKEND}]")
+    await relay.refresh()
+
+
+async def _delist(relay: RunningRelay) -> None:
+    relay.write_allowlist("L2: [org/other]")
+    await relay.refresh()
+
+
+@pytest.mark.parametrize(
+    ("end_admission", "answers"),
+    [
+        (_suspend, (403, "suspended")),
+        (_rebind, (403, "identity_changed")),
+        (_lower, (202, "ignored")),
+        (_delist, (403, "not_allowlisted")),
+    ],
+)
+async def test_a_caller_that_has_just_reported_is_admitted_anew_with_its_next_report(
+    tmp_path: Path, end_admission: Callable[[RunningRelay], Awaitable[None]], answers: tuple[int, str]
+) -> None:
+    async with dispatched_run(tmp_path) as (relay, run):
+        assert (await post_report(relay, run, "build", "in_progress")).status_code == 200
+        await end_admission(relay)
+        for _ in range(2):
+            answer = await post_report(relay, run, "build", "completed", conclusion="success")
+            told = answer.json()
+            assert (answer.status_code, told.get("status") or told["error"]["code"]) == answers
+
+        assert [job["state"] for job in relay.jobs()] == ["in_progress"]
+        [known] = relay.rows("SELECT alarm FROM repositories WHERE downstream = ?", BACKEND)
+        assert bool(known["alarm"]) == (answers[1] == "identity_changed")
 
 
 async def test_a_re_run_that_leaves_its_attempt_out_means_the_signed_one(tmp_path: Path) -> None:

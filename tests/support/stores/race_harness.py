@@ -12,7 +12,7 @@ from typing import TypeVar
 from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import ReceivedDelivery
-from crcr.decide.jobs.judge import ReportOutcome
+from crcr.decide.jobs.judge import IgnoredReport, ReportOutcome
 from crcr.decide.oidc.identity import Identity
 from crcr.receive.callback.parse_report import parse_report
 from crcr.record.checks.refresh import CheckRefresher
@@ -58,7 +58,7 @@ class Process:
 
     async def report(
         self, guid: str, status: str = "in_progress", *, who: Identity | None = None, **workflow: str
-    ) -> ReportOutcome:
+    ) -> ReportOutcome | IgnoredReport:
         caller = who or a_caller()
         fields = {"status": status, "name": "CI", "run_id": caller.run_id, "job_name": "build", **workflow}
         body = json.dumps({"delivery_id": guid, "workflow": fields}).encode()

@@ -237,6 +237,17 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "cut signature": (token(sign=lambda data: rs256(data)[:-9]), "signature is not by"),
     "no signature": (token(sign=lambda _: b""), "signature is not by"),
     "junk in the signature": (token() + "!!!!", "signature is not by"),
+    "padded signature": (token() + "==", "signature is not by"),
+    "signature in the letters of base64": (
+        token().replace("-", "+").replace("_", "/"),
+        "signature is not by",
+    ),
+    "junk in the claims": ("{}.{}!.{}".format(*token().split(".")), "not an OIDC token"),
+    "line break in the header": ("{}\n.{}.{}".format(*token().split(".")), "not an OIDC token"),
+    "signature moved to other claims": (
+        ".".join((*token(run_id="999").split(".")[:2], token().split(".")[2])),
+        "signature is not by",
+    ),
 }
 
 

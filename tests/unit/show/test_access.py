@@ -411,10 +411,10 @@ async def test_what_one_reader_sees_is_kept_for_that_reader_alone(path: str) -> 
         assert "private" not in (await guarded.get(path)).headers.get("cache-control", "")
         assert "Cookie" in (await guarded.get(path)).headers["vary"]
         signed_in = await guarded.get(path, **guarded.cookie())
-        assert signed_in.headers["cache-control"] == "private, no-cache"
+        assert signed_in.headers["cache-control"] == "private, no-store"
         assert "Cookie, Authorization" in signed_in.headers["vary"]
     async with guarded_app("token") as guarded:
-        assert (await guarded.get("/crcr")).headers["cache-control"] == "private, no-cache"
+        assert (await guarded.get("/crcr")).headers["cache-control"] == "private, no-store"
         assert "immutable" in (await guarded.get("/static/page.css")).headers["cache-control"]
         assert (await guarded.get("/healthz")).headers["cache-control"] == "no-store"
 

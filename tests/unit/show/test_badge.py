@@ -135,7 +135,7 @@ async def test_its_headers_let_it_be_kept_for_a_minute_and_do_nothing() -> None:
     assert answer.headers["content-type"] == "image/svg+xml; charset=utf-8"
     assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
     assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.headers["cache-control"] == "public, max-age=60"
+    assert answer.headers["cache-control"] == "public, max-age=60, stale-while-revalidate=60"
 
     again = await get(
         FakeViews(view()),

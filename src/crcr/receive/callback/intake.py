@@ -55,6 +55,29 @@ FAILED_AUTHENTICATION = "failed_authentication"
 NOTED_REFUSAL = "noted_refusal"
 
 
+class AdmittedCallers:
+    """Standings of callers whose last report for a delivery was taken, so that the next one needs no read to be admitted.
+
+    They only say where to look: the transaction that takes a report reads the standing again and decides by that.
+    """
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._standings: dict[tuple[str, int | None, str], CallerStanding] = {}
+
+    def recall(self, identity: Identity, delivery: str) -> CallerStanding | None:
+        return self._standings.get((identity.repository.key, identity.repository_id, delivery))
+
+    def remember(self, identity: Identity, delivery: str, standing: CallerStanding) -> None:
+        self.forget(identity, delivery)
+        self._standings[identity.repository.key, identity.repository_id, delivery] = standing
+        if len(self._standings) > self._most:
+            del self._standings[next(iter(self._standings))]
+
+    def forget(self, identity: Identity, delivery: str) -> None:
+        self._standings.pop((identity.repository.key, identity.repository_id, delivery), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackIntake:
     verifier: OidcVerifier
@@ -70,6 +93,7 @@ class CallbackIntake:
     refusals: Refusals
     sandbox: SandboxIntake | None
     """None where the operator has not turned it on."""
+    admitted: AdmittedCallers = field(default_factory=AdmittedCallers)
 
     async def handle(self, request: Request) -> IntakeResponse | RejectedReport:
         identity, report, began_at = None, None, self.clock.now()
@@ -139,6 +163,9 @@ class CallbackIntake:
     ) -> IntakeResponse | RejectedReport:
         if report.event_type in SELF_REPORTS:
             return await self._take_self_report(report, identity, body)
+        standing = self.admitted.recall(identity, report.delivery_id)
+        if standing is not None:
+            return await self._take_admitted(report, identity, standing, body, upstream=standing.upstream)
         standings = await self.reports.read_standings(
             identity.repository, report.delivery_id, identity.repository_id
         )
@@ -147,13 +174,25 @@ class CallbackIntake:
         upstream = standing.upstream if len(standings) == 1 else None
         if not isinstance(verdict, AdmittedCaller):
             return _with_upstream(upstream, await self._refuse(standing, identity, verdict))
+        return await self._take_admitted(report, identity, standing, body, upstream=upstream)
+
+    async def _take_admitted(
+        self,
+        report: Report,
+        identity: Identity,
+        standing: CallerStanding,
+        body: bytes,
+        *,
+        upstream: RepoName | None,
+    ) -> IntakeResponse | RejectedReport:
         await self.limits.take(CALLBACK, identity.repository.key)
         outcome = await self.reports.take(report, identity, standing, body, self.clock.now())
-        return (
-            _with_upstream(upstream, outcome)
-            if isinstance(outcome, RejectedReport)
-            else _success(report, outcome)
-        )
+        if isinstance(outcome, RejectedReport | IgnoredReport):
+            self.admitted.forget(identity, report.delivery_id)
+            return _with_upstream(upstream, await self._refuse(standing, identity, outcome))
+        if upstream is not None and standing.dispatched_as is None:
+            self.admitted.remember(identity, report.delivery_id, standing)
+        return _success(report, outcome)
 
     async def _take_self_report(
         self, report: Report, identity: Identity, body: bytes

@@ -5,21 +5,19 @@ earlier is called `unverified_…` and only selects the issuer and the key. Time
 error contains the token, only what was expected and what its claims were.
 """
 
-import base64
-from collections import OrderedDict, deque
+from binascii import a2b_base64
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
 import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from joserfc import jws
-from joserfc.errors import BadSignatureError, JoseError
-from joserfc.jwk import RSAKey
-from joserfc.jws import JWSRegistry
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512
 
 from crcr.decide.model import is_repo_name
 from crcr.decide.oidc.identity import Identity, IssuerKind
@@ -45,17 +43,28 @@ _MAX_KID = 256
 _REQUIRED = ("exp", "iat", "iss", "aud")
 
 
-class _Signatures(JWSRegistry):
-    """joserfc's limits: ours apply first, and unknown header fields are ignored."""
-
-    max_header_length = MAX_TOKEN_BYTES
-    max_payload_length = MAX_TOKEN_BYTES
-    max_signature_length = MAX_TOKEN_BYTES
+_HASHES = {"RS256": SHA256(), "RS384": SHA384(), "RS512": SHA512()}
+_PADDING = PKCS1v15()
+_BASE64URL = bytes.maketrans(b"-_+/=", b"+/!!!")
+"""The letters of base64url as those of base64; the three that base64url does not have become invalid."""
 
 
 class _UnverifiedHeader(msgspec.Struct, frozen=True):
     alg: str
     kid: str
+    crit: object = msgspec.UNSET
+    """Extensions that a verifier must understand (RFC 7515, 4.1.11). There are none that we do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _UnverifiedToken:
+    """The parts of a token (a compact JWS), with the issuer that it claims."""
+
+    header: _UnverifiedHeader
+    claims: bytes
+    issuer: str
+    signed_part: bytes
+    signature: bytes
 
 
 class _UnverifiedIssuer(msgspec.Struct, frozen=True):
@@ -100,7 +109,6 @@ class OidcVerifier:
         self._clock = clock
         self._max_proofs = max_proofs
         self._proofs: OrderedDict[bytes, _Proof] = OrderedDict()
-        self._jose_keys: deque[tuple[RSAPublicKey, RSAKey]] = deque(maxlen=16)
 
     async def verify(self, unverified_token: str) -> Identity:
         unverified = _as_bytes(unverified_token)
@@ -116,8 +124,9 @@ class OidcVerifier:
         return proof.identity
 
     async def _prove(self, unverified: bytes) -> _Proof:
-        unverified_header, unverified_issuer = _read_unverified(unverified)
-        issuer = self._issuer(unverified_issuer)
+        unverified_token = _read_unverified(unverified)
+        unverified_header = unverified_token.header
+        issuer = self._issuer(unverified_token.issuer)
         if unverified_header.alg not in issuer.algorithms:
             raise NotAuthentic(
                 f"the token is signed with {ascii(unverified_header.alg)[:20]}; "
@@ -125,7 +134,7 @@ class OidcVerifier:
                 hint=NEW_TOKEN,
             )
         key = await self._find_key(issuer, unverified_header.kid)
-        claims = _verified_claims(unverified, issuer, self._jose_key(key))
+        claims = _verified_claims(unverified_token, issuer, key)
         try:
             self._check(claims, issuer)
             times = read_times(claims, issuer)
@@ -205,15 +214,6 @@ class OidcVerifier:
         ):
             raise self._wrong_audience()
 
-    def _jose_key(self, key: RSAPublicKey) -> RSAKey:
-        """Return the key for joserfc, cached: the conversion costs as much as a signature, and keys change rarely."""
-        for public_key, jose_key in self._jose_keys:
-            if public_key is key:
-                return jose_key
-        jose_key = RSAKey(key, key)
-        self._jose_keys.appendleft((key, jose_key))
-        return jose_key
-
     def _wrong_audience(self) -> NotAuthentic:
         """The token's own audience is the sender's text and not repeated: refusals are shown on pages."""
         expected = " or ".join(sorted(self._audiences))
@@ -223,22 +223,22 @@ class OidcVerifier:
         )
 
 
-@lru_cache(maxsize=64)
-def _signatures(algorithms: tuple[str, ...]) -> _Signatures:
-    return _Signatures(algorithms=list(algorithms), strict_check_header=False)
-
-
-def _verified_claims(unverified: bytes, issuer: TrustedIssuer, key: RSAKey) -> dict[str, Any]:
-    """Return the claims of a token that `key` has signed with one of the issuer's algorithms."""
+def _verified_claims(
+    unverified: _UnverifiedToken, issuer: TrustedIssuer, key: RSAPublicKey
+) -> dict[str, Any]:
+    """Return the claims of a token that `key` has signed; the caller has found its algorithm among the issuer's."""
+    if unverified.header.crit is not msgspec.UNSET:
+        raise _unusable()
     try:
-        signed = jws.deserialize_compact(unverified, key, registry=_signatures(issuer.algorithms))
-        return _claims.decode(signed.payload)
-    except BadSignatureError:
+        key.verify(unverified.signature, unverified.signed_part, _PADDING, _HASHES[unverified.header.alg])
+    except InvalidSignature:
         raise NotAuthentic(
             f"the signature is not by {issuer.issuer}", hint="send the token unchanged, as the issuer gave it"
         ) from None
-    except (JoseError, ValueError, RecursionError):
-        raise NotAuthentic("the token cannot be used", hint=NEW_TOKEN) from None
+    try:
+        return _claims.decode(unverified.claims)
+    except (ValueError, RecursionError):
+        raise _unusable() from None
 
 
 def _as_bytes(unverified_token: str) -> bytes:
@@ -251,20 +251,37 @@ def _as_bytes(unverified_token: str) -> bytes:
         raise _not_a_token() from None
 
 
-def _read_unverified(unverified: bytes) -> tuple[_UnverifiedHeader, str]:
-    """Return the header and the issuer, which select the key."""
-    parts = unverified.split(b".")
-    if len(parts) != 3:
+def _read_unverified(unverified: bytes) -> _UnverifiedToken:
+    """Take the token apart. Its header and issuer select the key."""
+    signed_part, _, signature = unverified.rpartition(b".")
+    header, dot, claims = signed_part.partition(b".")
+    if not dot or b"." in claims:
         raise _not_a_token()
     try:
-        header = _header.decode(base64.urlsafe_b64decode(parts[0] + b"=="))
-        payload = base64.urlsafe_b64decode(parts[1] + b"==")
-        issuer = _issuer_claim.decode(payload).iss
+        token = _UnverifiedToken(
+            _header.decode(_from_base64url(header)),
+            payload := _from_base64url(claims),
+            _issuer_claim.decode(payload).iss,
+            signed_part,
+            _signature_bytes(signature),
+        )
     except (ValueError, RecursionError):
         raise _not_a_token() from None
-    if not 0 < len(header.kid) <= _MAX_KID:
+    if not 0 < len(token.header.kid) <= _MAX_KID:
         raise _not_a_token()
-    return header, issuer
+    return token
+
+
+def _signature_bytes(text: bytes) -> bytes:
+    """Return the signature; none where the text is not base64url, which no key has signed."""
+    try:
+        return _from_base64url(text)
+    except ValueError:
+        return b""
+
+
+def _from_base64url(text: bytes) -> bytes:
+    return a2b_base64(text.translate(_BASE64URL) + b"=" * (-len(text) % 4), strict_mode=True)
 
 
 def _not_registered(kind: IssuerKind, issuer: str, claims: Mapping[str, Any]) -> NotRegistered:
@@ -276,6 +293,10 @@ def _not_registered(kind: IssuerKind, issuer: str, claims: Mapping[str, Any]) ->
         f"{prefix}no registration names this pipeline of {ascii(issuer)[:200]}",
         hint=f"first ask for the ids: {RULES[kind].ask}; then {hint}" if absent else hint,
     )
+
+
+def _unusable() -> NotAuthentic:
+    return NotAuthentic("the token cannot be used", hint=NEW_TOKEN)
 
 
 def _not_a_token() -> NotAuthentic:

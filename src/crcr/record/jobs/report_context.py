@@ -5,7 +5,7 @@ report for that run, nor the build for another run.
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import itemgetter
 from typing import Any
 
@@ -99,19 +99,13 @@ class ReportContext:
     key: dict[str, str]
     dispatch: Row | None
     facts: ReportFacts
-    job_timeout: timedelta
 
     @classmethod
     async def load(
-        cls, tx: Tx, report: Report, identity: Identity, standing: CallerStanding, job_timeout: timedelta
+        cls, tx: Tx, report: Report, identity: Identity, standing: CallerStanding, dispatch: Row | None
     ) -> "ReportContext":
-        key = {
-            "upstream": standing.upstream.key,
-            "delivery": report.delivery_id,
-            "downstream": (standing.dispatched_as or identity.repository).key,
-        }
+        key = _dispatch_key(report, identity, standing)
         workflow = workflow_key(identity, report)
-        dispatch = await tx.one(_DISPATCH, **key, run_id=report.run_id)
         bound = dispatch["run_delivery"] if dispatch else None
         # A run is compared with its siblings once, when it is bound; then its own row has the result.
         siblings = [] if bound else await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
@@ -138,7 +132,6 @@ class ReportContext:
             key=key,
             dispatch=dispatch,
             facts=facts,
-            job_timeout=job_timeout,
         )
 
     @property
@@ -222,6 +215,19 @@ class ReportContext:
             identity=self.identity,
             expected=self.standing.entry.expected(job_name) if self.standing.entry else None,
         )
+
+
+async def read_dispatch(tx: Tx, report: Report, identity: Identity, standing: CallerStanding) -> Row | None:
+    """The dispatch that the report answers, with its run as recorded and the caller's standing now."""
+    return await tx.one(_DISPATCH, **_dispatch_key(report, identity, standing), run_id=report.run_id)
+
+
+def _dispatch_key(report: Report, identity: Identity, standing: CallerStanding) -> dict[str, str]:
+    return {
+        "upstream": standing.upstream.key,
+        "delivery": report.delivery_id,
+        "downstream": (standing.dispatched_as or identity.repository).key,
+    }
 
 
 async def find_named_jobs(tx: Tx, run: dict[str, Any], name: str) -> tuple[JobFacts, ...]:

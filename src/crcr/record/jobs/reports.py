@@ -11,9 +11,11 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.jobs.judge import (
+    AdmittedCaller,
     CallerStanding,
     CloseJob,
     DisputeJob,
+    IgnoredReport,
     OpenJob,
     RejectedReport,
     ReportOutcome,
@@ -29,7 +31,7 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.deliveries.dispatches import mark_arrived
 from crcr.record.jobs.outcomes import JobOutcomes
-from crcr.record.jobs.report_context import ReportContext, bind_build
+from crcr.record.jobs.report_context import ReportContext, bind_build, read_dispatch
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.default_branches import ask_default_branch
 from crcr.record.repositories.downstreams import Downstreams
@@ -152,19 +154,21 @@ class Reports:
 
     async def take(
         self, report: Report, identity: Identity, standing: CallerStanding, body: bytes, now: datetime
-    ) -> ReportOutcome:
-        """Judge and record. `body` is the callback as it came, for a forward."""
-        entry = standing.entry
-        if entry is None:
+    ) -> ReportOutcome | IgnoredReport:
+        """Admit, judge and record. `body` is the callback as it came, for a forward."""
+        if standing.entry is None:
             raise ValueError("a report is taken from listed repositories only")
 
-        async def unit(tx: Tx) -> ReportOutcome:
-            context = await ReportContext.load(tx, report, identity, standing, self._timeout(entry))
-            refusal = await self._refuse_now(tx, context)
-            if refusal is not None:
-                return refusal
+        async def unit(tx: Tx) -> ReportOutcome | IgnoredReport:
+            dispatch = await read_dispatch(tx, report, identity, standing)
+            standing_now = await self._reread_standing(tx, dispatch, identity, standing)
+            verdict = admit_caller(identity, standing_now)
+            if not isinstance(verdict, AdmittedCaller):
+                return verdict
+            context = await ReportContext.load(tx, report, identity, standing_now, dispatch)
+            timeout = self._timeout(verdict.entry)
             outcome = judge_report(
-                report, identity, entry, context.facts, now=now, job_timeout=context.job_timeout
+                report, identity, verdict.entry, context.facts, now=now, job_timeout=timeout
             )
             if isinstance(outcome, RejectedReport) and outcome.code == DefaultBranchUnknown.code:
                 await ask_default_branch(tx, standing.upstream, identity.repository, now)
@@ -190,19 +194,19 @@ class Reports:
 
         return await self._database.write(unit)
 
-    async def _refuse_now(self, tx: Tx, context: ReportContext) -> RejectedReport | None:
-        """Check admission again inside the transaction: it may have ended, or the name been bound, since."""
-        if context.dispatch is None:
-            return None
-        identity = context.identity
-        standing = await self._read_standing_row(
-            tx, context.dispatch, identity.repository, identity.repository_id
+    async def _reread_standing(
+        self, tx: Tx, dispatch: Row | None, identity: Identity, standing: CallerStanding
+    ) -> CallerStanding:
+        """The standing inside the transaction: the admission may have ended, or the name been bound, since."""
+        if dispatch is None:
+            return standing
+        standing_now = await self._read_standing_row(
+            tx, dispatch, identity.repository, identity.repository_id
         )
-        if context.standing.dispatched_as is not None:
-            # The row is of a former name, which may belong to another repository now; the dispatch was found by the id.
-            standing = replace(standing, binding=context.standing.binding)
-        verdict = admit_caller(identity, standing)
-        return verdict if isinstance(verdict, RejectedReport) else None
+        if standing.dispatched_as is None:
+            return standing_now
+        # The row is of a former name, which may belong to another repository now; the dispatch was found by the id.
+        return replace(standing_now, binding=standing.binding, dispatched_as=standing.dispatched_as)
 
     def _timeout(self, entry: AllowlistEntry) -> timedelta:
         return timedelta(seconds=entry.job_timeout_s) if entry.job_timeout_s else self._job_timeout

@@ -73,7 +73,7 @@ class AccessMiddleware:
             await self._respond_refused(request, problem)(scope, receive, self._send_private(send))
             return
         scope.setdefault("state", {})["reader"] = reader
-        shared = self._settings.access == "public" and reader.name is None
+        shared = self._settings.access == "public" and reader.name is None and not _has_credentials(request)
         await self._app(scope, receive, self._send_varying(send) if shared else self._send_private(send))
 
     async def _find_reader(self, request: Request) -> Reader:
@@ -175,6 +175,10 @@ def _path(request: Request) -> str:
     return str(request.scope["path"])
 
 
+def _has_credentials(request: Request) -> bool:
+    return "cookie" in request.headers or "authorization" in request.headers
+
+
 def _bearer_token(request: Request) -> str | None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
@@ -201,7 +205,7 @@ def _with_headers(send: Send, *, private: bool) -> Send:
             if "immutable" not in cache_control:
                 headers.add_vary_header("Cookie, Authorization")
                 if private and "no-store" not in cache_control:
-                    headers["cache-control"] = "private, no-cache"
+                    headers["cache-control"] = "private, no-store"
         await send(message)
 
     return send_with_headers

@@ -130,7 +130,7 @@ class _TaggingSend:
         headers = MutableHeaders(raw=head["headers"])
         tag = f'W/"{sha256(message.get("body", b"")).hexdigest()[:32]}"'
         headers["ETag"] = tag
-        if self._if_none_match is None or not _matches_tag(self._if_none_match, tag):
+        if self._if_none_match is None or not has_tag(self._if_none_match, tag):
             await self._send(head)
             await self._send(message)
             return
@@ -150,6 +150,12 @@ def _may_be_tagged(head: Message) -> bool:
     )
 
 
-def _matches_tag(if_none_match: str, tag: str) -> bool:
+def accepts_html(accept: str) -> bool:
+    """Browsers name HTML; a client that accepts anything gets a page too, unless it names JSON."""
+    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return "text/html" in kinds or (bool(kinds & {"*/*", "text/*", ""}) and "application/json" not in kinds)
+
+
+def has_tag(if_none_match: str, tag: str) -> bool:
     tags = {value.strip().removeprefix("W/") for value in if_none_match.split(",")}
     return "*" in tags or tag.removeprefix("W/") in tags

@@ -50,6 +50,13 @@ class RelayMetrics:
         )
         self._live_delay = self._histogram("live_delay_seconds", "From a change to its event on open pages")
         self._streams = self._gauge("live_streams", "Open live streams")
+        self._pages = self._counter(
+            "pages", "Pages and queries that may be kept, by where the answer came from", "source"
+        )
+        self._pages_refused = self._counter(
+            "pages_refused", "Pages and queries refused because too many wait"
+        )
+        self._pages_waiting = self._gauge("pages_waiting", "Pages and queries that wait for others to end")
         self._key_reads = self._counter("key_reads", "Readings of an issuer's keys", "outcome")
         self._limiter_up = self._gauge("limiter_up", "Whether the limiter answered its last request")
         self._limiter_faults = self._counter(
@@ -68,6 +75,8 @@ class RelayMetrics:
         # An alert on a rate needs an initial zero.
         for outcome in ("read", "failed"):
             self._key_reads.labels(outcome)
+        for answer in ("kept", "rendering", "shared_rendering"):
+            self._pages.labels(answer)
         for event in _EVENTS:
             self._deliveries.labels(event, "recovered taken")
 
@@ -101,6 +110,16 @@ class RelayMetrics:
 
     def live_streams(self, number: int) -> None:
         self._streams.set(number)
+
+    def page_answered(self, source: str) -> None:
+        """`source`: kept, rendering, or shared_rendering."""
+        self._pages.labels(source).inc()
+
+    def page_refused(self) -> None:
+        self._pages_refused.inc()
+
+    def pages_waiting(self, number: int) -> None:
+        self._pages_waiting.set(number)
 
     def keys_read(self, outcome: str) -> None:
         """`outcome`: read or failed."""

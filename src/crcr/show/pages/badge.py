@@ -35,7 +35,7 @@ _HEADERS = {
     "Content-Type": "image/svg+xml; charset=utf-8",
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "public, max-age=60",
+    "Cache-Control": "public, max-age=60, stale-while-revalidate=60",
 }
 _MOST_LABEL = 40
 _SIZE = 11

@@ -16,6 +16,7 @@ from crcr.errors import CrcrError, NotFound
 from crcr.ports import Clock
 from crcr.record.views.sql_views import SqlViews
 from crcr.show.access.reader import get_reader
+from crcr.show.http.response_headers import accepts_html
 from crcr.show.http.same_site import local_path
 from crcr.show.live.shared_health import SharedHealth, health_signature
 from crcr.show.render.notices import read_notice
@@ -150,7 +151,7 @@ def _request_context(request: Request, location: PageLocation) -> Mapping[str, A
     }
 
 
-_TRANSIENT = frozenset({"fragment", "done", "n"})
+_TRANSIENT = frozenset({"fragment", "done", "n", "v"})
 """Parameters that a script or a redirect adds to an address; the reader did not choose them."""
 
 
@@ -165,10 +166,4 @@ def _expects_page(request: Request) -> bool:
     """Return whether the address is one of a page, and the client accepts HTML."""
     path = str(request.scope["path"])
     is_page = path in {"/", "/crcr", "/api/docs"} or path.startswith("/crcr/")
-    return is_page and _accepts_html(request.headers.get("accept", ""))
-
-
-def _accepts_html(accept: str) -> bool:
-    """Browsers name HTML; a client that accepts anything gets a page too, unless it names JSON."""
-    kinds = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
-    return "text/html" in kinds or (bool(kinds & {"*/*", "text/*", ""}) and "application/json" not in kinds)
+    return is_page and accepts_html(request.headers.get("accept", ""))

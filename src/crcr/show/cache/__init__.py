@@ -1,0 +1,1 @@
+"""Pages rendered once and served to many readers."""

@@ -1,0 +1,289 @@
+"""Renders a page once for all readers who ask for it at the same time, and keeps it until something changes.
+
+A page is kept for one address and for readers who are not signed in: everything else that it shows is the same for them.
+It is served while it is not older than the newest change of its upstream, and for a second at most. A reader of the live
+stream names the change that it waits for (`v=<change id>`) and is content with any page that is not older. However many ask,
+one rendering of a page runs at a time, in a task of its own that outlives the reader who caused it.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from urllib.parse import parse_qsl
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crcr.decide.model import RepoName
+from crcr.errors import NotFound, Unavailable
+from crcr.ports import Clock
+from crcr.show.access.reader import Reader
+from crcr.show.cache.newest_changes import NewestChanges
+from crcr.show.cache.rendered_page import MAX_AGE_S, RenderedPage, expiry, make_page
+from crcr.show.http.response_headers import accepts_html
+from crcr.show.urls.location import pick_upstream
+
+MOST_BYTES = 48 * 1024 * 1024
+_LARGEST_PAGE = 2 * 1024 * 1024
+_LONGEST_QUERY = 2_000
+_KEPT_PAGES = (
+    "/crcr/pr/",
+    "/crcr/commit/",
+    "/badge/",
+    "/api/v1/pulls/",
+    "/api/v1/commits/",
+    "/api/v1/backends/",
+)
+_KEPT_PATHS = frozenset({"/crcr", "/crcr/metrics", "/api/v1/summary", "/api/v1/metrics"})
+_OWN_PAGES = frozenset(
+    {"admin", "audit", "deliveries", "effects", "login", "onboarding", "sandbox", "search", "waivers"}
+)
+"""First words after `/crcr/` that are no owner of a backend."""
+_MANY_READERS = 8
+_PAUSE_FACTOR = 3.0
+_LONGEST_PAUSE_S = 1.0
+_BIGGEST_VERSION = 2**63 - 1
+
+
+class AnsweredFrom(StrEnum):
+    KEPT = "kept"
+    RENDERING = "rendering"
+    SHARED_RENDERING = "shared_rendering"
+    """A rendering that another reader's request began."""
+
+
+PageKey = tuple[str, str, bool]
+"""Path, query, and whether the client accepts HTML: an error is a page or JSON."""
+
+
+@dataclass(slots=True)
+class RenderPause:
+    """Between two renderings of a page with many readers: three times what the last one took, a second at most."""
+
+    ended: float
+    took_s: float
+    readers: int = 0
+
+    def rest_s(self, now: float) -> float:
+        if self.readers < _MANY_READERS:
+            return 0.0
+        return max(0.0, self.ended + min(_LONGEST_PAUSE_S, _PAUSE_FACTOR * self.took_s) - now)
+
+
+class PageCache:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        upstreams: tuple[RepoName, ...],
+        newest: NewestChanges,
+        clock: Clock,
+        max_age_s: float = MAX_AGE_S,
+        most_bytes: int = MOST_BYTES,
+        on_answer: Callable[[AnsweredFrom], None] = lambda _: None,
+    ) -> None:
+        """`on_answer` learns where each answer came from."""
+        self._app = app
+        self._upstreams = upstreams
+        self._newest = newest
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._most_bytes = most_bytes
+        self._on_answer = on_answer
+        self._pages: OrderedDict[PageKey, RenderedPage] = OrderedDict()
+        self._bytes = 0
+        self._renderings: dict[PageKey, _Rendering] = {}
+        self._pauses: OrderedDict[PageKey, RenderPause] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = _read_request(scope, self._upstreams)
+        if request is None:
+            await self._app(scope, receive, send)
+            return
+        try:
+            newest = await self._read_newest(request)
+        except Unavailable:
+            await self._app(scope, receive, send)  # which says so, as a page
+            return
+        needed = newest if request.version is None else min(request.version, newest)
+        page, crash = self._find(request.key, needed), None
+        if page is None:
+            page, crash = await self._render(request, scope, needed)
+        else:
+            self._on_answer(AnsweredFrom.KEPT)
+        # An address that names a change which is not known yet must not be kept by others.
+        may_be_shared = request.version is None or request.version <= newest
+        await page.send(send, request.headers, may_be_shared=may_be_shared)
+        if crash is not None:
+            raise crash
+
+    async def _read_newest(self, request: "_PageRequest") -> int:
+        newest = await self._newest.read(request.upstream)
+        if request.version is not None and request.version > newest:
+            await self._newest.catch_up()
+            newest = await self._newest.read(request.upstream)
+        return newest
+
+    def _find(self, key: PageKey, version: int) -> RenderedPage | None:
+        page = self._pages.get(key)
+        if page is None or not page.is_current(version, self._clock.now()):
+            return None
+        self._pages.move_to_end(key)
+        if pause := self._pauses.get(key):
+            pause.readers += 1
+        return page
+
+    async def _render(
+        self, request: "_PageRequest", scope: Scope, needed: int
+    ) -> tuple[RenderedPage, BaseException | None]:
+        """Wait for a rendering that is not older than `needed`: the running one, or the next.
+
+        Who began it gets the exception of a page that crashed, too; the others get the error page.
+        """
+        while True:
+            rendering, began = self._renderings.get(request.key), False
+            if rendering is None:
+                rendering, began = _Rendering(_scope_for_all(scope, request.key)), True
+                self._renderings[request.key] = rendering
+                rendering.task = asyncio.create_task(self._render_once(request, rendering))
+            self._on_answer(AnsweredFrom.RENDERING if began else AnsweredFrom.SHARED_RENDERING)
+            await asyncio.wait({rendering.task})  # not cancelled with the reader
+            crash = rendering.task.exception()
+            if crash is not None and not rendering.headers:
+                raise crash
+            page = rendering.page()
+            if page.version >= needed or crash is not None:
+                return page, crash if began else None
+
+    async def _render_once(self, request: "_PageRequest", rendering: "_Rendering") -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if pause := self._pauses.get(request.key):
+                await asyncio.sleep(pause.rest_s(loop.time()))
+            # Read before the page's own snapshot, which is then not older.
+            rendering.version = await self._newest.read(request.upstream)
+            now, began = self._clock.now(), loop.time()
+            rendering.expires_at = expiry(now, self._max_age_s)
+            await self._app(rendering.scope, _receive_nothing, rendering.add)
+            self._keep(request.key, rendering.page(), now)
+            self._note_pause(request.key, RenderPause(loop.time(), loop.time() - began))
+        finally:
+            del self._renderings[request.key]
+
+    def _keep(self, key: PageKey, page: RenderedPage, now: datetime) -> None:
+        if (old := self._pages.pop(key, None)) is not None:
+            self._bytes -= old.size
+        if page.tag is None or page.size > _LARGEST_PAGE or now >= page.expires_at:
+            return
+        self._pages[key] = page
+        self._bytes += page.size
+        while self._bytes > self._most_bytes:
+            _, oldest = self._pages.popitem(last=False)
+            self._bytes -= oldest.size
+
+    def _note_pause(self, key: PageKey, pause: RenderPause) -> None:
+        self._pauses[key] = pause
+        self._pauses.move_to_end(key)
+        while len(self._pauses) > len(self._pages) + 1:
+            self._pauses.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _PageRequest:
+    key: PageKey
+    upstream: RepoName
+    version: int | None
+    """The change that the reader waits for; None for the newest."""
+    headers: Headers
+
+
+def _read_request(scope: Scope, upstreams: tuple[RepoName, ...]) -> _PageRequest | None:
+    """Return the request for a page that may be kept, from a reader who is not signed in; None for any other."""
+    if scope["type"] != "http" or scope["method"] != "GET" or not _is_kept_path(scope["path"]):
+        return None
+    reader, query = scope.get("state", {}).get("reader"), scope["query_string"]
+    if not isinstance(reader, Reader) or reader.name is not None or reader.admin:
+        return None
+    if len(query) > _LONGEST_QUERY or b"format=" in query:
+        return None
+    try:
+        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True)
+        upstream = pick_upstream(
+            upstreams, next((value for name, value in pairs if name == "upstream"), None)
+        )
+    except (ValueError, NotFound):
+        return None  # the app says what is wrong
+    version, rest = _split_version(query.decode("ascii"))
+    headers = Headers(scope=scope)
+    key = (scope["path"], rest, accepts_html(headers.get("accept", "")))
+    return _PageRequest(key, upstream, version, headers)
+
+
+def _is_kept_path(path: str) -> bool:
+    if path in _KEPT_PATHS or path.startswith(_KEPT_PAGES):
+        return not path.endswith(".csv")
+    owner, _, repository = (
+        path.removeprefix("/crcr/").partition("/") if path.startswith("/crcr/") else ("", "", "")
+    )
+    return bool(owner and repository) and "/" not in repository and owner not in _OWN_PAGES
+
+
+def _split_version(query: str) -> tuple[int | None, str]:
+    """Return `v` of a query, and the query without it, otherwise as it was written."""
+    version, rest = None, []
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        if name != "v":
+            rest.append(part)
+        elif value.isdecimal() and value.isascii() and int(value) <= _BIGGEST_VERSION:
+            version = int(value)
+    return version, "&".join(rest)
+
+
+def _scope_for_all(scope: Scope, key: PageKey) -> Scope:
+    """Return the request without what belongs to the reader who caused the rendering."""
+    _, query, wants_html = key
+    accept = b"text/html" if wants_html else b"application/json"
+    return {
+        **scope,
+        "method": "GET",
+        "query_string": query.encode("ascii"),
+        "headers": [(b"host", b"relay"), (b"accept", accept)],
+        "state": dict(scope.get("state", {})),
+        "extensions": {},
+    }
+
+
+async def _receive_nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+class _Rendering:
+    """Collects what the app sends, for everybody who waits for it."""
+
+    task: asyncio.Task[None]
+    expires_at: datetime
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.version = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._status = 500
+        self._body = b""
+        self._page: RenderedPage | None = None
+
+    async def add(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status, self.headers = message["status"], list(message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            self._body += message.get("body", b"")
+
+    def page(self) -> RenderedPage:
+        if self._page is None:
+            self._page = make_page(
+                self._status, self.headers, self._body, version=self.version, expires_at=self.expires_at
+            )
+        return self._page

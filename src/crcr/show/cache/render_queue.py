@@ -1,0 +1,143 @@
+"""Limits how many pages and API queries run at once, so that a flood of readers delays nothing but other readers.
+
+A request beyond the limit waits; one beyond the waiting places gets a 503 with Retry-After at once. Readers who are signed
+in have places of their own: an operator can act during a flood.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from crcr.show.access.reader import Reader
+from crcr.show.http.response_headers import accepts_html
+
+AT_ONCE = 4
+"""They share one interpreter: more at once make each slower."""
+WAITING = 64
+_SIGNED_IN_AT_ONCE = 2
+_SIGNED_IN_WAITING = 16
+RETRY_AFTER_S = 2
+_QUEUED = ("/crcr/", "/api/v1/", "/badge/")
+_NOT_QUEUED = frozenset({"/api/v1/events", "/api/v1/health", "/crcr/login", "/crcr/logout"})
+_PAGE = (
+    b"<!doctype html><html lang=en><meta charset=utf-8><title>Too many readers</title>"
+    b"<h1>Too many readers right now</h1><p>The relay works; only its pages are busy. Try again in a few seconds.</p></html>"
+)
+_JSON = msgspec.json.encode(
+    {
+        "ok": False,
+        "error": {
+            "code": "unavailable",
+            "detail": "too many pages and queries are asked for at once",
+            "hint": f"try again in {RETRY_AFTER_S} seconds or later; webhooks and callbacks are not affected",
+        },
+    }
+)
+
+
+@dataclass(slots=True)
+class _Places:
+    at_once: int
+    most_waiting: int
+    slots: asyncio.Semaphore = field(init=False)
+    waiting: int = 0
+
+    def __post_init__(self) -> None:
+        self.slots = asyncio.Semaphore(self.at_once)
+
+    @property
+    def are_full(self) -> bool:
+        return self.slots.locked() and self.waiting >= self.most_waiting
+
+
+class RenderQueue:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        at_once: int = AT_ONCE,
+        waiting: int = WAITING,
+        on_waiting: Callable[[int], None] = lambda _: None,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._app = app
+        self._anyone = _Places(at_once, waiting)
+        self._signed_in = _Places(_SIGNED_IN_AT_ONCE, _SIGNED_IN_WAITING)
+        self._on_waiting = on_waiting
+        self._on_refused = on_refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not _is_queued(scope):
+            await self._app(scope, receive, send)
+            return
+        places = self._places(scope)
+        if places.are_full:
+            self._on_refused()
+            await _refuse(scope, send)
+            return
+        await self._take_slot(places)
+        release = _Release(places.slots)
+        try:
+            await self._app(scope, receive, release.when_sent(send))
+        finally:
+            release()
+
+    def _places(self, scope: Scope) -> _Places:
+        reader = scope.get("state", {}).get("reader")
+        return self._signed_in if isinstance(reader, Reader) and reader.name is not None else self._anyone
+
+    async def _take_slot(self, places: _Places) -> None:
+        places.waiting += 1
+        self._count_waiting()
+        try:
+            await places.slots.acquire()
+        finally:
+            places.waiting -= 1
+            self._count_waiting()
+
+    def _count_waiting(self) -> None:
+        self._on_waiting(self._anyone.waiting + self._signed_in.waiting)
+
+
+class _Release:
+    """Frees a slot once: when the first part of the body is ready, since sending waits for the reader's network."""
+
+    def __init__(self, slots: asyncio.Semaphore) -> None:
+        self._slots: asyncio.Semaphore | None = slots
+
+    def __call__(self) -> None:
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            slots.release()
+
+    def when_sent(self, send: Send) -> Send:
+        async def send_and_release(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                self()
+            await send(message)
+
+        return send_and_release
+
+
+def _is_queued(scope: Scope) -> bool:
+    if scope["type"] != "http" or scope["method"] not in {"GET", "HEAD"} or scope["path"] in _NOT_QUEUED:
+        return False
+    path = str(scope["path"])
+    return path == "/crcr" or path.startswith(_QUEUED)
+
+
+async def _refuse(scope: Scope, send: Send) -> None:
+    is_page = not scope["path"].startswith("/api/") and accepts_html(Headers(scope=scope).get("accept", ""))
+    body, kind = (_PAGE, b"text/html; charset=utf-8") if is_page else (_JSON, b"application/json")
+    headers = [
+        (b"content-type", kind),
+        (b"content-length", str(len(body)).encode()),
+        (b"retry-after", str(RETRY_AFTER_S).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,349 @@
+"""The page cache around an app that counts its renderings: who waits, who shares, and when a page is rendered anew."""
+
+import asyncio
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from crcr.decide.model import RepoName
+from crcr.decide.views.overview import Change, Changes
+from crcr.show.access.reader import ANYONE, Reader
+from crcr.show.cache.newest_changes import NewestChanges
+from crcr.show.cache.page_cache import PageCache, RenderPause
+from crcr.show.cache.render_queue import RenderQueue
+from crcr.show.live.change_feed import Wakeups
+from support.clock import ManualClock
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+UPSTREAM, OTHER = RepoName("org/core"), RepoName("org/other")
+ADMIN = Reader("ann", admin=True)
+
+
+class Log:
+    """A change log that counts its readers."""
+
+    def __init__(self) -> None:
+        self.changes_made: list[Change] = []
+        self.reads = 0
+        self.wake = asyncio.Event()
+
+    def note(self, upstream: RepoName = UPSTREAM) -> int:
+        number = len(self.changes_made) + 1
+        self.changes_made.append(
+            Change(number, "job", upstream.key, None, None, None, datetime(2026, 1, 1, tzinfo=UTC))
+        )
+        self.wake.set()
+        return number
+
+    async def changes(self, after: int | None, limit: int) -> Changes:
+        self.reads += 1
+        await asyncio.sleep(0)
+        newest = len(self.changes_made)
+        if after is None:
+            return Changes((), newest, 1, newest)
+        items = tuple(self.changes_made[after : after + limit])
+        return Changes(items, items[-1].change_id if items else after, 1, newest)
+
+
+class Site:
+    """Renders the number of changes; `gate` holds renderings until it is set."""
+
+    def __init__(self, **options: float) -> None:
+        self.log, self.clock = Log(), ManualClock()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.rendered: list[str] = []
+        self.status, self.filler, self.crash = 200, "x" * 2_000, False
+        self.reader = ANYONE
+        self.cache = PageCache(
+            self.render,
+            upstreams=(UPSTREAM, OTHER),
+            newest=NewestChanges(self.log, Wakeups(lambda: self.log.wake, lambda _: None)),
+            clock=self.clock,
+            **options,  # type: ignore[arg-type]  # numbers
+        )
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self, raise_app_exceptions=False), base_url="http://relay.test"
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] = {"reader": self.reader}
+        await self.cache(scope, receive, send)
+
+    async def render(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.rendered.append(f"{scope['path']}?{scope['query_string'].decode()}")
+        count = len(self.log.changes_made)
+        await self.gate.wait()
+        body = f"{count} for {scope['state']['reader'].name} {self.filler}".encode()
+        headers = [(b"content-type", b"text/html"), (b"cache-control", b"no-cache")]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        if self.crash:
+            raise ZeroDivisionError
+
+    async def get(self, path: str = "/crcr", **headers: str) -> httpx.Response:
+        return await self.http.get(path, headers=headers)
+
+    async def count(self, path: str = "/crcr") -> int:
+        return int((await self.get(path)).text.split()[0])
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_many_readers_at_once_share_one_rendering_and_later_ones_get_it_without_the_store() -> None:
+    site = Site()
+    site.gate.clear()
+    readers = [asyncio.create_task(site.get()) for _ in range(200)]
+    await settle()
+    site.gate.set()
+    answers = await asyncio.gather(*readers)
+    assert len(site.rendered) == 1
+    assert len({answer.content for answer in answers}) == 1
+    reads = site.log.reads
+    again = await site.get(**{"if-none-match": answers[0].headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert (len(site.rendered), site.log.reads) == (1, reads)
+
+
+async def test_a_reader_after_a_change_waits_for_a_rendering_that_shows_it() -> None:
+    site = Site()
+    site.gate.clear()
+    before = asyncio.create_task(site.count())
+    await settle()
+    site.log.note()
+    after = [asyncio.create_task(site.count()) for _ in range(20)]
+    await settle()
+    site.gate.set()
+    assert await before == 0
+    assert set(await asyncio.gather(*after)) == {1}
+    assert len(site.rendered) == 2
+
+
+async def test_a_change_of_another_upstream_renders_nothing_anew() -> None:
+    site = Site()
+    await site.get()
+    site.log.note(OTHER)
+    assert await site.count() == 0
+    assert await site.count("/crcr?upstream=org/other") == 1
+    assert len(site.rendered) == 2
+
+
+async def test_a_reader_that_names_a_change_is_content_with_a_page_that_is_not_older() -> None:
+    site = Site()
+    first = site.log.note()
+    assert await site.count() == 1
+    second = site.log.note()
+    assert await site.count(f"/crcr?v={first}&fragment=main") == 2  # another address
+    third = site.log.note()
+    assert await site.count(f"/crcr?v={first}") == 1
+    assert await site.count(f"/crcr?v={second}&fragment=main") == 2
+    assert await site.count(f"/crcr?fragment=main&v={third}") == 3
+    assert site.rendered == ["/crcr?", "/crcr?fragment=main", "/crcr?fragment=main"]
+
+
+@pytest.mark.parametrize("version", ["999", "9" * 400, "-1", "x", ""])
+async def test_a_change_that_is_not_known_costs_no_more_than_the_newest(version: str) -> None:
+    site = Site()
+    site.log.note()
+    for _ in range(5):
+        answer = await site.get(f"/crcr?v={version}")
+        assert answer.text.startswith("1 ")
+    assert len(site.rendered) == 1
+    assert ("s-maxage" in answer.headers["cache-control"]) == (version != "999")
+
+
+async def test_a_page_is_rendered_again_after_a_second_and_at_the_full_hour() -> None:
+    site = Site()
+    site.clock.advance(0.3)
+    await site.get()
+    site.clock.advance(0.9)
+    await site.get()
+    assert len(site.rendered) == 1
+    site.clock.advance(0.1)
+    await site.get()
+    assert len(site.rendered) == 2
+    now = site.clock.now()
+    site.clock.advance(3_599.5 - (now.minute * 60 + now.second + now.microsecond / 1e6))
+    await site.get()
+    site.clock.advance(0.5)
+    await site.get()
+    assert len(site.rendered) == 4
+
+
+async def test_a_reader_who_leaves_does_not_stop_the_rendering_for_the_others() -> None:
+    site = Site()
+    site.gate.clear()
+    leaving = asyncio.create_task(site.get())
+    await settle()
+    staying = asyncio.create_task(site.get())
+    await settle()
+    leaving.cancel()
+    await settle()
+    site.gate.set()
+    assert (await staying).status_code == 200
+    assert len(site.rendered) == 1
+
+
+async def test_errors_are_shared_but_not_kept_and_a_crash_is_raised_once() -> None:
+    site = Site()
+    site.status = 404
+    assert [(await site.get()).status_code for _ in range(2)] == [404, 404]
+    assert len(site.rendered) == 2
+    site.status, site.crash = 500, True
+    site.gate.clear()
+    crashes = Counter[str]()
+    inner = site.cache
+
+    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await inner(scope, receive, send)
+        except ZeroDivisionError:
+            crashes["raised"] += 1
+
+    site.cache = watched  # type: ignore[assignment]  # the same call
+    readers = [asyncio.create_task(site.get()) for _ in range(5)]
+    await settle()
+    site.gate.set()
+    assert {answer.status_code for answer in await asyncio.gather(*readers)} == {500}
+    assert crashes["raised"] == 1
+
+
+async def test_signed_in_readers_and_other_requests_are_never_kept() -> None:
+    site = Site()
+    await site.get()
+    site.reader = ADMIN
+    assert "for ann" in (await site.get()).text
+    site.reader = ANYONE
+    assert "for None" in (await site.get()).text
+    for path in (
+        "/crcr/search?q=a",
+        "/crcr/login",
+        "/crcr?format=csv",
+        "/api/v1/summary.csv",
+        "/crcr/audit/x",
+    ):
+        before = len(site.rendered)
+        await site.get(path)
+        await site.get(path)
+        assert len(site.rendered) == before + 2, path
+
+
+async def test_clients_without_compression_get_plain_text_and_shared_caches_are_told_for_how_long() -> None:
+    site = Site()
+    plain = await site.get(**{"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    for accepted, encoding in (("gzip, deflate, br, zstd", "zstd"), ("gzip, deflate", "gzip")):
+        packed = await site.get(**{"accept-encoding": accepted})
+        assert packed.headers["content-encoding"] == encoding
+        assert (zstd.decompress(packed.content) if encoding == "zstd" else packed.content) == plain.content
+        assert packed.headers["etag"] == plain.headers["etag"]
+        assert "Accept-Encoding" in packed.headers["vary"]
+        assert "s-maxage=10" in packed.headers["cache-control"]
+        assert int(packed.headers["content-length"]) < int(plain.headers["content-length"])
+    assert len(site.rendered) == 1
+
+
+async def test_however_many_addresses_are_asked_for_the_kept_bytes_are_bounded() -> None:
+    site = Site(most_bytes=40_000)
+    for number in range(300):
+        site.filler = "".join(chr(33 + (number * 7 + position * 13) % 90) for position in range(900))
+        await site.get(f"/crcr?page={number}")
+    kept = sum(page.size for page in site.cache._pages.values())
+    assert 0 < kept == site.cache._bytes <= 40_000
+    assert len(site.cache._pauses) <= len(site.cache._pages) + 1
+
+
+@pytest.mark.parametrize(
+    ("took_s", "readers", "now", "rest_s"),
+    [
+        (0.1, 8, 100.0, 0.3),
+        (0.1, 7, 100.0, 0.0),  # few readers wait for nobody
+        (0.1, 8, 100.2, 0.1),
+        (0.1, 900, 100.4, 0.0),
+        (5.0, 8, 100.0, 1.0),
+    ],
+)
+def test_a_page_with_many_readers_takes_a_quarter_of_the_time_at_most(
+    took_s: float, readers: int, now: float, rest_s: float
+) -> None:
+    assert RenderPause(100.0, took_s, readers).rest_s(now) == pytest.approx(rest_s)
+
+
+class Crowd:
+    """An app behind the queue that holds each request until it is let go."""
+
+    def __init__(self, **limits: int) -> None:
+        self.running, self.most, self.refused, self.waiting = 0, 0, 0, 0
+        self.gate = asyncio.Event()
+        self.queue = RenderQueue(
+            self.render, on_waiting=self.note_waiting, on_refused=self.note_refused, **limits
+        )
+
+    def note_waiting(self, number: int) -> None:
+        self.waiting = number
+
+    def note_refused(self) -> None:
+        self.refused += 1
+
+    async def render(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.gate.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"ok"})
+        finally:
+            self.running -= 1
+
+    async def get(self, path: str, reader: Reader = ANYONE, accept: str = "text/html") -> httpx.Response:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["state"] = {"reader": reader}
+            await self.queue(scope, receive, send)
+
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://relay.test"
+        ) as http:
+            return await http.get(path, headers={"accept": accept})
+
+
+async def test_beyond_the_waiting_places_a_503_comes_at_once_and_signed_in_readers_still_get_in() -> None:
+    crowd = Crowd(at_once=3, waiting=5)
+    readers = [asyncio.create_task(crowd.get(f"/crcr?n={number}")) for number in range(8)]
+    await settle()
+    assert (crowd.most, crowd.waiting) == (3, 5)
+    for accept, path in (("text/html", "/crcr/pr/1"), ("application/json", "/api/v1/summary")):
+        refused = await crowd.get(path, accept=accept)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        assert refused.headers["content-type"].startswith(accept)
+    assert crowd.refused == 2
+    admin = asyncio.create_task(crowd.get("/crcr", ADMIN))
+    await settle()
+    assert crowd.most == 4
+    crowd.gate.set()
+    assert {answer.status_code for answer in await asyncio.gather(*readers, admin)} == {200}
+    assert (crowd.running, crowd.waiting) == (0, 0)
+
+
+async def test_a_waiting_reader_who_leaves_frees_its_place() -> None:
+    crowd = Crowd(at_once=1, waiting=2)
+    readers = [asyncio.create_task(crowd.get("/crcr")) for _ in range(3)]
+    await settle()
+    readers[0].cancel()
+    readers[2].cancel()
+    await settle()
+    assert (crowd.running, crowd.waiting) == (1, 0)
+    crowd.gate.set()
+    assert (await readers[1]).status_code == 200
+    assert (await crowd.get("/crcr")).status_code == 200

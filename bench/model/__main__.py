@@ -19,6 +19,7 @@ from bench.model.checks import check_rows
 from bench.model.constants import CONSTANTS_FILE, BadConstants, load_constants
 from bench.model.measure import measure_constants
 from bench.model.report import plan_json, print_checks, print_plan, simulate_share
+from bench.model.scale_page import write_scale_page
 from bench.model.workload import BadWorkload, Workload, generated_peak_factor
 
 _HELP = {
@@ -65,7 +66,12 @@ def _parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="compare predictions with measurements; exit code 1 past 20 %%"
     )
     actions.add_argument(
-        "--hours", type=float, default=0.5, help="simulated hours of --check's peak (default 0.5)"
+        "--docs",
+        action="store_true",
+        help="write the tables and the picture of docs/scale.md from the constants",
+    )
+    actions.add_argument(
+        "--hours", type=float, default=1.0, help="simulated hours of --check's peak (default 1)"
     )
     actions.add_argument(
         "--constants",
@@ -106,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 console.print(f"wrote {options.constants}")
                 return 0
             constants = load_constants(options.constants)
+            if options.docs:
+                write_scale_page(constants)
+                return 0
             if options.check:
                 return print_checks(check_rows(constants, Path(folder), options.hours), console)
             workload, assumptions = (

@@ -56,6 +56,10 @@ class Limit:
     """What both are counted in."""
     heads_per_hour: float
     """Of one upstream, in the workload."""
+    follows_rate: bool = True
+    """False for what depends on the number of installations alone."""
+    minute_peak: bool = False
+    """The demand is that of the busiest minute, which grows more slowly than the rate."""
 
     @property
     def use(self) -> float:
@@ -67,8 +71,13 @@ class Limit:
 
     @property
     def heads_at_limit(self) -> float:
-        """The heads an hour of each upstream at which one unit is used up."""
-        return math.inf if self.demand == 0 else self.heads_per_hour / self.use
+        """The heads an hour of each upstream at which one unit is used up; 0 where it is used up at any rate."""
+        if self.demand == 0 or not self.follows_rate:
+            return 0.0 if self.use > 1 else math.inf
+        if self.minute_peak:
+            heads_in_a_minute = busiest_minute(self.heads_per_hour) / self.use
+            return 60 * ((math.sqrt(9 + 4 * heads_in_a_minute) - 3) / 2) ** 2
+        return self.heads_per_hour / self.use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +145,12 @@ def make_plan(workload: Workload, constants: Constants, assumptions: Assumptions
     )
 
 
+def busiest_minute(heads_per_hour: float) -> float:
+    """Heads in the busiest minute of random arrivals: the mean and three standard deviations (Poisson)."""
+    mean = heads_per_hour / 60
+    return mean + 3 * math.sqrt(mean)
+
+
 def callbacks_in_a_group(rate: float, costs: StoreCosts) -> float:
     """How many callbacks share a commit when so many arrive each second: those of the time that one takes."""
     return max(1.0, rate * costs.callback_answer_s)
@@ -186,9 +201,9 @@ def page_seconds(demand: Demand, constants: Constants) -> float:
     pages = constants.readers.pages.values()
     rendered_s = sum(page.after_change_s for page in pages) / len(pages)
     unchanged_s = sum(page.unchanged_s for page in pages) / len(pages)
-    unchanged = max(0.0, demand.refreshes - demand.renderings) + demand.views
+    kept = demand.page_requests - demand.renderings
     events_s = demand.stream_events * constants.readers.stream_event_s
-    return min(demand.renderings, demand.refreshes) * rendered_s + unchanged * unchanged_s + events_s
+    return demand.renderings * rendered_s + kept * unchanged_s + events_s
 
 
 def disk_after(workload: Workload, constants: Constants) -> float:
@@ -212,34 +227,31 @@ def disk_after(workload: Workload, constants: Constants) -> float:
 def _installation_limits(workload: Workload, constants: Constants, assumptions: Assumptions) -> list[Limit]:
     """GitHub's limits of one installation: they cannot be bought, except the hour's for larger organisations."""
     heads, calls = workload.heads_per_hour, constants.calls
-    busiest_minute = heads / 60 + 3 * math.sqrt(heads / 60)
-    shared = workload.downstreams_per_installation * workload.followed * workload.dispatches_per_head
-    visible_share = min(1.0, workload.visible / workload.downstreams)
-    each = visible_share * calls.gating_downstream + (1 - visible_share) * calls.reporting_downstream
+    in_a_minute = busiest_minute(heads)
+    sharing = workload.downstreams_per_installation
+    visible = min(
+        float(workload.visible), sharing
+    )  # The installation with the most calls has the visible ones.
+    downstream_calls = visible * calls.gating_downstream + (sharing - visible) * calls.reporting_downstream
+    sent = workload.followed * workload.dispatches_per_head
+    hour, minute = "calls an hour", "points in a minute"
     rows = [
-        (
-            "upstream's installation: calls an hour",
-            heads * calls_per_head(workload, calls),
-            assumptions.hour_limit,
-        ),
-        (
-            "upstream's installation: points in a minute",
-            busiest_minute * points_per_head(workload, calls),
-            POINTS_A_MINUTE,
-        ),
-        ("a downstream's installation: calls an hour", heads * shared * each, assumptions.hour_limit),
-        ("a downstream's installation: points in a minute", busiest_minute * shared * 5, POINTS_A_MINUTE),
+        ("upstream's installation", hour, heads * calls_per_head(workload, calls)),
+        ("upstream's installation", minute, in_a_minute * points_per_head(workload, calls)),
+        ("a downstream's installation", hour, heads * sent * downstream_calls),
+        ("a downstream's installation", minute, in_a_minute * sent * sharing * 5),
     ]
     return [
         Limit(
-            name=name,
+            name=f"{name}: {measure}",
             unit="",
             demand=demand,
-            capacity=capacity,
-            measure=name.split(": ")[1],
+            capacity=assumptions.hour_limit if measure == hour else POINTS_A_MINUTE,
+            measure=measure,
             heads_per_hour=heads,
+            minute_peak=measure == minute,
         )
-        for name, demand, capacity in rows
+        for name, measure, demand in rows
     ]
 
 
@@ -269,6 +281,7 @@ def _app_limits(
             capacity=capacity,
             measure=measure,
             heads_per_hour=workload.heads_per_hour,
+            follows_rate=measure == "requests",
         )
         for name, needed, capacity, measure in rows
     ]

@@ -16,6 +16,7 @@ from bench.model.measure_store import MANY, measure_store
 
 def measure_constants(folder: Path, console: Console) -> Constants:
     """Measure on real processes and, for GitHub's calls, in simulated time; everything stays on loopback."""
+    folder.mkdir(exist_ok=True)
     console.print("calls for each head, in simulated time")
     calls = measure_calls(folder / "calls")
     console.print("webhooks, dispatches, checks and callbacks on SQLite")

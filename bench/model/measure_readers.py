@@ -16,7 +16,7 @@ from bench.relay_process.relay_setup import RelaySetup, signed_webhook
 
 HISTORY_JOBS = 160_000
 STREAMS = 200
-_READS = 20
+_READS, _KEPT_READS = 20, 400
 _CHANGES = 20
 _BETWEEN_CHANGES_S = 0.15
 
@@ -65,12 +65,13 @@ def _measure_page(relay: MeasuredRelay, reporter: Reporter, path: str, report_s:
     marks = [relay.cpu()]
     uvloop.run(read_after_changes())
     marks.append(relay.cpu())
-    etag, size = uvloop.run(_read(port, [path] * _READS))
+    etag, size = uvloop.run(_read(port, [path] * _KEPT_READS))
     marks.append(relay.cpu())
-    uvloop.run(_read(port, [path] * _READS, etag))
+    uvloop.run(_read(port, [path] * _KEPT_READS, etag))
     marks.append(relay.cpu())
     after_change, unchanged, not_modified = (
-        after.minus(before, per=_READS).relay_s for before, after in pairwise(marks)
+        after.minus(before, per=reads).relay_s
+        for reads, (before, after) in zip((_READS, _KEPT_READS, _KEPT_READS), pairwise(marks), strict=True)
     )
     return PageCost(
         after_change_s=max(0.0, after_change - report_s),

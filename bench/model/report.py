@@ -114,7 +114,7 @@ def _demand_table(plan: Plan) -> Table:
         ("callbacks", demand.callbacks),
         ("calls for checks", demand.check_calls),
         ("pages rendered", demand.renderings),
-        ("pages unchanged", demand.refreshes + demand.views - demand.renderings),
+        ("pages that were kept", demand.page_requests - demand.renderings),
         ("events on streams", demand.stream_events),
     ):
         table.add_row(name, f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}")
@@ -134,13 +134,12 @@ def _limits_table(plan: Plan) -> Table:
     for column in table.columns[1:5]:
         column.justify = "right"
     for limit in plan.limits:
-        at = limit.heads_at_limit
         table.add_row(
             limit.name,
             f"{_number(limit.demand)} {limit.measure}",
             _number(limit.capacity),
             f"{limit.use:.0%}" if limit.use < 100 else f"{limit.use:,.0f}-fold",
-            "never" if math.isinf(at) else _number(at),
+            heads_text(limit),
             f"{limit.units:,} {limit.unit}"
             if limit.unit
             else ("ok" if limit.use <= 1 else "cannot be bought"),
@@ -197,6 +196,13 @@ def print_checks(rows: Iterable[Row], console: Console) -> int:
 
 def _number(value: float) -> str:
     return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def heads_text(limit: Limit) -> str:
+    """The rate at which a limit is met."""
+    if math.isinf(limit.heads_at_limit):
+        return "never"
+    return _number(limit.heads_at_limit) if limit.heads_at_limit else "any rate"
 
 
 def _duration(seconds: float) -> str:

@@ -239,6 +239,8 @@ class HeadTraffic:
 
     heads_per_hour: float
     groups_per_hour: float = 0.0
+    groups_at_once: int = 5
+    """GitHub's queue builds up to 5 groups, and builds them again when the first one fails or merges out of turn."""
     commands_per_hour: float = 0.0
     visible: int
     visible_more_share: float = 0.0
@@ -265,9 +267,11 @@ def simulate_calls(traffic: HeadTraffic, calls: HeadCalls, hours: float, seed: i
     log: list[tuple[float, int]] = []
     for began in arrivals(traffic.heads_per_hour / 3600, hours * 3600, chance):
         log += _calls_of_head(traffic, calls, began, chance)
-    for began in arrivals(traffic.groups_per_hour / 3600, hours * 3600, chance):
-        log += _calls_of_head(traffic, calls, began, chance)
-        log += [(began, _READ_POINTS)] * _draw(calls.group, chance)
+    bunches = traffic.groups_per_hour / traffic.groups_at_once
+    for began in arrivals(bunches / 3600, hours * 3600, chance):
+        for _ in range(traffic.groups_at_once):
+            log += _calls_of_head(traffic, calls, began, chance)
+            log += [(began, _READ_POINTS)] * _draw(calls.group, chance)
     for began in arrivals(traffic.commands_per_hour / 3600, hours * 3600, chance):
         log += [(began, _READ_POINTS)] * _draw(calls.command - calls.command_writes, chance)
         log += [(began, _WRITE_POINTS)] * _draw(calls.command_writes, chance)

@@ -11,6 +11,10 @@ from crcr.demo.history.backends import DAY_US, HOUR_US
 from crcr.demo.history.events import busyness
 
 HOURS_A_WEEK = 7 * 24
+RENDERINGS_A_SECOND = 1.0
+"""Of one page at most: a live reader takes a page that is a second old (ADR 31)."""
+EVENTS_A_SECOND = 4.0
+"""On one stream at most: changes that come together are one event."""
 
 
 class BadWorkload(ValueError):
@@ -50,7 +54,7 @@ class Workload:
     """Different pages among them."""
     views_per_reader: float = 10.0
     """Pages that a reader opens in an hour, besides refreshes."""
-    refresh_s: float = 10.0
+    refresh_s: float = 1.0
     """The shortest time between two refreshes of one live page."""
     peak_factor: float = 0.0
     """The busiest hour over the mean hour; 0 for the one of the generated history."""
@@ -104,10 +108,10 @@ class Demand:
     dispatches: float
     callbacks: float
     check_calls: float
-    refreshes: float
+    page_requests: float
+    """Refreshes of live pages and opened pages."""
     renderings: float
-    """Of the requests for pages, those that are rendered anew."""
-    views: float
+    """Of these, the ones that are rendered anew; the others are kept."""
     stream_events: float
 
     @property
@@ -134,21 +138,18 @@ def demand_of(workload: Workload, calls: HeadCalls) -> Demand:
     heads = workload.upstreams * workload.heads_per_hour / 3600
     dispatches = heads * workload.downstreams * workload.dispatches_per_head
     callbacks = heads * workload.downstreams * workload.jobs_per_dispatch * 2
-    changes_of_one = (callbacks + 2 * dispatches + heads) / workload.upstreams
-    refresh_rate = min(changes_of_one, 1 / workload.refresh_s)
-    refreshes = workload.upstreams * workload.readers * refresh_rate
+    changes = (callbacks + 2 * dispatches + heads) / workload.upstreams
+    refreshes = workload.readers * min(changes, 1 / workload.refresh_s)
+    views = workload.readers * workload.views_per_reader / 3600
+    pages = min(workload.pages, workload.readers)
+    renderings = min(pages * min(changes, RENDERINGS_A_SECOND), refreshes + views)
     return Demand(
         heads=heads,
         other_webhooks=heads * workload.other_webhooks_per_head,
         dispatches=dispatches,
         callbacks=callbacks,
         check_calls=heads * calls_per_head(workload, calls),
-        refreshes=refreshes,
-        renderings=workload.upstreams * min(workload.pages, workload.readers) * refresh_rate,
-        views=workload.upstreams * workload.readers * workload.views_per_reader / 3600,
-        stream_events=workload.upstreams * workload.readers * min(changes_of_one, 1 / EVENT_EVERY_S),
+        page_requests=workload.upstreams * (refreshes + views),
+        renderings=workload.upstreams * renderings,
+        stream_events=workload.upstreams * workload.readers * min(changes, EVENTS_A_SECOND),
     )
-
-
-EVENT_EVERY_S = 0.25
-"""How often one stream gets an event at most: changes in between are collected."""

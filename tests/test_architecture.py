@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -38,7 +39,8 @@ ALLOWED: dict[str, set[str]] = {
     "show": {"show", "record", "join", "decide", "ports", "errors", ""},
     "settings": {"settings", "decide", "errors"},
     "docs": {"settings", "decide", "app"},
-    "app": {"decide", "errors", "receive", ""},
+    "app": {"decide", "errors", "receive", "openapi"},
+    "openapi": {""},
     "tracing": {"decide", ""},
     "wiring": {"*"},
     "demo": {"*"},
@@ -284,3 +286,11 @@ def names_in(path: Path) -> set[str]:
     tree = nodes(path)
     used = {node.id for node in tree if isinstance(node, ast.Name)}
     return used | {node.name for node in tree if isinstance(node, ast.AsyncFunctionDef)}
+
+
+def test_an_intake_process_imports_nothing_that_only_pages_need() -> None:
+    asked = "import crcr.cli.run.process, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "crcr.wiring.intake_app" in loaded
+    assert not loaded & {"fastapi", "jinja2", "crcr.wiring.web_app", "crcr.show.render", "crcr.show.pages"}

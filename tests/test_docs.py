@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from itertools import pairwise, takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import typer.main
@@ -28,6 +29,9 @@ from crcr.settings import Settings, UpstreamSetting, settings_of
 from crcr.show.metrics.registry import RelayMetrics
 from support.running_relay import running_relay
 from test_architecture import ALLOWED
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "crcr"
@@ -337,7 +341,7 @@ async def test_the_routes_are_those_of_the_app(tmp_path: Path) -> None:
         for route in relay.app.inner.routes:
             methods = getattr(route, "methods", None) or {"GET"}
             served |= {f"{method} {getattr(route, 'path', '')}" for method in methods - {"HEAD"}}
-        for path, item in relay.app.inner.openapi()["paths"].items():
+        for path, item in cast("FastAPI", relay.app.inner).openapi()["paths"].items():
             served |= {f"{method.upper()} {path}" for method in item}
     assert written == {route for route in served if not route.endswith(" ")}
 

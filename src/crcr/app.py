@@ -1,31 +1,33 @@
 """The web edge: routes, life span, and the one table from error codes to HTTP.
 
-The two hot routes are answered before any framework code runs; everything else is FastAPI. Every refusal has
-the same shape, `{"ok": false, "error": {...}}`, and an unexpected error shows nothing but its request id.
+The two hot routes are answered before any framework code runs. FastAPI is imported only for an app with an API, not in a
+process that serves no pages. Every refusal has the same shape, `{"ok": false, "error": {...}}`, and an unexpected error
+shows nothing but its request id.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from math import ceil
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 import msgspec
 import structlog
-from fastapi import APIRouter, FastAPI
-from fastapi.exceptions import RequestValidationError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from crcr import __version__
 from crcr.decide.jobs.judge import RejectedReport
 from crcr.errors import CrcrError, NotSignedIn, Unavailable
 from crcr.receive.http.response import IntakeResponse
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +105,7 @@ class Edge:
 
     def __init__(
         self,
-        inner: FastAPI,
+        inner: Starlette,
         hot: Mapping[str, Intake],
         on_crash: Callable[[Exception], None],
         around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
@@ -176,71 +178,42 @@ def create_app(
     *,
     hot: Mapping[str, Intake],
     routes: list[BaseRoute],
-    routers: list[APIRouter],
+    routers: "list[APIRouter] | None",
     background: Background,
     on_crash: Callable[[Exception], None] = lambda _: None,
     around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
     problem_page: ProblemPage = lambda *_: None,
 ) -> Edge:
-    """`around` wraps everything but the hot routes: access, headers, compression."""
+    """`around` wraps everything but the hot routes: access, headers, compression.
+
+    Without `routers` the app has no API, and needs no FastAPI.
+    """
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             await background.start()
             yield
         finally:
             await asyncio.shield(background.stop())
 
-    inner = _Api(
-        title="Cross-Repository CI Relay",
-        version=__version__,
-        lifespan=lifespan,
-        openapi_url="/api/openapi.json",
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,  # its redirects use the Host header of the caller
-    )
-    inner.router.routes.extend(routes)
-    for router in routers:
-        inner.include_router(router)
+    inner = _framework_app(routes, routers, lifespan)
+    inner.router.redirect_slashes = False  # its redirects use the Host header of the caller
     for kind, handler in error_handlers(problem_page).items():
         inner.add_exception_handler(kind, handler)
     return Edge(inner, hot, on_crash, around)
 
 
-TYPE_NAMES: Mapping[str, str] = {
-    "AdminResult": "Done",
-    "CountedAs": "Counted",
-    "DispatchAnswer": "Answer",
-    "EffectFault": "Fault",
-    "EffectFilter": "EffectsIn",
-    "EndedAs": "Ended",
-    "GateStatus": "Standing",
-    "ResultKind": "Kind",
-    "TimeOrder": "Order",
-}
-"""Types that have another name in `/api/openapi.json` than in the code: clients generate code from the published name."""
+def _framework_app(
+    routes: list[BaseRoute],
+    routers: "list[APIRouter] | None",
+    lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]],
+) -> Starlette:
+    if routers is None:
+        return Starlette(routes=routes, lifespan=lifespan)
+    from crcr.openapi import create_api  # noqa: PLC0415  imports FastAPI
 
-
-class _Api(FastAPI):
-    def openapi(self) -> dict[str, Any]:
-        """Describe the API once, under the published names of its types."""
-        if self.openapi_schema is None:
-            self.openapi_schema = _with_published_names(super().openapi())
-        return self.openapi_schema
-
-
-def _with_published_names(description: dict[str, Any]) -> dict[str, Any]:
-    text = msgspec.json.encode(description).decode()
-    for name, published in TYPE_NAMES.items():
-        text = text.replace(f'"#/components/schemas/{name}"', f'"#/components/schemas/{published}"')
-    renamed: dict[str, Any] = msgspec.json.decode(text)
-    schemas = renamed.get("components", {}).get("schemas", {})
-    for name, published in TYPE_NAMES.items():
-        if name in schemas:
-            schemas[published] = {**schemas.pop(name), "title": published}
-    return renamed
+    return create_api(routes, routers, lifespan, _on_invalid)
 
 
 def refusal(
@@ -268,7 +241,6 @@ def error_handlers(page: ProblemPage = lambda *_: None) -> Mapping[type[Exceptio
     """Return the handlers that turn exceptions into responses: the only place where an error becomes a page."""
     return {
         CrcrError: partial(_on_error, page),
-        RequestValidationError: _on_invalid,
         ClientDisconnect: _on_gone,
         HTTPException: partial(_on_http, page),
         Exception: partial(_on_error, page),
@@ -311,12 +283,8 @@ async def _on_gone(_: Request, __: Exception) -> Response:
     return Response(status_code=400)
 
 
-async def _on_invalid(request: Request, error: Exception) -> Response:
-    problems = error.errors() if isinstance(error, RequestValidationError) else []
-    details = "; ".join(
-        f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in problems[:5]
-    )
-    return refusal("bad_request", details or "the request is not valid", request_id=_request_id(request))
+def _on_invalid(request: Request, details: str) -> Response:
+    return refusal("bad_request", details, request_id=_request_id(request))
 
 
 async def _on_http(page: ProblemPage, request: Request, error: Exception) -> Response:

@@ -154,6 +154,16 @@ class Stopping(Unavailable):
     code = "stopping"
 
 
+class PagesStarting(Unavailable):
+    """The process that serves the pages is starting; try again in a moment."""
+
+    retry_after_s = 1.0
+
+
+class IntakeElsewhere(Unavailable):
+    """The process serves pages only; it takes in no webhooks, callbacks and results."""
+
+
 class NoAllowlist(Unavailable):
     """No valid allowlist was ever read for this upstream."""
 
@@ -176,6 +186,10 @@ class NotFound(CrcrError):
     """Not found."""
 
     code = "not_found"
+
+
+class PagesElsewhere(NotFound):
+    """The process takes in webhooks and callbacks; it serves no pages."""
 
 
 class NotPossible(CrcrError):

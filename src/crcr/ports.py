@@ -77,6 +77,13 @@ VerifyToken = Callable[[str], Awaitable[Identity]]
 """Turns a bearer token into a proved identity, or raises `NotAuthentic`, `NotRegistered` or `KeysUnavailable`."""
 
 
+FAILED_SIGN_IN = "failed_sign_in"
+AUDITED_FAILURE = "audited_sign_in_failure"
+INSPECTION = "inspection"
+TEST_DISPATCH = "test_dispatch"
+"""Names of the limits of pages and API; those of callbacks are named where they are used."""
+
+
 class RequestLimiter(Protocol):
     """Sliding windows. `take` counts one request and raises `RateLimited` when the window is full."""
 

@@ -189,6 +189,26 @@ async def test_the_whole_loop_goes_through_it_and_is_seen_live(world: ProxiedRel
         assert (await world.github.start_job(run, "build")).status_code == 200
 
 
+@with_nginx
+@shares_relays
+async def test_pages_for_everybody_are_kept_by_the_proxy_and_a_readers_own_never(
+    world: ProxiedRelays,
+) -> None:
+    """What was kept is known by its age: the relay's own clock stands in the summary."""
+    async with world.proxy.client() as visitor:
+        path = "/api/v1/summary?range=7d"
+        kept = {(await visitor.get(path)).json()["at"] for _ in range(3)}
+        own = {
+            (await visitor.get(path, headers={name: "x"})).headers["cache-control"]
+            for name in ("Cookie", "Authorization")
+        }
+        newer = (await visitor.get(f"{path}&v=1")).json()["at"]
+        again = (await visitor.get(path)).json()["at"]
+    assert kept == {again}, "a page was read from the relay again within 10 s"
+    assert own == {"private, no-store"}
+    assert newer > again
+
+
 async def _until(lines: AsyncIterator[str], last: str) -> AsyncIterator[str]:
     async for line in lines:
         yield line

@@ -416,6 +416,17 @@ class Settings(StoreSettings, ObservabilitySettings):
     port: Annotated[
         int, Setting("PORT", "port", single_values.integer(1, 65535), "port to listen on", default="8000")
     ]
+    role: Annotated[
+        Literal["all", "intake", "hud"],
+        Setting(
+            "ROLE",
+            "role",
+            single_values.one_of("all", "intake", "hud"),
+            "what `crcr serve` does: `intake` takes in webhooks, callbacks and results and runs the worker; `hud` serves "
+            "pages and API; `all` does both on one port, in two processes, so that readers cannot delay the intake",
+            default="all",
+        ),
+    ]
     drain_s: Annotated[
         int,
         Setting(
@@ -457,6 +468,11 @@ class Settings(StoreSettings, ObservabilitySettings):
             default="64",
         ),
     ]
+
+    @property
+    def uses_chdb(self) -> bool:
+        """Whether history is in a folder that one process at a time can open."""
+        return self.clickhouse_url is not None and self.clickhouse_url.get_secret_value().startswith("chdb:")
 
     def secrets(self) -> tuple[str, ...]:
         """Return every secret's text, for `log.redact_literals` and nothing else."""

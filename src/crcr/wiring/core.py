@@ -31,7 +31,6 @@ from crcr.record.store.database import Database, PostgresTimeouts
 from crcr.record.store.signals import Signals
 from crcr.record.views.relay.health import HealthViews
 from crcr.settings import Settings, SqliteSetting, UpstreamSetting
-from crcr.show.cache.rendered_page import MAX_AGE_S
 from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
 from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse, open_clickhouse
@@ -49,8 +48,8 @@ class Seams:
     on_crash: Callable[[Exception], None] = lambda _: None
     health_shared_for_s: float = SHARED_FOR_S
     """How long one health reading is shared; 0 for a clock that stands still."""
-    pages_kept_for_s: float = MAX_AGE_S
-    """How long a page without a newer change is served again; 0 for a clock that stands still."""
+    pages_kept_for_s: float | None = None
+    """How long a page without a newer change is served again; 0 for a clock that stands still, None for the default."""
     check_gathering: timedelta = COALESCE_DELAY
     postgres_timeouts: PostgresTimeouts = field(default_factory=PostgresTimeouts)
     sqlite_durable: bool = True

@@ -24,7 +24,15 @@ from crcr.deliver.periodic.worker_heartbeat import WorkerHeartbeat
 from crcr.deliver.worker import Worker, WorkerMonitoring
 from crcr.github.client import GitHubClient
 from crcr.github.http.rate_limiter import GitHubRateLimiter
-from crcr.ports import Clock, RequestLimiter, Trace
+from crcr.ports import (
+    AUDITED_FAILURE,
+    FAILED_SIGN_IN,
+    INSPECTION,
+    TEST_DISPATCH,
+    Clock,
+    RequestLimiter,
+    Trace,
+)
 from crcr.receive.callback.intake import (
     CALLBACK,
     FAILED_AUTHENTICATION,
@@ -51,9 +59,6 @@ from crcr.record.upkeep.retention import Retention, RetentionPeriods
 from crcr.record.upkeep.timeouts import Sweeps
 from crcr.record.workflow_runs.unanswered import UnansweredDispatches
 from crcr.settings import AllowlistFile, Settings, UpstreamSetting
-from crcr.show.access.login import AUDITED_FAILURE
-from crcr.show.access.middleware import FAILED_SIGN_IN
-from crcr.show.api.setup import INSPECTION, TEST_DISPATCH
 from crcr.show.live.shared_health import SharedHealth
 from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
@@ -115,7 +120,7 @@ class Services:
     http: tuple[httpx.AsyncClient, ...]
     on_crash: Callable[[Exception], None]
     health: SharedHealth
-    pages_kept_for_s: float
+    pages_kept_for_s: float | None
     stopping: asyncio.Event
     """Set when the process begins to stop: workers finish running effects, another process becomes leader."""
     closing: asyncio.Event

@@ -1,23 +1,19 @@
-"""Assembles intakes, pages and API into one ASGI app over the wired services."""
+"""Assembles pages and API, with the intakes or without them, into one ASGI app over the wired services."""
 
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from functools import partial
 from urllib.parse import quote, urlsplit
 
 from fastapi import APIRouter
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from crcr.app import Edge, Intake, ProblemPage, create_app, problem_response
-from crcr.decide.checks.gate import GatePolicy
+from crcr.app import Edge, ProblemPage, create_app, problem_response
 from crcr.decide.model import RepoName
 from crcr.deliver.periodic.app_link import AppPage
 from crcr.errors import CrcrError
 from crcr.receive.http.client_address import client_address, limit_subject
-from crcr.receive.ingest.intake import IngestIntake
 from crcr.record.admin.http_operations import HttpAdminOperations
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.store.signals import CHANGES
@@ -33,23 +29,32 @@ from crcr.show.api import setup as api_setup
 from crcr.show.cache.newest_changes import NewestChanges
 from crcr.show.cache.page_cache import PageCache
 from crcr.show.cache.render_queue import RenderQueue
+from crcr.show.cache.rendered_page import MAX_AGE_S
 from crcr.show.http import response_headers
 from crcr.show.live import event_stream
 from crcr.show.live.change_feed import LiveDelay, Wakeups
 from crcr.show.live.shared_health import HealthFeed
-from crcr.show.metrics import health as probes
 from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
 from crcr.wiring.background import BackgroundTasks
+from crcr.wiring.intake_app import (
+    gate_policy,
+    health_routes,
+    ingest_route,
+    intake_routes,
+    refusing_intake_routes,
+)
 from crcr.wiring.services import Services
 
 
-def build_app(services: Services, *, work: bool = True) -> Edge:
-    """Return the relay as an ASGI app; with `work`, the worker and the periodic loops run beside the requests."""
+def build_app(services: Services, *, work: bool = True, takes_in: bool = True) -> Edge:
+    """Return the relay as an ASGI app; with `work`, the worker and the periodic loops run beside the requests.
+
+    Without `takes_in` it serves pages and API only: webhooks, callbacks and results are refused.
+    """
     upstreams, clock = services.upstreams, services.clock
     views = _views(services)
-    services.metrics.accepts_requests()
     is_public = services.settings.hud_access == "public"
     frame = _frame(services, views)
     problem_page = frame.problem
@@ -59,12 +64,12 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     delay = LiveDelay(services.metrics.live_delay)
     setup, app_page = _setup_context(services, views, access), AppPage(services.github.app, clock)
     return create_app(
-        hot=_intake_routes(services),
+        hot=intake_routes(services) if takes_in else refusing_intake_routes(),
         routes=[
             *login.routes(frame, access, operations.note_sign_in),
             *admin.form_routes(perform, on=on),
             *response_headers.robots_route(is_public=is_public),
-            _ingest_route(services.ingest),
+            ingest_route(services.ingest if takes_in else None),
             *pages_routes.routes(frame, delay, _onboarding_settings(services, views, setup, app_page)),
             *_live_routes(services, views, delay),
             *api_routes.routes(
@@ -75,7 +80,7 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
                 audience=services.settings.oidc_audiences[0],
                 health=services.health,
             ),
-            *_health_routes(services, views, services.rate_limits.check),
+            *health_routes(services, views, services.rate_limits.check if takes_in else None),
         ],
         routers=[
             admin.router(perform, on=on),
@@ -83,7 +88,9 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
             _onboarding_router(services, app_page),
         ],
         background=BackgroundTasks(
-            services, work=work, request_side_tasks=(app_page.find, services.webhook.refused.run)
+            services,
+            work=work,
+            request_side_tasks=(app_page.find, *((services.webhook.refused.run,) if takes_in else ())),
         ),
         on_crash=services.on_crash,
         around=lambda app: response_headers.wrap_app(
@@ -95,31 +102,12 @@ def build_app(services: Services, *, work: bool = True) -> Edge:
     )
 
 
-def _intake_routes(services: Services) -> dict[str, Intake]:
-    intakes = {"/github/webhook": services.webhook.handle, "/github/callback": services.callback.handle}
-    return {path + slash: handle for path, handle in intakes.items() for slash in ("", "/")}
-
-
-def build_probes(services: Services) -> Edge:
-    """Return the ASGI app of a worker's own port: probes and metrics; the worker and its loops run beside it."""
-    views = SqlViews(
-        services.database, services.allowlists, services.upstreams, _gate_policy(services.settings)
-    )
-    return create_app(
-        hot={},
-        routes=_health_routes(services, views),
-        routers=[],
-        background=BackgroundTasks(services, work=True),
-        on_crash=services.on_crash,
-    )
-
-
 def _views(services: Services) -> SqlViews:
     return SqlViews(
         services.database,
         services.allowlists,
         services.upstreams,
-        _gate_policy(services.settings),
+        gate_policy(services.settings),
         ingests=services.settings.hud_ingest_token is not None,
         sandbox=services.settings.sandbox == "on",
         history=services.clickhouse.history(),
@@ -146,7 +134,7 @@ def _page_cache(services: Services, views: SqlViews, app: ASGIApp) -> PageCache:
         upstreams=services.upstreams,
         newest=NewestChanges(views.for_admins(), _changes_wakeups(services)),
         clock=services.clock,
-        max_age_s=services.pages_kept_for_s,
+        max_age_s=MAX_AGE_S if services.pages_kept_for_s is None else services.pages_kept_for_s,
         on_answer=metrics.page_answered,
     )
 
@@ -170,20 +158,6 @@ def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[
         on_streams=services.metrics.live_streams,
         log_for_admins=views.for_admins(),
         health=HealthFeed(services.health, services.upstreams, services.clock),
-    )
-
-
-def _health_routes(
-    services: Services, views: SqlViews, check_limiter: Callable[[], Awaitable[None]] | None = None
-) -> list[BaseRoute]:
-    return probes.routes(
-        views,
-        metrics=services.metrics,
-        clock=services.clock,
-        health=services.health,
-        is_public=services.settings.hud_access == "public",
-        stopping=services.stopping,
-        check_limiter=check_limiter,
     )
 
 
@@ -260,21 +234,6 @@ def _onboarding_settings(
         newest_change=newest_change,
         is_public=services.settings.hud_access == "public",
     )
-
-
-def _ingest_route(intake: IngestIntake) -> Route:
-    async def ingest(request: Request) -> Response:
-        try:
-            answer = await intake.handle(request)
-        except ClientDisconnect:
-            return Response(status_code=400)
-        return JSONResponse(answer.body, answer.status, headers={"Cache-Control": "no-store"})
-
-    return Route("/api/crcr/results", ingest, methods=["POST"], include_in_schema=False)
-
-
-def _gate_policy(settings: Settings) -> GatePolicy:
-    return GatePolicy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
 
 
 def _web_url(settings: Settings) -> str:

@@ -2,25 +2,33 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.cli.run.http_limits import HttpLimits, WaitingConnections
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
-from support.deploy.slow_clients import RawClient, open_raw_client, serve_with_limits
+from support.deploy.slow_clients import RawClient, open_raw_client, serve_passing_on, serve_with_limits
 from support.process import crcr, free_port
 from support.running_relay import UPSTREAM, environment
 
 GET = b"GET / HTTP/1.1\r\nHost: relay.test\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: relay.test\r\nTransfer-Encoding: chunked\r\n\r\n"
 MIB = 1024 * 1024
+Serving = Callable[[ASGIApp, HttpLimits], AbstractAsyncContextManager[tuple[int, WaitingConnections]]]
 QUICK = HttpLimits(head_s=0.2, drain_s=0.2, waiting=20, sweep_s=0.05)
+
+
+@pytest.fixture(params=[serve_with_limits, serve_passing_on], ids=["kept", "passed on"])
+def serve_raw(request: pytest.FixtureRequest) -> Serving:
+    """One server; and two of which one passes all connections on, as the intake process does with those of pages."""
+    serving: Serving = request.param
+    return serving
 
 
 async def tell_fields(scope: Scope, receive: Receive, send: Send) -> None:
@@ -34,8 +42,8 @@ async def tell_fields(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def client(limits: HttpLimits = QUICK) -> AsyncIterator[RawClient]:
-    async with serve_with_limits(tell_fields, limits) as (port, _), open_raw_client(port) as made:
+async def client(serving: Serving, limits: HttpLimits = QUICK) -> AsyncIterator[RawClient]:
+    async with serving(tell_fields, limits) as (port, _), open_raw_client(port) as made:
         yield made
 
 
@@ -59,17 +67,17 @@ def fields(count: int) -> bytes:
     ],
 )
 async def test_fault_65_a_head_beyond_the_limits_is_refused_and_its_connection_closed(
-    head: bytes, refusal: tuple[int, str]
+    serve_raw: Serving, head: bytes, refusal: tuple[int, str]
 ) -> None:
-    async with client(HttpLimits()) as one:
+    async with client(serve_raw, HttpLimits()) as one:
         await one.send(head)
         assert code(await one.answer()) == refusal
         assert await one.rest() == b""
 
 
-async def test_fault_65_a_head_within_the_limits_passes_in_one_piece_or_many() -> None:
+async def test_fault_65_a_head_within_the_limits_passes_in_one_piece_or_many(serve_raw: Serving) -> None:
     head = GET + fields(98) + b"large: " + b"y" * 60_000 + b"\r\n\r\n"
-    async with client(HttpLimits()) as one:
+    async with client(serve_raw, HttpLimits()) as one:
         for size in (len(head), 1000):
             for start in range(0, len(head), size):
                 await one.send(head[start : start + size])
@@ -79,17 +87,19 @@ async def test_fault_65_a_head_within_the_limits_passes_in_one_piece_or_many() -
 
 @pytest.mark.parametrize("part", [b"y" * 65536, b"x: y\r\n" * 10_000, b"\r\nx:" + b" " * 65533])
 @pytest.mark.parametrize("start", [GET + b"x: ", CHUNKED + b"0\r\nx: ", CHUNKED + b"1;x="])
-async def test_fault_65_a_head_or_a_trailer_without_end_is_not_kept(start: bytes, part: bytes) -> None:
+async def test_fault_65_a_head_or_a_trailer_without_end_is_not_kept(
+    serve_raw: Serving, start: bytes, part: bytes
+) -> None:
     """120 MB would be taken; what goes out is what fits into the sockets' own buffers."""
-    async with client(HttpLimits()) as one:
+    async with client(serve_raw, HttpLimits()) as one:
         await one.send(start)
         assert await one.send_until_refused(part, 120 * MIB) < 16 * MIB
         received = await one.rest()
         assert received.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")) or received == b""
 
 
-async def test_fault_65_a_trailer_is_no_header() -> None:
-    async with client() as one:
+async def test_fault_65_a_trailer_is_no_header(serve_raw: Serving) -> None:
+    async with client(serve_raw) as one:
         await one.send(CHUNKED + b"1\r\nx\r\n0\r\nX-Forwarded-User: root\r\n\r\n")
         assert json.loads((await one.answer())[1]) == ["host", "transfer-encoding"]
 
@@ -97,9 +107,9 @@ async def test_fault_65_a_trailer_is_no_header() -> None:
 @pytest.mark.parametrize("before", [b"", GET + b"\r\n"], ids=["first", "kept alive"])
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET / HT", GET + b"x: "])
 async def test_fault_65_a_head_that_does_not_end_in_time_ends_the_connection(
-    before: bytes, sent: bytes
+    serve_raw: Serving, before: bytes, sent: bytes
 ) -> None:
-    async with client() as one:
+    async with client(serve_raw) as one:
         if before:
             await one.send(before)
             assert (await one.answer())[0] == 200
@@ -109,29 +119,31 @@ async def test_fault_65_a_head_that_does_not_end_in_time_ends_the_connection(
         assert await one.rest() == b""
 
 
-async def test_fault_65_a_drop_now_and_then_gives_no_more_time() -> None:
-    async with client() as one:
+async def test_fault_65_a_drop_now_and_then_gives_no_more_time(serve_raw: Serving) -> None:
+    async with client(serve_raw) as one:
         await one.send(GET + b"x: ")
         assert await one.send_until_refused(b"y", 60_000) < 60_000
         assert code(await one.answer()) == (408, "head_too_slow")
 
 
-async def test_fault_65_a_body_that_nobody_reads_any_more_is_not_waited_for() -> None:
-    async with client() as one:
+async def test_fault_65_a_body_that_nobody_reads_any_more_is_not_waited_for(serve_raw: Serving) -> None:
+    async with client(serve_raw) as one:
         await one.send(CHUNKED.replace(b"POST /", b"POST /unread"))
         assert (await one.answer())[0] == 200
         assert await one.rest() == b""
 
 
-async def test_fault_65_a_connection_can_be_used_again_after_a_body_that_nobody_read() -> None:
-    async with client(HttpLimits()) as one:
+async def test_fault_65_a_connection_can_be_used_again_after_a_body_that_nobody_read(
+    serve_raw: Serving,
+) -> None:
+    async with client(serve_raw, HttpLimits()) as one:
         for _ in range(2):
             await one.send(CHUNKED.replace(b"POST /", b"POST /unread"))
             assert (await one.answer())[0] == 200
             await one.send(b"1\r\nx\r\n0\r\n\r\n")
 
 
-async def test_fault_65_an_answer_under_way_is_not_mixed_with_a_refusal() -> None:
+async def test_fault_65_an_answer_under_way_is_not_mixed_with_a_refusal(serve_raw: Serving) -> None:
     """The second request is refused while the first one is being answered: the connection ends without a word."""
     ready = asyncio.Event()
 
@@ -139,13 +151,13 @@ async def test_fault_65_an_answer_under_way_is_not_mixed_with_a_refusal() -> Non
         await ready.wait()
         await tell_fields(scope, receive, send)
 
-    async with serve_with_limits(wait, HttpLimits()) as (port, _), open_raw_client(port) as one:
+    async with serve_raw(wait, HttpLimits()) as (port, _), open_raw_client(port) as one:
         await one.send(GET + b"\r\n" + b"GET /" + b"y" * 9_000 + b" HTTP/1.1\r\n\r\n")
         assert await one.rest() == b""
         ready.set()
 
 
-async def test_fault_65_a_client_that_does_not_read_its_answer_is_not_waited_for() -> None:
+async def test_fault_65_a_client_that_does_not_read_its_answer_is_not_waited_for(serve_raw: Serving) -> None:
     gone = asyncio.Event()
 
     async def pour(_: Scope, receive: Receive, send: Send) -> None:
@@ -160,7 +172,7 @@ async def test_fault_65_a_client_that_does_not_read_its_answer_is_not_waited_for
             gone.set()
         await filling
 
-    async with serve_with_limits(pour, HttpLimits(unread_s=0.2)) as (port, _), open_raw_client(port) as one:
+    async with serve_raw(pour, HttpLimits(unread_s=0.2)) as (port, _), open_raw_client(port) as one:
         one.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await one.send(GET + b"\r\n")
         async with asyncio.timeout(20):
@@ -174,9 +186,11 @@ async def fewer_waiting(waiting: WaitingConnections, most: int) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", GET, CHUNKED, GET + b"\r\n"], ids=["nothing", "head", "body", "idle"])
-async def test_fault_65_of_many_connections_that_wait_the_oldest_are_closed(sent: bytes) -> None:
+async def test_fault_65_of_many_connections_that_wait_the_oldest_are_closed(
+    serve_raw: Serving, sent: bytes
+) -> None:
     patient = HttpLimits(waiting=20, sweep_s=0.05)
-    async with serve_with_limits(tell_fields, patient) as (port, waiting), AsyncExitStack() as stack:
+    async with serve_raw(tell_fields, patient) as (port, waiting), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(open_raw_client(port)) for _ in range(30)]
         for each in clients:
             await each.send(sent)
@@ -187,9 +201,9 @@ async def test_fault_65_of_many_connections_that_wait_the_oldest_are_closed(sent
         assert (await newest.answer())[0] == 200
 
 
-async def test_fault_65_connections_leave_descriptors_for_everything_else() -> None:
+async def test_fault_65_connections_leave_descriptors_for_everything_else(serve_raw: Serving) -> None:
     few = HttpLimits(connections=5)
-    async with serve_with_limits(tell_fields, few) as (port, waiting), AsyncExitStack() as stack:
+    async with serve_raw(tell_fields, few) as (port, waiting), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(open_raw_client(port)) for _ in range(8)]
         await asyncio.gather(*(each.rest() for each in clients[:3]))
         await clients[-1].send(GET + b"\r\n")

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from html import unescape
 from random import Random
+from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 import httpx
@@ -20,6 +21,9 @@ from support.github.gated_upstream import GATING, INFORMING
 from support.running_relay import RELAY_URL, RunningRelay
 from support.served_relay import ADMIN, HIDDEN_BACKEND, L1_BACKEND
 from support.stores.moved_relay import moved_relay, relay_with_long_history
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
@@ -215,7 +219,9 @@ def _routes(relay: RunningRelay) -> list[str]:
 
 
 def _api(relay: RunningRelay) -> list[str]:
-    return [path for path, item in relay.app.inner.openapi()["paths"].items() if "get" in item]
+    return [
+        path for path, item in cast("FastAPI", relay.app.inner).openapi()["paths"].items() if "get" in item
+    ]
 
 
 def _find_route(address: str, routes: list[str]) -> str:

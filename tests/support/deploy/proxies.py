@@ -61,6 +61,7 @@ def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
     temporary_paths = "".join(f"    {name}_temp_path {folder}/{name};\n" for name in _TEMPORARY_PATHS)
     changes = {
         "http {\n": f"http {{\n{temporary_paths}    access_log off;\n",
+        "/var/cache/nginx/crcr": f"{folder}/pages",
         "pid /run/nginx.pid": f"pid {folder}/nginx.pid",
         "listen 80 default": f"listen 127.0.0.1:{proxy.plain_port} default",
         "listen 443 ssl http2 default": f"listen 127.0.0.1:{proxy.port} ssl http2 default",

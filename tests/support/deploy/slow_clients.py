@@ -1,6 +1,7 @@
 """`RawClient`: an HTTP client over a raw socket that can send incomplete requests and read no answer."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import uvicorn
 from starlette.types import ASGIApp
 
+from crcr.cli.run.handover import adopt_connection, shared_http
 from crcr.cli.run.http_limits import HttpLimits, WaitingConnections, limited_http
 
 ENDS_WITHIN_S = 20.0
@@ -68,6 +70,31 @@ async def serve_with_limits(
 ) -> AsyncIterator[tuple[int, WaitingConnections]]:
     """Serve an app with the relay's HTTP protocol class; yield its port and its waiting connections."""
     protocol = limited_http(limits)
+    async with _serve(app, protocol) as (port, _):
+        yield port, protocol.waiting_connections
+
+
+@asynccontextmanager
+async def serve_passing_on(app: ASGIApp, limits: HttpLimits) -> AsyncIterator[tuple[int, WaitingConnections]]:
+    """Like `serve_with_limits`, with two servers: the one that accepts passes every request on to the other."""
+    waiting = WaitingConnections(limits)
+    adopting: set[asyncio.Task[object]] = set()
+
+    def pass_on(descriptor: int, start: bytes) -> bool:
+        adoption = adopt_connection(other, socket.socket(fileno=os.dup(descriptor)), start)
+        adopting.add(task := asyncio.create_task(adoption))
+        task.add_done_callback(adopting.discard)
+        return True
+
+    async with (
+        _serve(app, shared_http(waiting, lambda _: True, lambda *_: False)) as (_, other),
+        _serve(app, shared_http(waiting, lambda _: False, pass_on)) as (port, _),
+    ):
+        yield port, waiting
+
+
+@asynccontextmanager
+async def _serve(app: ASGIApp, protocol: type[asyncio.Protocol]) -> AsyncIterator[tuple[int, uvicorn.Server]]:
     config = uvicorn.Config(
         app,
         http=protocol,
@@ -82,7 +109,7 @@ async def serve_with_limits(
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         serving = asyncio.create_task(server._serve([listener]))  # `serve` would take the process's signals
         try:
-            yield listener.getsockname()[1], protocol.waiting_connections
+            yield listener.getsockname()[1], server
         finally:
             server.should_exit = True
             await serving

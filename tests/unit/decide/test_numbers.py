@@ -154,6 +154,19 @@ figures = st.builds(
 NOTHING = Figures(parts=tuple(Part(at=at) for at in STARTS))
 
 
+@given(st.lists(st.lists(st.integers(0, 100_000).map(float), max_size=12), max_size=5), st.booleans())
+def test_durations_of_many_parts_add_up_to_those_of_all_their_jobs(
+    parts: list[list[float]], exact: bool
+) -> None:
+    durations = [Durations.of(part) for part in parts]
+    every = Durations.of([second for part in parts for second in part])
+    if not exact:
+        durations, every = [replace(part, few=None) for part in durations], replace(every, few=None)
+    assert Durations.sum_up(durations) == every
+    unknown = [replace(part, low_s=None) for part in durations]
+    assert Durations.sum_up(unknown) == replace(every, low_s=None)
+
+
 @given(tallies, tallies, tallies)
 def test_tallies_add_up_in_any_order(one: Tally, two: Tally, three: Tally) -> None:
     assert one + two == two + one

@@ -15,8 +15,9 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.app import create_app, problem_response
 from crcr.errors import CrcrError
+from crcr.ports import FAILED_SIGN_IN
 from crcr.record.limits.memory import MemoryLimits, Rule
-from crcr.show.access.middleware import FAILED_SIGN_IN, AccessMiddleware, AccessSettings
+from crcr.show.access.middleware import AccessMiddleware, AccessSettings
 from crcr.show.access.reader import get_reader
 from crcr.show.access.sessions import NamedToken, Sessions, TokenStore
 from crcr.show.http import response_headers

@@ -10,8 +10,9 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 
 import structlog
 import uvicorn
@@ -20,18 +21,23 @@ import uvloop
 from crcr import log as logs
 from crcr.app import Edge
 from crcr.cli.printing import console, print_line
-from crcr.cli.run.http_limits import http_limits, limited_http
+from crcr.cli.run.handover import adopt_connection, shared_http
+from crcr.cli.run.http_limits import WaitingConnections, http_limits, limited_http
+from crcr.cli.run.page_process import IntakeLink, PageProcess, StartedProcess, linked_socket
+from crcr.cli.run.serve import ServeRole
 from crcr.errors import NotPossible
 from crcr.settings import Settings
 from crcr.wiring.background import BackgroundTasks
+from crcr.wiring.intake_app import INTAKE_PATHS, build_intake_app, build_probes
 from crcr.wiring.services import Services, build
-from crcr.wiring.web_app import build_app, build_probes
 
 log = structlog.get_logger(__name__)
 
 _OTHER_PORT = "choose another with --port, or --port 0 for any free port"
 GRACE_S = 30
 """How long a request may continue after the process is told to stop."""
+_MARGIN_S = 5.0
+"""How much longer the page process may take before it is killed."""
 _REASONS = {
     errno.EADDRINUSE: "is in use",
     errno.EACCES: "may not be used by this user",
@@ -39,10 +45,10 @@ _REASONS = {
 }
 
 
-def configure_log(settings: Settings) -> None:
+def configure_log(settings: Settings, *, warn: bool = True) -> None:
     logs.configure(settings.log_format, settings.log_level, sys.stderr)
     logs.redact_literals(settings.secrets())
-    for warning in settings.warnings():
+    for warning in settings.warnings() if warn else ():
         log.warning("setting_unwise", detail=warning)
 
 
@@ -78,15 +84,63 @@ def listener_url(listener: socket.socket) -> str:
     return f"http://{display_host}:{port}"
 
 
-async def run_server(settings: Settings, listener: socket.socket, *, work: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class ServePlan:
+    """What `crcr serve` does. `pages` is the page process that is already starting, where it has one."""
+
+    role: ServeRole
+    work: bool
+    pages: StartedProcess | None
+    restart_pages: Callable[[], StartedProcess]
+
+
+async def run_server(settings: Settings, listener: socket.socket, plan: ServePlan) -> None:
     stop = stop_signal()
+    work = plan.work and plan.role is not ServeRole.HUD
     services = build(settings)
-    async with serve_app(build_app(services, work=work), services, listener, grace_s=GRACE_S):
-        url = listener_url(listener)
-        print_line(f"crcr is listening on {url} (pages: {url}/crcr){'' if work else ', without a worker'}")
+    pages = None
+    if plan.pages is not None:
+        pages = PageProcess(plan.restart_pages, plan.pages)
+        pages.open(services.signals, services.metrics.pages)
+    app = _build_role(services, plan.role, work=work, has_page_process=pages is not None)
+    async with serve_app(app, services, listener, grace_s=GRACE_S, pages=pages):
+        if pages is not None:
+            await pages.wait_until_ready()
+        print_line(f"crcr is listening on {_describe(listener_url(listener), plan.role, work=work)}")
         await _wait_for_stop(stop, services)
         if not services.loop_errors:
             await asyncio.sleep(settings.drain_s)  # `/readyz` answers 503; requests are still served
+    _raise_loop_error(services)
+
+
+def _build_role(services: Services, role: ServeRole, *, work: bool, has_page_process: bool) -> Edge:
+    if role is ServeRole.INTAKE or has_page_process:
+        return build_intake_app(services, work=work, starts_pages=has_page_process)
+    from crcr.wiring.web_app import build_app
+
+    return build_app(services, work=work, takes_in=role is ServeRole.ALL)
+
+
+def _describe(url: str, role: ServeRole, *, work: bool) -> str:
+    pages = f" (pages: {url}/crcr)" if role is not ServeRole.INTAKE else ", without pages"
+    intake = ", without intake" if role is ServeRole.HUD else ""
+    return f"{url}{pages}{intake}{'' if work else ', without a worker'}"
+
+
+async def run_page_process(settings: Settings, link_descriptor: int) -> None:
+    """Serve the pages of the process that started this one, which accepts the connections."""
+    from crcr.wiring.web_app import build_app
+
+    link = IntakeLink(linked_socket(link_descriptor))
+    await link.opened.wait()
+    if link.ended.is_set():
+        return
+    services = build(settings)
+    app = build_app(services, work=False, takes_in=False)
+    async with serve_app(app, services, None, grace_s=GRACE_S, intake=link):
+        link.ready(services.signals, services.metrics.samples)
+        await _wait_for_stop(link.ended, services)
+    link.close()
     _raise_loop_error(services)
 
 
@@ -159,12 +213,24 @@ def stop_signal() -> asyncio.Event:
 
 @asynccontextmanager
 async def serve_app(
-    app: Edge, services: Services, listener: socket.socket, *, grace_s: int
+    app: Edge,
+    services: Services,
+    listener: socket.socket | None,
+    *,
+    grace_s: int,
+    pages: PageProcess | None = None,
+    intake: IntakeLink | None = None,
 ) -> AsyncIterator[None]:
-    """Serve on the socket while the body runs; then finish the requests, then the background tasks."""
+    """Serve on the socket while the body runs; then finish the requests, then the background tasks.
+
+    With `pages` or `intake`, connections are shared with that other process.
+    """
     async with app.inner.router.lifespan_context(app.inner):
-        server = _Server(_config(app, grace_s), services)
-        serving = asyncio.create_task(server.serve([listener]))
+        server = _Server(_config(app, grace_s, _protocol(pages, intake)), services, pages)
+        for other in (pages, intake):
+            if other is not None:
+                other.adopt = server.adopt
+        serving = asyncio.create_task(server.serve([] if listener is None else [listener]))
         await server.ready.wait()
         # Objects created at start live to the end: exclude them from garbage collection.
         gc.collect()
@@ -178,11 +244,24 @@ async def serve_app(
             await serving
 
 
-def _config(app: Edge, grace_s: int) -> uvicorn.Config:
+def _protocol(pages: PageProcess | None, intake: IntakeLink | None) -> type[asyncio.Protocol]:
+    if pages is not None:
+        return shared_http(WaitingConnections(http_limits()), INTAKE_PATHS.__contains__, pages.pass_on)
+    if intake is not None:
+        return shared_http(
+            WaitingConnections(http_limits()),
+            lambda path: path not in INTAKE_PATHS,
+            intake.pass_on,
+            before_request=intake.receive,
+        )
+    return limited_http(http_limits())
+
+
+def _config(app: Edge, grace_s: int, protocol: type[asyncio.Protocol]) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http=limited_http(http_limits()),
+        http=protocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -195,12 +274,14 @@ def _config(app: Edge, grace_s: int) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers, and with an event for readiness."""
+    """Uvicorn without its signal handlers, with an event for readiness, and with connections of the other process."""
 
-    def __init__(self, config: uvicorn.Config, services: Services) -> None:
+    def __init__(self, config: uvicorn.Config, services: Services, pages: PageProcess | None) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
         self._services = services
+        self._pages = pages
+        self._adopting: set[asyncio.Task[None]] = set()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -212,7 +293,24 @@ class _Server(uvicorn.Server):
         finally:
             self.ready.set()
 
+    def adopt(self, passed: socket.socket, start: bytes) -> None:
+        """Continue a connection of which the other process has read the start of a request."""
+        task = asyncio.create_task(self._adopt(passed, start))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _adopt(self, passed: socket.socket, start: bytes) -> None:
+        protocol = await adopt_connection(self, passed, start)
+        if protocol is not None and self._services.closing.is_set():
+            protocol.shutdown()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._services.stopping.set()
         self._services.closing.set()  # ends live streams, which would otherwise delay the shutdown
-        await super().shutdown(sockets)
+        if self._pages is None:
+            await super().shutdown(sockets)
+            return
+        grace_s = float(self.config.timeout_graceful_shutdown or 0)
+        await asyncio.gather(super().shutdown(sockets), self._pages.stop(grace_s + _MARGIN_S))
+        # Until its end the page process may have passed on connections with a request for this one.
+        await super().shutdown()

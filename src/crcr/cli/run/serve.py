@@ -1,11 +1,25 @@
 """`crcr serve`, `crcr worker`, `crcr migrate`: the relay's processes, and its database schema."""
 
+from contextlib import ExitStack
+from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples
 from crcr.cli.printing import print_line
+from crcr.errors import NotPossible
+
+LINK_OPTION = "--link-fd"
+"""Of the page process that `crcr serve` starts."""
+
+
+class ServeRole(StrEnum):
+    ALL = "all"
+    INTAKE = "intake"
+    HUD = "hud"
+
 
 HostOption = Annotated[
     str | None, typer.Option(help="Address to listen on, instead of CRCR_HOST.", show_default=False)
@@ -16,6 +30,13 @@ PortOption = Annotated[
         min=0,
         max=65535,
         help="Port to listen on, instead of CRCR_PORT; 0: any free port.",
+        show_default=False,
+    ),
+]
+RoleOption = Annotated[
+    ServeRole | None,
+    typer.Option(
+        help="What this process does, instead of CRCR_ROLE: all (default), intake, or hud.",
         show_default=False,
     ),
 ]
@@ -42,6 +63,7 @@ def register(app: typer.Typer) -> None:
             "crcr serve",
             "crcr serve --config /etc/crcr.toml --host 0.0.0.0 --port 8080",
             "crcr serve --no-worker    (with a separate `crcr worker`)",
+            "crcr serve --role hud     (pages only; webhooks go to `crcr serve --role intake`)",
         ),
     )(serve)
     app.command(rich_help_panel=RUN_PANEL, epilog=examples("crcr worker --config /etc/crcr.toml"))(worker)
@@ -62,19 +84,45 @@ def serve(
     no_worker: Annotated[
         bool, typer.Option("--no-worker", help="Serve requests only; run `crcr worker` separately.")
     ] = False,
+    role: RoleOption = None,
+    link: Annotated[
+        int | None,
+        typer.Option(LINK_OPTION, hidden=True, help="The link to the process that started this one."),
+    ] = None,
 ) -> None:
     """Run the relay: webhooks, callbacks, pages and API, and the dispatch worker.
 
-    Stops on SIGTERM or Ctrl-C after finishing running work.
+    The pages run in a process of their own, on the same port. Stops on SIGTERM or Ctrl-C after finishing running work.
     """
     from crcr.cli.operator_session import read_settings
-    from crcr.cli.run import process
+    from crcr.cli.run.page_process import ignore_stop_signals, start_page_process, starting_page_process
 
+    if link is not None:
+        ignore_stop_signals()
     settings = read_settings(config)
-    process.configure_log(settings)
-    host, port = settings.host if host is None else host, settings.port if port is None else port
-    with process.listen(host, port) as listener:
-        process.run_event_loop(process.run_server(settings, listener, work=not no_worker))
+    if link is not None:
+        from crcr.cli.run import process
+
+        process.configure_log(settings, warn=False)
+        process.run_event_loop(process.run_page_process(settings, link))
+        return
+    role = role or ServeRole(settings.role)
+    if role is not ServeRole.ALL and settings.uses_chdb:
+        raise NotPossible(
+            f"the role {role} does not work with chdb:///, which one process alone can open",
+            hint="use a ClickHouse server, or the role all",
+        )
+    with ExitStack() as resources:
+        pages = None
+        if role is ServeRole.ALL and not settings.uses_chdb:
+            pages = resources.enter_context(starting_page_process(config))
+        from crcr.cli.run import process
+
+        process.configure_log(settings)
+        address = settings.host if host is None else host, settings.port if port is None else port
+        listener = resources.enter_context(process.listen(*address))
+        plan = process.ServePlan(role, not no_worker, pages, partial(start_page_process, config))
+        process.run_event_loop(process.run_server(settings, listener, plan))
 
 
 def worker(config: ConfigOption = None) -> None:

@@ -7,10 +7,12 @@ separately. A rate over nothing is None, neither 0 nor 100 %.
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import chain
+from typing import cast
 
 from crcr.decide.model import Conclusion, JobState, Level
 
@@ -114,13 +116,19 @@ class Tally:
     """How many of the failures timed out or went silent."""
 
     def __add__(self, more: "Tally") -> "Tally":
-        return Tally(
-            self.success + more.success,
-            self.failure + more.failure,
-            self.running + more.running,
-            self.other + more.other,
-            self.timed_out + more.timed_out,
-        )
+        return Tally.sum_up((self, more))
+
+    @classmethod
+    def sum_up(cls, tallies: Iterable["Tally"]) -> "Tally":
+        """Add any number at once: a page adds up thousands."""
+        success = failure = running = other = timed_out = 0
+        for tally in tallies:
+            success += tally.success
+            failure += tally.failure
+            running += tally.running
+            other += tally.other
+            timed_out += tally.timed_out
+        return cls(success, failure, running, other, timed_out)
 
     @property
     def decided(self) -> int:
@@ -184,20 +192,26 @@ class Durations:
         return cls(sum(seconds), len(seconds), tuple(buckets), low_s, high_s, few)
 
     def __add__(self, more: "Durations") -> "Durations":
-        if not more.known:
-            return self
-        if not self.known:
-            return more
-        known = self.known + more.known
-        return Durations(
-            self.sum_s + more.sum_s,
+        return Durations.sum_up((self, more))
+
+    @classmethod
+    def sum_up(cls, durations: Iterable["Durations"]) -> "Durations":
+        """Add any number at once. The shortest, the longest and the single ones are known where all have them."""
+        some = [times for times in durations if times.known]
+        if len(some) <= 1:
+            return some[0] if some else cls()
+        known = sum([times.known for times in some])
+        lows, highs = [times.low_s for times in some], [times.high_s for times in some]
+        fews = [times.few for times in some] if known < FEW else [None]
+        return cls(
+            sum([times.sum_s for times in some]),
             known,
-            tuple(map(sum, zip(self.buckets, more.buckets, strict=True))),
-            None if self.low_s is None or more.low_s is None else min(self.low_s, more.low_s),
-            None if self.high_s is None or more.high_s is None else max(self.high_s, more.high_s),
+            tuple(map(sum, zip(*[times.buckets for times in some], strict=True))),
+            None if None in lows else min(cast("list[float]", lows)),
+            None if None in highs else max(cast("list[float]", highs)),
             None
-            if self.few is None or more.few is None or known >= FEW
-            else tuple(sorted((*self.few, *more.few))),
+            if None in fews
+            else tuple(sorted(chain.from_iterable(cast("list[tuple[float, ...]]", fews)))),
         )
 
     @property
@@ -291,15 +305,15 @@ class Figures:
 
     @property
     def tally(self) -> Tally:
-        return sum(self.strip, Tally(running=self.running))
+        return Tally.sum_up((*self.strip, Tally(running=self.running)))
 
     @property
     def queue(self) -> Durations:
-        return sum((part.queue for part in self.parts), Durations())
+        return Durations.sum_up(part.queue for part in self.parts)
 
     @property
     def execution(self) -> Durations:
-        return sum((part.execution for part in self.parts), Durations())
+        return Durations.sum_up(part.execution for part in self.parts)
 
     @property
     def sent(self) -> int:
@@ -310,28 +324,28 @@ class Figures:
         return sum(part.delay_s for part in self.parts) / self.sent if self.sent else None
 
     def __add__(self, more: "Figures") -> "Figures":
-        parts = tuple(_add_parts(mine, other) for mine, other in zip(self.parts, more.parts, strict=True))
-        last = max(
-            (result for result in (self.last_result, more.last_result) if result),
-            key=_result_time,
-            default=None,
-        )
-        return Figures(
-            parts=parts,
-            running=self.running + more.running,
-            left_out=self.left_out + more.left_out,
-            last_result=last,
+        return Figures.sum_up((self, more))
+
+    @classmethod
+    def sum_up(cls, figures: Sequence["Figures"]) -> "Figures":
+        """Add the figures of several backends over the same window, at least one."""
+        results = [one.last_result for one in figures if one.last_result]
+        return cls(
+            parts=tuple(_add_parts(parts) for parts in zip(*(one.parts for one in figures), strict=True)),
+            running=sum(one.running for one in figures),
+            left_out=sum((one.left_out for one in figures), LeftOut()),
+            last_result=max(results, key=_result_time, default=None),
         )
 
 
-def _add_parts(first: Part, second: Part) -> Part:
+def _add_parts(parts: Sequence[Part]) -> Part:
     return Part(
-        at=first.at,
-        tally=first.tally + second.tally,
-        queue=first.queue + second.queue,
-        execution=first.execution + second.execution,
-        sent=first.sent + second.sent,
-        delay_s=first.delay_s + second.delay_s,
+        at=parts[0].at,
+        tally=Tally.sum_up([part.tally for part in parts]),
+        queue=Durations.sum_up([part.queue for part in parts]),
+        execution=Durations.sum_up([part.execution for part in parts]),
+        sent=sum([part.sent for part in parts]),
+        delay_s=sum([part.delay_s for part in parts]),
     )
 
 

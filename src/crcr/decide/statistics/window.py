@@ -88,7 +88,8 @@ class Window:
 
     def starts(self) -> tuple[datetime, ...]:
         """Return the start of each part, the oldest first."""
-        return tuple(self.since + index * self.width for index in range(self.parts))
+        width = self.width
+        return tuple([self.since + index * width for index in range(self.parts)])
 
 
 class HistoryState(StrEnum):

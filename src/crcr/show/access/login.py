@@ -10,7 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.errors import NotFound, NotSignedIn, RateLimited, StaleForm
-from crcr.show.access.middleware import FAILED_SIGN_IN, LOGIN, AccessSettings
+from crcr.ports import AUDITED_FAILURE, FAILED_SIGN_IN
+from crcr.show.access.middleware import LOGIN, AccessSettings
 from crcr.show.access.reader import Reader, get_reader
 from crcr.show.http.forms import read_form
 from crcr.show.http.same_site import HOME, local_path
@@ -18,7 +19,6 @@ from crcr.show.pages.frame import Frame
 
 log = structlog.get_logger(__name__)
 
-AUDITED_FAILURE = "audited_sign_in_failure"
 _UNKNOWN = "unknown"
 
 Audit = Callable[[str, str], Awaitable[None]]

@@ -19,14 +19,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crcr.errors import CrcrError, CrossOrigin, LimiterUnavailable, NotSignedIn, RateLimited
-from crcr.ports import RequestLimiter
+from crcr.ports import FAILED_SIGN_IN, RequestLimiter
 from crcr.show.access.reader import ANYONE, Reader, SignInMethod
 from crcr.show.access.sessions import Sessions, TokenStore
 from crcr.show.http.same_site import is_cross_site, local_path
 
 log = structlog.get_logger(__name__)
 
-FAILED_SIGN_IN = "failed_sign_in"
 _OPEN_PATHS = frozenset(
     {"/healthz", "/readyz", "/readyz/callback", "/metrics", "/robots.txt", "/api/crcr/results"}
 )

@@ -20,11 +20,10 @@ from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotAdmin, NotAuthentic, NotFound, NotRegistered, NotSignedIn
 from crcr.join.findings.examine import examine
 from crcr.join.help_links import HintLinks, hint_links
-from crcr.ports import Clock, RequestLimiter, VerifyToken
+from crcr.ports import FAILED_SIGN_IN, INSPECTION, TEST_DISPATCH, Clock, RequestLimiter, VerifyToken
 from crcr.record.admin.operations import AdminOperations
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.views.sql_views import SqlViews
-from crcr.show.access.middleware import FAILED_SIGN_IN
 from crcr.show.access.reader import get_reader
 from crcr.show.access.sessions import TokenStore
 from crcr.show.api.models import setup as models
@@ -40,8 +39,6 @@ from crcr.show.api.parameters import (
 )
 from crcr.show.urls.location import pick_upstream
 
-INSPECTION = "inspection"
-TEST_DISPATCH = "test_dispatch"
 _SETUP = "set-up"
 _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"model": ErrorBody, "description": "An error of the caller; `error.hint` says how to fix it."},

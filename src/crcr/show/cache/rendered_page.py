@@ -27,8 +27,12 @@ _ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
 """By preference."""
 _KEPT_TYPES = ("text/html", "application/json", "image/svg+xml")
 _LEFT_OUT_OF_304 = ("content-length", "content-type", "content-encoding")
-SHARED = "public, max-age=0, s-maxage=10, stale-while-revalidate=10"
-"""For caches between the relay and its readers; a browser asks each time, and mostly gets a 304."""
+_SHARED = {
+    "Cache-Control": "public, max-age=0, must-revalidate, s-maxage=10",
+    "CDN-Cache-Control": "public, max-age=10, stale-while-revalidate=10",
+}
+"""For caches between the relay and its readers. A browser asks each time, and mostly gets a 304: it must not be allowed
+`stale-while-revalidate`, since it would show an old page to a reader who follows a link or a live event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class RenderedPage:
         """Send it, or 304 to a client that has it; `may_be_shared` with caches between."""
         headers = MutableHeaders(raw=list(self.headers))
         if self.tag is not None and may_be_shared and headers.get("cache-control", "no-cache") == "no-cache":
-            headers["Cache-Control"] = SHARED
+            headers.update(_SHARED)
         if self.tag is not None and has_tag(request.get("if-none-match", ""), self.tag):
             for name in _LEFT_OUT_OF_304:
                 del headers[name]

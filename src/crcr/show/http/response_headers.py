@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from crcr.show.http.page_parts import PagePartsLayer
 from crcr.show.render.templates import HEADERS
 
 PAGE_HEADERS = {
@@ -47,7 +48,7 @@ _ROBOTS_DISALLOWED = "User-agent: *\nDisallow: /\n"
 def wrap_app(app: ASGIApp, *, public_url: str, is_public: bool) -> ASGIApp:
     """Return the app wrapped in the layers of this module."""
     compressed = GZipMiddleware(
-        EntityTags(app), minimum_size=_SMALLEST_COMPRESSED, compresslevel=_COMPRESSION_LEVEL
+        PagePartsLayer(EntityTags(app)), minimum_size=_SMALLEST_COMPRESSED, compresslevel=_COMPRESSION_LEVEL
     )
     return SecurityHeaders(compressed, encrypted=urlsplit(public_url).scheme == "https", is_public=is_public)
 

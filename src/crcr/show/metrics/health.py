@@ -156,6 +156,8 @@ class Probes:
 
     async def metrics(self, _: Request) -> Response:
         """Always answers: a store that is down or slower than the scraper's time-out is exported as `crcr_store_up 0`."""
+        if self._metrics.pages.request is not None:
+            await self._metrics.pages.request()
         try:
             async with asyncio.timeout(self._patience_s):
                 vitals = await self._pulse.vitals(self._clock.now())

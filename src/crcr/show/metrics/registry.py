@@ -5,10 +5,11 @@ create series without end. `LAYERS` sorts error codes by the layer that refused;
 The gauges read from the store at a scrape are dropped when it does not answer: an old number would look fresh.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
 
 from crcr import __version__
 from crcr.decide.checks.gate import GateState
@@ -16,6 +17,7 @@ from crcr.decide.health.relay import HealthState
 from crcr.decide.model import EffectKind
 from crcr.decide.views.overview import EffectQueue, Vitals
 from crcr.show.metrics.github import GitHubMetrics
+from crcr.show.metrics.page_process import PageProcessMetrics, page_samples
 from crcr.show.metrics.store import StoreMetrics
 
 _EVENTS = frozenset(
@@ -36,6 +38,7 @@ class RelayMetrics:
         ProcessCollector(registry=self.registry)
         self.github = GitHubMetrics(self.registry)
         self.store = StoreMetrics(self.registry)
+        self.pages = PageProcessMetrics(self.registry)
         self._queues = QueueMetrics(self.registry)
         self._deliveries = self._counter("deliveries", "Webhook deliveries", "event", "outcome")
         self._callbacks = self._counter("callbacks", "Callbacks by what was answered", "outcome")
@@ -146,7 +149,15 @@ class RelayMetrics:
         self._queues.observe(vitals)
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        return generate_latest(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of this process, with the samples of its page process."""
+        return self.pages.merge_into(self.registry.collect())
+
+    def samples(self) -> bytes:
+        """Return what a page process sends to the process that is scraped."""
+        return page_samples(self.registry.collect())
 
     def _refused(self, door: str, outcome: str) -> None:
         layer = refusal_layer(outcome)

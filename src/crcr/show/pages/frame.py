@@ -140,7 +140,7 @@ class Frame:
 
 
 def _request_context(request: Request, location: PageLocation) -> Mapping[str, Any]:
-    is_fragment = request.query_params.get("fragment") == "main"
+    is_fragment = request.query_params.get("fragment") in {"main", "parts"}
     return {
         "frame": "fragment.html" if is_fragment else "base.html",
         "location": location,
@@ -151,7 +151,7 @@ def _request_context(request: Request, location: PageLocation) -> Mapping[str, A
     }
 
 
-_TRANSIENT = frozenset({"fragment", "done", "n", "v"})
+_TRANSIENT = frozenset({"fragment", "have", "done", "n", "v"})
 """Parameters that a script or a redirect adds to an address; the reader did not choose them."""
 
 

@@ -17,6 +17,7 @@ from crcr import __version__
 from crcr.decide.checks.status import left_out_words
 from crcr.decide.health.texts import capitalize
 from crcr.decide.statistics.window import Span
+from crcr.show.http.page_parts import mark_part
 from crcr.show.http.static_files import load_static_files
 from crcr.show.render import status
 from crcr.show.render.safe_text import safe_link, visible
@@ -143,6 +144,7 @@ _FILTERS: Mapping[str, Any] = {
     "verbatim": _escape_all,
     "waits_for": waiting_reason,
     "capital": capitalize,
+    "part": mark_part,
 }
 _GLOBALS: Mapping[str, Any] = {
     "version": __version__,

@@ -1,5 +1,5 @@
-// Makes pages live: relative times, and a stream of changes; after a change <main> is loaded again and updated in place.
-// Without this script a page is complete and can be reloaded.
+// Makes pages live: relative times, and a stream of changes; after a change the parts of <main> that differ are loaded
+// (parts.js) and <main> is updated in place. Without this script a page is complete and can be reloaded.
 //
 // For the other scripts: `crcr:changed` is dispatched on the document after <main> was updated. A script dispatches
 // `crcr:refresh` there to load it again, and `crcr:shown` after it has added something to the page itself. A refresh does
@@ -7,10 +7,10 @@
 "use strict";
 
 (() => {
-  const { morph, read, retry, status, follow } = globalThis.crcr;
+  const { morph, read, retry, status, follow, shownParts, versionsOf, completeParts } = globalThis.crcr;
   const SOON_MS = 25;
   const QUIET_MS = 250;
-  const LONGEST_MS = 1500;
+  const LONGEST_MS = 750;
   const TYPING_MS = 200;
   const FRESH_MS = 1500;
   const CALM_MS = 5000;
@@ -45,8 +45,10 @@
 
   // Reading anew
 
-  function change(html, { byReader, fields }) {
-    const fresh = new DOMParser().parseFromString(html, "text/html").body;
+  // A parser without the tag <body> would take a stub at the beginning for a part of the head.
+  const parse = (html) => new DOMParser().parseFromString(`<body>${html}`, "text/html").body;
+
+  function change(fresh, { byReader, fields }) {
     // What stands outside of <main> and goes with its address, such as the links to the same view as JSON.
     for (const part of fresh.querySelectorAll("template[data-outside]")) {
       const place = document.getElementById(part.dataset.outside);
@@ -76,6 +78,9 @@
   let typedAt = 0;
   let wanted = null;
   let shown = pageOf(location.href);
+  let version = null;
+  let wholeNext = false;
+  let waitsUntil = 0;
   let troubles = 0;
   let notAgain = () => {};
 
@@ -95,26 +100,44 @@
   // the filter is to show what the rows are filtered by, and not what is being typed.
   async function refresh(how = {}) {
     want(how);
-    if (over || reading || (document.hidden && !wanted.byReader)) return;
+    if (over || reading || (!wanted.byReader && (document.hidden || Date.now() < waitsUntil))) return;
     notAgain();
     const [at, asked] = [location.href, wanted];
-    [reading, wanted, began] = [true, null, Date.now()];
-    const answer = await read(at, "main");
+    // Another view of the page is read whole, with the values of its fields.
+    const parts = asked.byReader || wholeNext ? [] : shownParts();
+    [reading, wanted, began, waitsUntil] = [true, null, Date.now(), 0];
+    const answer = await read(at, parts.length ? "parts" : "main", { have: versionsOf(parts), v: version });
     reading = false;
     if (location.href !== at) want(asked);
-    else if (!take(answer, asked)) return;
+    else if (!take(answer, asked, parts)) return;
     if (wanted?.byReader) refresh();
     else if (wanted && !document.hidden) changed();
   }
 
   // Whether the answer is the last word. The page stays as it is until there is something to show in its place.
-  function take({ means, html, code }, asked) {
-    status.trouble("page", means === "trouble");
-    if (means === "page") { troubles = 0; shown = pageOf(location.href); change(html, asked); }
-    else if (asked.byReader && (means === "login" || means === "other")) location.reload();
+  function take({ means, html, code, waitMs }, asked, parts) {
+    if (means === "page") return show(parse(html), asked, parts);
+    // A busy relay is reported when it stays busy.
+    status.trouble("page", means === "trouble" || (means === "busy" && troubles) ? means : null);
+    if (asked.byReader && (means === "login" || means === "other")) location.reload();
     else if (means === "login" || code === 403) end("signed out", "Sign in again and reload the page");
     else if (means === "refused") end("gone", "The content of this page no longer exists");
-    else { want(asked); notAgain = retry(troubles++, () => refresh()); return false; }
+    else {
+      want(asked);
+      waitsUntil = Date.now() + (waitMs ?? 0);
+      notAgain = retry(troubles++, () => { waitsUntil = 0; refresh(); }, waitMs);
+      return false;
+    }
+    return true;
+  }
+
+  // An answer that does not fit the page makes it read the whole.
+  function show(fresh, asked, parts) {
+    wholeNext = !completeParts(fresh, parts, main);
+    if (wholeNext) { want(asked); return true; }
+    [troubles, shown] = [0, pageOf(location.href)];
+    status.trouble("page", null);
+    change(fresh, asked);
     return true;
   }
 
@@ -216,15 +239,20 @@
 
   function listen() {
     status.stream("lost", "connecting", "Connecting to the stream of changes");
+    const after = new URL(events, location.href).searchParams.get("after") ?? "";
+    version = after;
     stop = follow({
       address: streamAddress(),
-      after: new URL(events, location.href).searchParams.get("after") ?? "",
+      after,
       group: document.querySelector(".account .text")?.textContent ?? "",
-      onChange: (type, data) => {
+      onChange: (type, data, id) => {
         const change = JSON.parse(data);
-        if (concerns(change)) changed(change.spread_ms);
+        if (!concerns(change)) return;
+        // Health has no place in the log of changes; its signature makes the address another one.
+        version = change.mark ? `${id}-${change.mark}` : id;
+        changed(change.spread_ms);
       },
-      onMissed: () => changed(),
+      onMissed: (id) => { version = id; changed(); },
       // Load the page to learn whether the reader may still see it.
       onRefused: () => changed(),
       onState: (state) => status.stream(...STATES[state]),

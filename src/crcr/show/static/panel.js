@@ -47,7 +47,7 @@
   // What is open, or was asked for and did not come yet, makes way.
   function turnTo() {
     notAgain();
-    status.trouble("panel", false);
+    status.trouble("panel", null);
     return ++asked;
   }
 
@@ -55,13 +55,13 @@
   async function open(job, how, troubles = 0) {
     const mine = troubles ? asked : turnTo();
     const address = withJob(job);
-    const { means, html } = await read(address, "panel");
+    const { means, html, waitMs } = await read(address, "panel");
     if (mine !== asked) return;
     if (means === "login" || means === "other") { location.assign(address); return; }
     const fresh = means === "page" && new DOMParser().parseFromString(html, "text/html").getElementById("panel");
-    status.trouble("panel", !fresh);
+    status.trouble("panel", fresh ? null : means === "busy" ? "busy" : "trouble");
     if (fresh) place(fresh, job, address, how);
-    else notAgain = retry(troubles, () => open(job, how, troubles + 1));
+    else notAgain = retry(troubles, () => open(job, how, troubles + 1), waitMs);
   }
 
   function place(fresh, job, address, { push, focus }) {

@@ -1,9 +1,10 @@
 // Loads parts of pages for the other scripts, and shows the connection's state in the header of the page.
 //
-// `crcr.read(address, part)` resolves to the kind of the answer and never throws: "page" (with its `html`), "trouble"
-// (the relay is unreachable or fails), "login", "refused" (with the `code`), or "other" (not a page).
-// `crcr.pause(times)` returns how long to wait after so many failures. `crcr.retry(times, task)` runs a task after that
-// time, or sooner when the relay is back, and returns a function that cancels it.
+// `crcr.read(address, part, more)` adds the parameters `more`, resolves to the kind of the answer and never throws: "page"
+// (with its `html`), "busy" (the relay says how long to wait: `waitMs`), "trouble" (it is unreachable or fails), "login",
+// "refused" (with the `code`), or "other" (not a page).
+// `crcr.pause(times)` returns how long to wait after so many failures. `crcr.retry(times, task, waitMs)` runs a task after
+// that time, or sooner when the relay is back, or exactly after `waitMs`; it returns a function that cancels it.
 // `crcr.status` shows the state of the stream; a failed load takes precedence over it, and an ended page over both.
 "use strict";
 
@@ -12,15 +13,24 @@
   const LOGIN = "/crcr/login";
   const dot = document.getElementById("live");
 
-  async function read(at, part) {
+  // All who wait for the same time must not come back in the same moment.
+  function busyFor(answer) {
+    const seconds = answer.status === 503 ? Number(answer.headers.get("Retry-After") ?? NaN) : NaN;
+    return seconds >= 0 ? seconds * 1000 * (1 + Math.random() / 2) : null;
+  }
+
+  async function read(at, part, more = {}) {
     const address = new URL(at);
     address.hash = "";
     address.searchParams.set("fragment", part);
+    for (const [name, value] of Object.entries(more)) if (value) address.searchParams.set(name, value);
     try {
       const answer = await fetch(address, { headers: { Accept: "text/html" } });
       const html = await answer.text();
       if (answer.status === 401 || new URL(answer.url).pathname === LOGIN) return { means: "login" };
       if ([400, 403, 404, 410].includes(answer.status)) return { means: "refused", code: answer.status };
+      const waitMs = busyFor(answer);
+      if (waitMs !== null) return { means: "busy", waitMs };
       if (!answer.ok) return { means: "trouble" };
       return { means: answer.headers.get("Content-Type")?.startsWith("text/html") ? "page" : "other", html };
     } catch { return { means: "trouble" }; }
@@ -29,21 +39,24 @@
   const pause = (times) => RETRY_MS[Math.min(times, RETRY_MS.length - 1)];
   const waiting = new Set();
 
-  function retry(times, task) {
+  function retry(times, task, waitMs = null) {
     const again = () => { cancel(); task(); };
-    const timer = setTimeout(again, pause(times));
+    const timer = setTimeout(again, waitMs ?? pause(times));
     const cancel = () => { clearTimeout(timer); waiting.delete(again); };
-    waiting.add(again);
+    if (waitMs === null) waiting.add(again);
     return cancel;
   }
 
-  const troubles = new Set();
+  const TROUBLES = {
+    trouble: ["lost", "could not be read, trying again", "The relay did not answer; the page shows the last state that was loaded"],
+    busy: ["lost", "not up to date, trying again", "The relay asked to wait; the page shows the last state that was loaded"],
+  };
+  const troubles = new Map();
   let stream = null;
   let ended = null;
 
   function show() {
-    const trouble = troubles.size ? ["lost", "could not be read, trying again", "The relay did not answer; the page shows the last state that was loaded"] : null;
-    const shown = ended || trouble || (dot && stream);
+    const shown = ended || TROUBLES[[...troubles.values()].sort().at(-1)] || (dot && stream);
     if (!dot) { notice(shown?.[1]); return; }
     if (!shown || (dot.dataset.state === shown[0] && dot.lastElementChild.textContent === shown[1])) return;
     [dot.dataset.state, dot.lastElementChild.textContent, dot.title] = shown;
@@ -70,8 +83,9 @@
       show();
       if (back) for (const again of [...waiting]) again();
     },
-    trouble(who, is) {
-      if (is) troubles.add(who); else troubles.delete(who);
+    // `what` is "trouble", "busy" or nothing.
+    trouble(who, what) {
+      if (what) troubles.set(who, what); else troubles.delete(who);
       show();
     },
     end(text, title) {

@@ -4,9 +4,9 @@
 // connects for itself while it is visible.
 //
 // `crcr.follow({ address, after, group, onChange, onMissed, onState, onRefused })` starts it and returns a function that
-// stops it. `onChange` gets every change of every upstream, `onMissed` is called when some may have been missed, `onState`
-// gets "on" or "lost", and `onRefused` is called when the relay refuses the stream. Only tabs of the same `group`, whose
-// readers may see the same, share a stream.
+// stops it. `onChange` gets every change of every upstream with its id, `onMissed` is called with the last id when some may
+// have been missed, `onState` gets "on" or "lost", and `onRefused` is called when the relay refuses the stream. Only tabs of
+// the same `group`, whose readers may see the same, share a stream.
 "use strict";
 
 (() => {
@@ -86,7 +86,7 @@
       let last = after;
       const event = (type, id, data) => {
         last = id || last;
-        if (type !== "beat") onChange(type, data);
+        if (type !== "beat") onChange(type, data, last);
       };
       this.connection = new Connection(address, () => last, { event, onState, onRefused });
       if (!document.hidden) this.connection.open();
@@ -155,7 +155,7 @@
       const event = (type, id, data) => {
         this.last = id || this.last;
         this.#post(type, data);
-        if (type !== "beat") this.onChange(type, data);
+        if (type !== "beat") this.onChange(type, data, this.last);
       };
       const onState = (state) => { this.onState(state); this.#post("state"); };
       this.#connection?.close();
@@ -183,8 +183,8 @@
       this.#receivedAt = Date.now();
       this.#pingedAt = 0;
       this.onState(state);
-      if (type === "change" || type === "reset" || type === "health") { this.last = id; this.onChange(type, data); }
-      else if (Number(id) > Number(this.last)) { this.last = id; this.onMissed(); }
+      if (type === "change" || type === "reset" || type === "health") { this.last = id; this.onChange(type, data, id); }
+      else if (Number(id) > Number(this.last)) { this.last = id; this.onMissed(id); }
     }
   }
 

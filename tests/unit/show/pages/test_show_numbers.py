@@ -226,7 +226,7 @@ async def test_metrics_are_drawn_for_all_and_for_one() -> None:
     one = next(each for each in made.backends if each.figures and each.figures.tally.total)
     for params in ({}, {"backend": one.name.key.upper()}):
         text = await get_page(made, "/crcr/metrics", **params)
-        assert text.count('<figure class="chart">') == 6
+        assert text.count('<figure class="chart"') == 6
         assert text.count('role="img"') == 6 or "No data" in text
         assert_inert(ParsedPage(text), text)
     assert f'<option value="{one.name}" selected>' in text

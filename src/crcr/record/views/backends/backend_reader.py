@@ -112,19 +112,40 @@ class BackendReader:
         return await newest_change(self.tx) if self.history.cursor is None else self.history.cursor
 
     async def summary(
-        self, entry: AllowlistEntry, states: BackendStates, *, parts: bool = False
+        self,
+        entry: AllowlistEntry,
+        states: BackendStates,
+        *,
+        parts: bool = False,
+        counted: Figures | None = None,
+        silent: bool | None = None,
     ) -> BackendSummary:
+        """A backend's row; `counted` and `silent` are given where they were read for all backends at once."""
         key = entry.name.key
         if key not in self.visible.public:
             return make_name_only_summary(entry)
-        figures, silent = await self.figures(key, states, parts=parts), await self.is_silent(entry)
+        figures = await self.figures(key, states, parts=parts, counted=counted)
+        silent = await self.is_silent(entry) if silent is None else silent
         return replace(
             make_summary(entry, figures, states, silent=silent), last_sent_at=await self._read_last_sent(key)
         )
 
-    async def figures(self, key: str, states: BackendStates, *, parts: bool = False) -> Figures:
-        """A backend's numbers; `parts` for a view that shows the times of the window's parts too."""
-        counted = await self._read_counted(key)
+    @property
+    def has_parts_of_all(self) -> bool:
+        """Whether the parts of all backends, read by one statement, are what `figures` reads for each of them.
+
+        Of ClickHouse's figures and of other relays' results the shortest and longest durations are read separately.
+        """
+        return self.history.figures is None and self.kind is not ResultKind.INGESTED
+
+    async def figures(
+        self, key: str, states: BackendStates, *, parts: bool = False, counted: Figures | None = None
+    ) -> Figures:
+        """A backend's numbers; `parts` for a view that shows the times of the window's parts too.
+
+        `counted` are its sums where they have been read already.
+        """
+        counted = await self._read_counted(key) if counted is None else counted
         counted = await read_exact_durations(self.tx, self._scope(key), counted, parts=parts)
         running = states.running.count(key, self.kind)
         if self.kind is ResultKind.INGESTED:

@@ -1,12 +1,13 @@
 """A backend's figures from the sums, and what sums do not hold: running jobs, last results, exact durations of few jobs."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import text
 
@@ -190,15 +191,26 @@ def make_figures(
     sums: Iterable[Row], window: Window, extremes: Mapping[int, Row] = MappingProxyType({})
 ) -> Figures:
     """Make figures from the sums of the window's parts, of either store; `extremes` where the sums have none."""
-    rows = {row["part"]: {**row, **extremes.get(row["part"], {})} for row in sums}
+    rows = {row["part"]: row for row in map(_plain_row, sums)}
+    for index, row in extremes.items():
+        if index in rows:
+            rows[index] = {**rows[index], **_plain_row(row)}
     parts = tuple(
-        _part(rows[index], Part(at=at)) if index in rows else Part(at=at)
-        for index, at in enumerate(window.starts())
+        [_part(rows[index], at) if index in rows else Part(at=at) for index, at in enumerate(window.starts())]
     )
     left_out = LeftOut(
         sum(row["superseded"] for row in rows.values()), sum(row["earlier"] for row in rows.values())
     )
     return Figures(parts=parts, left_out=left_out)
+
+
+def _plain_row(row: Row) -> dict[str, Any]:
+    """A driver's row as a dict: SQLite's rows compare names one by one, and these rows have sixty columns."""
+    return (
+        row
+        if isinstance(row, dict)
+        else dict(zip(row.keys(), cast("Iterable[Any]", tuple(row)), strict=True))
+    )
 
 
 async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: ResultKind) -> LastResult | None:
@@ -239,24 +251,25 @@ def _run_attempt(row: Row) -> RunAttempt:
     return RunAttempt(row["run_id"], row["attempt"])
 
 
-def _part(row: Row, empty: Part) -> Part:
-    return replace(
-        empty,
-        tally=Tally(
-            success=row["success"],
-            failure=row["failure"] + row["timed_out"] + row["silent"],
-            other=row["other"],
-            timed_out=row["timed_out"] + row["silent"],
-        ),
-        queue=_durations(row, "queue", QUEUE),
-        execution=_durations(row, "execution", EXECUTION),
+def _part(row: dict[str, Any], at: datetime) -> Part:
+    timed_out = row["timed_out"] + row["silent"]
+    return Part(
+        at=at,
+        tally=Tally(row["success"], row["failure"] + timed_out, 0, row["other"], timed_out),
+        queue=_durations(row, "queue", _QUEUE_BUCKETS),
+        execution=_durations(row, "execution", _EXECUTION_BUCKETS),
         sent=row["sent"],
         delay_s=added_up_s(row["delay_sum_s"]),
     )
 
 
-def _durations(row: Row, name: str, columns: tuple[str, ...]) -> Durations:
-    buckets = tuple(row[column] for column in columns)
+_QUEUE_BUCKETS, _EXECUTION_BUCKETS = itemgetter(*QUEUE), itemgetter(*EXECUTION)
+
+
+def _durations(
+    row: dict[str, Any], name: str, get_buckets: Callable[[Mapping[str, Any]], tuple[int, ...]]
+) -> Durations:
+    buckets = get_buckets(row)
     known = sum(buckets)
     if not known:
         return Durations(buckets=buckets)

@@ -124,11 +124,15 @@ class Overview:
     empty: Figures = field(default_factory=lambda: Figures(parts=()))
     """The figures of a backend without rows."""
 
+    def sums(self, key: str) -> Figures:
+        """A backend's figures without running jobs and without the last result."""
+        return self.figures.get(key, self.empty)
+
     def backend_figures(self, key: str, kind: ResultKind) -> Figures:
         """A backend's figures; of its last result only the time is known."""
         at = self.last_result_time(key, kind)
         return replace(
-            self.figures.get(key, self.empty),
+            self.sums(key),
             running=self.running.get(key, 0),
             last_result=LastResult(JobState.COMPLETED, None, "", at) if at else None,
         )
@@ -236,17 +240,27 @@ def _window_parameters(reader: BackendReader) -> dict[str, str | int]:
 
 
 _MOST_IN_FULL = 100
-"""With more backends the total's percentiles are computed from sums alone, whichever backends the page shows."""
+"""With more backends the total's percentiles are computed from sums alone, whichever backends the page shows; and the
+summary reads the parts of the backends on its page only."""
 
 
 async def summary(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendSummary] | None
 ) -> Summary:
     states = await read_backend_states(reader.tx, reader.upstream)
-    overview = await read_overview(reader, states)
+    at_once = reader.has_parts_of_all and len(reader.visible.public) <= _MOST_IN_FULL
+    overview = await (read_all_figures if at_once else read_overview)(reader, states)
     backends = [make_overview_row(reader, entry, states, overview) for entry in reader.visible.shown.values()]
     chosen = backends if pick is None else pick(backends)
-    rows = [await reader.summary(reader.visible.entry(backend.name), states) for backend in chosen]
+    rows = [
+        await reader.summary(
+            reader.visible.entry(backend.name),
+            states,
+            counted=overview.sums(backend.name.key) if at_once else None,
+            silent=backend.silent,
+        )
+        for backend in chosen
+    ]
     if pick is None:
         backends = rows
     return Summary(
@@ -272,13 +286,14 @@ async def metrics_view(
     backends = [_make_metrics(entry, reader.kind, overview) for entry in reader.visible.public.values()]
     counted = [backend for backend in backends if _is_counted(backend, overview)]
     chosen = backends if pick is None else pick(backends)
-    rows = [await _read_in_full(reader, backend, states) for backend in chosen]
+    rows = [await _read_in_full(reader, backend, states, overview) for backend in chosen]
     if sum(map(_has_durations, counted)) <= _MOST_IN_FULL:
         read = {row.name: row for row in rows}
         counted = [
-            read.get(backend.name) or await _read_in_full(reader, backend, states) for backend in counted
+            read.get(backend.name) or await _read_in_full(reader, backend, states, overview)
+            for backend in counted
         ]
-    total = sum((backend.figures for backend in counted), overview.empty)
+    total = Figures.sum_up([overview.empty, *(backend.figures for backend in counted)])
     return MetricsView(
         upstream=reader.upstream,
         span=span,
@@ -311,14 +326,14 @@ def _is_counted(backend: BackendMetrics, overview: Overview) -> bool:
 
 
 async def _read_in_full(
-    reader: BackendReader, backend: BackendMetrics, states: BackendStates
+    reader: BackendReader, backend: BackendMetrics, states: BackendStates, overview: Overview
 ) -> BackendMetrics:
     """A backend with its last result, and with exact durations where they are few."""
     if _has_durations(backend):
-        figures = _without_results_below_l2(
-            backend.level, await reader.figures(backend.name.key, states, parts=True)
-        )
-        return replace(backend, figures=figures)
+        key = backend.name.key
+        counted = overview.sums(key) if reader.has_parts_of_all else None
+        figures = await reader.figures(key, states, parts=True, counted=counted)
+        return replace(backend, figures=_without_results_below_l2(backend.level, figures))
     if backend.figures.last_result is None:
         return backend
     last = await read_last(reader.tx, reader.upstream.key, backend.name.key, reader.kind)

@@ -1,0 +1,200 @@
+"""A live page asks for the parts that changed: other parts keep their elements, and nothing that the reader does is lost."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from playwright.async_api import Browser, Page, Response, Route, expect
+
+from browser.conftest import open_site
+from crcr.show.http.page_parts import cut_page, mark_part
+from support.browser_pages import (
+    LISTED,
+    NAMES,
+    live_indicator,
+    load_page,
+    open_pull_request,
+    report_job,
+    table_row,
+)
+
+pytestmark = pytest.mark.slow
+
+# Each row gets a mark that only this element has, and a list of the rows in which something changed.
+MARK_ROWS = """() => {
+  window.changedRows = new Set();
+  const rows = "tr[data-key], section.unit";
+  for (const row of document.querySelectorAll(rows)) row.marked = true;
+  new MutationObserver((changes) => {
+    for (const { target } of changes) {
+      const row = target.parentElement?.closest(rows) ?? (target.matches?.(rows) ? target : null);
+      if (row && !target.closest?.("time")) window.changedRows.add(row.dataset.key ?? row.querySelector("h3").textContent);
+    }
+  }).observe(document.getElementById("main"), { subtree: true, childList: true, characterData: true });
+}"""
+CHANGED = "() => [...window.changedRows].sort()"
+MARKED = "row => row.marked === true"
+
+
+def record_refreshes(page: Page) -> list[Response]:
+    read: list[Response] = []
+    page.on("response", lambda answer: read.append(answer) if "fragment=" in answer.url else None)
+    return read
+
+
+async def test_one_result_replaces_its_row_and_the_figures(tmp_path: Path, browser: Browser) -> None:
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        page = await load_page(site.page, f"{site.url}/crcr")
+        await page.locator("#filter").press_sequentially("o", delay=0)
+        await expect(page).to_have_url(f"{site.url}/crcr?q=o")
+        await expect(page.locator(".filters .count")).to_contain_text("3 of 3")
+        await page.evaluate(MARK_ROWS)
+        read = record_refreshes(page)
+        link = table_row(page, "org/gamma").locator("a")
+        await link.focus()
+        await report_job(site, "org/gamma", "failure")
+        await expect(table_row(page, "org/gamma").locator(".last")).to_contain_text("failure")
+        await expect(page.locator(".card[data-key=jobs] .figure")).to_have_text("1")
+        await expect(link).to_be_focused()
+        await expect(page.locator("#filter")).to_have_value("o")
+        # The worst is first now: the other rows made room and are the same elements.
+        await expect(page.locator("tbody tr[data-key*='/']").first).to_have_attribute("data-key", "org/gamma")
+        assert await page.evaluate(CHANGED) == ["org/gamma"]
+        for name in NAMES:
+            assert await table_row(page, name).evaluate(MARKED)
+        assert read
+        for answer in read:
+            assert "fragment=parts" in answer.url
+            assert "org/alpha" not in await answer.text()
+
+        site.relay.write_allowlist(f"{LISTED}L3:\n  npu:\n    org/delta: [ann]\n")
+        await site.relay.refresh()
+        await report_job(site, "org/beta", "success")
+        await expect(table_row(page, "org/delta")).to_be_visible()
+        for name in NAMES:
+            assert await table_row(page, name).evaluate(MARKED)
+        assert site.troubles == []
+
+
+async def test_a_pull_request_page_replaces_the_block_of_one_backend(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        for name in NAMES:
+            await report_job(site, name, "failure")
+            await report_job(site, name, "success", "test")
+        page = await load_page(site.page, f"{site.url}/crcr/pr/1")
+        block = page.locator("section.unit", has=page.get_by_role("heading", name="org/beta"))
+        await block.locator("details").click()
+        await page.evaluate(MARK_ROWS)
+        read = record_refreshes(page)
+        run = site.relay.github.runs("org/beta")[-1]
+        await site.relay.github.rerun(run)
+        await site.relay.github.start_job(site.relay.github.runs("org/beta")[-1], "build")
+        await expect(block).to_contain_text("attempt 2")
+        await expect(block.locator("details")).to_have_attribute("open", "")
+        assert await block.evaluate(MARKED)
+        assert await page.evaluate(CHANGED) == ["org/beta"]
+        texts = [await answer.text() for answer in read]
+        assert texts
+        assert not [text for text in texts if "org/alpha</a></h3>" in text]
+        assert site.troubles == []
+
+
+async def test_a_relay_that_asks_to_wait_is_left_alone_for_that_long(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        page = site.page
+        await page.clock.install()
+        await load_page(page, f"{site.url}/crcr")
+        asked: list[str] = []
+
+        async def refuse(route: Route) -> None:
+            asked.append(route.request.url)
+            await route.fulfill(status=503, headers={"Retry-After": "40"}, body="not now")
+
+        await page.route("**/*fragment=*", refuse)
+        async with page.expect_response("**/*fragment=*"):
+            await report_job(site, "org/alpha", "failure")
+            await page.clock.run_for(2_000)
+        await report_job(site, "org/beta", "failure")
+        await page.clock.run_for(35_000)
+        await expect(live_indicator(page)).to_have_text("live")
+        assert len(asked) == 1
+        async with page.expect_response("**/*fragment=*"):
+            await page.clock.run_for(30_000)
+        await expect(live_indicator(page)).to_have_text("not up to date, trying again")
+        await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("no results")
+        assert len(asked) == 2
+        await page.unroute("**/*fragment=*")
+        await page.clock.run_for(60_000)
+        await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
+        await expect(live_indicator(page)).to_have_text("live")
+
+
+async def test_an_answer_that_does_not_fit_the_page_makes_it_read_the_whole(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        await open_pull_request(site)
+        page = await load_page(site.page, f"{site.url}/crcr")
+        stub = '<h1>Other</h1><template data-same="0-900"></template>'
+        await page.route(
+            "**/*fragment=parts*", lambda route: route.fulfill(content_type="text/html", body=stub)
+        )
+        async with page.expect_response("**/*fragment=main*"):
+            await report_job(site, "org/alpha", "failure")
+        await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
+        await expect(page.locator("h1")).to_have_text("Backends")
+
+
+# Both return the page without blank text between elements, which parts lose.
+VERSIONS = "() => { window.parts = crcr.shownParts(); return crcr.versionsOf(window.parts); }"
+REFRESH = """([answer, whole]) => {
+  const main = document.getElementById("main");
+  const parse = (html) => new DOMParser().parseFromString(`<body>${html}`, "text/html").body;
+  const text = (tree) => tree.innerHTML.replace(/>\\s+</g, "><").trim();
+  const fresh = parse(answer);
+  if (!crcr.completeParts(fresh, window.parts, main)) throw new Error("does not fit");
+  crcr.morph(main, fresh, { rows: true });
+  return [text(main), text(parse(whole))];
+}"""
+
+
+def random_main(random: Random) -> str:
+    """Groups of rows with keys, a list without keys whose items may be equal, and parts between other elements."""
+    rows = random.sample(range(12), random.randint(0, 12))
+    groups = [
+        "".join(mark_part(f'<tr data-key="{row}"><td>{row} {random.choice("ab")}</td></tr>') for row in group)
+        for group in (rows[:4], rows[4:])
+    ]
+    items = "".join(mark_part(f"<li>{random.choice('abc')}</li>") for _ in range(random.randint(0, 6)))
+    marked = mark_part("<section>marked</section>")
+    note = random.choice(["", "<section>note</section>", marked, marked, marked])
+    inner, outer = random.sample((note, ""), 2)
+    keys = random.sample("xyz", 2)
+    tables = "".join(
+        f'<tbody data-key="{key}">{group}</tbody>' for key, group in zip(keys, groups, strict=True)
+    )
+    figures = mark_part(f"<section class='cards'><p>{random.choice('ab')}</p></section>")
+    return (
+        f"<h1>Title</h1><div>{inner}</div>{outer}{figures}<table>{tables}</table>{outer}"
+        f"<ul><li>first</li>{items}</ul><p>end</p>"
+    )
+
+
+async def test_whatever_changes_the_page_becomes_the_whole_one(tmp_path: Path, browser: Browser) -> None:
+    random = Random(3)
+    async with open_site(tmp_path, browser) as site:
+        await site.page.goto(f"{site.url}/crcr/onboarding")
+        for _ in range(150):
+            whole = random_main(random)
+            versions = await site.page.evaluate(VERSIONS)
+            answer = cut_page(whole.encode()).without(versions).decode()
+            shown, expected = await site.page.evaluate(REFRESH, [answer, whole])
+            assert shown == expected
+        assert site.troubles == []

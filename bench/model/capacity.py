@@ -140,7 +140,7 @@ def make_plan(workload: Workload, constants: Constants, assumptions: Assumptions
         database_cores=_database_cores(demand, costs, assumptions, processes),
         apps=max(limit.units for limit in apps_limits),
         disk_bytes=disk_bytes,
-        memory_bytes=(max(processes, databases) + max(1, page_processes)) * costs.idle_memory_bytes
+        memory_bytes=max(processes, databases, page_processes) * costs.idle_memory_bytes
         + workload.upstreams * workload.readers * constants.readers.stream_bytes,
     )
 

@@ -42,6 +42,7 @@ class StoreCosts:
     callback_answer_s: float
     """With a single client."""
     idle_memory_bytes: int
+    """Of `crcr serve`: one intake and one page process."""
 
     def callback_cost(self, in_a_group: float) -> CpuCost:
         """The cost of a callback whose commit is shared by so many."""

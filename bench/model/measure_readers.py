@@ -109,11 +109,11 @@ async def _measure_streams(relay: MeasuredRelay) -> tuple[float, float]:
     """Bytes of a stream, and processor seconds of an event on one: changes with streams less changes without."""
     port = relay.setup.relay_port
     alone_s = await _change(relay, first=1)
-    before = relay.setup.resident_mb()
+    before = relay.memory_bytes()
     streams = [await _open_stream(port) for _ in range(STREAMS)]
     readers = [asyncio.create_task(_count_events(reader)) for reader, _ in streams]
     followed_s = await _change(relay, first=1 + _CHANGES)
-    memory_bytes = (relay.setup.resident_mb() - before) * 1e6 / STREAMS
+    memory_bytes = (relay.memory_bytes() - before) / STREAMS
     for _, writer in streams:
         writer.close()
     events = sum(await asyncio.gather(*readers))

@@ -54,7 +54,7 @@ class _Sample:
 def measure_store(folder: Path, *, on_postgres: bool) -> StoreCosts:
     with _relays(folder, on_postgres=on_postgres) as run:
         with run(FEW) as relay:
-            memory_bytes = int(relay.setup.resident_mb() * 1e6)
+            memory_bytes = int(relay.memory_bytes())
             few = _measure_heads(relay)
         with run(GATING) as relay:
             gating = _measure_heads(relay)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.model.constants import CpuCost
-from bench.relay_process.process_usage import cpu_seconds
+from bench.relay_process.process_usage import cpu_seconds, memory
 from bench.relay_process.processes import run_github_stub, wait_until_idle
 from bench.relay_process.relay_setup import RelaySetup, start_process
 
@@ -34,6 +34,10 @@ class MeasuredRelay:
         time.sleep(_SETTLE_S)
         database_s = cpu_seconds(self.database_pid) if self.database_pid else 0.0
         return CpuReading(cpu_seconds(self.relay_pid), database_s)
+
+    def memory_bytes(self) -> float:
+        """PSS of the relay's processes: the intake's and the pages'."""
+        return memory(self.relay_pid).proportional_mb * 1e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def _constants(constants: Constants) -> Iterator[str]:
         + f"| {_alone(postgres)} | {_alone(postgres, server=True)} |"
     )
     yield f"| answer to a webhook, elapsed | {_answer(sqlite)} | {_answer(postgres)} | |"
-    yield f"| memory of a process | {size(sqlite.idle_memory_bytes)} | {size(postgres.idle_memory_bytes)} | |"
+    yield f"| memory of `crcr serve`, intake and pages | {size(sqlite.idle_memory_bytes)} | {size(postgres.idle_memory_bytes)} | |"
     yield ""
     yield from _reader_lines(constants)
     yield ""

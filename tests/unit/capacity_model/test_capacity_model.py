@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import statistics
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from bench.model.__main__ import main
 from bench.model.capacity import Assumptions, Limit, Plan, make_plan, processes_for, relay_seconds
 from bench.model.checks import WITHIN, predict_peak
 from bench.model.constants import Constants, load_constants
+from bench.model.scale_page import PAGE, PICTURE, picture, rendered_page
 from bench.model.simulation import (
     EventLoop,
     Interpreter,
@@ -23,6 +25,8 @@ from bench.model.simulation import (
 from bench.model.workload import Workload, calls_per_head, demand_of
 from hypothesis import given
 from hypothesis import strategies as st
+
+from crcr.record.schema.all_tables import metadata
 
 CONSTANTS = load_constants()
 GITHUB_S = 0.1
@@ -204,3 +208,28 @@ def test_the_json_of_a_plan_names_the_first_limit_and_what_cannot_be_bought(
         "upstream's installation: points in a minute",
         "upstream's installation: calls an hour",
     ]
+
+
+def test_the_page_has_the_tables_and_the_picture_of_the_constants(constants: Constants) -> None:
+    """`python -m bench.model --docs` writes them."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert rendered_page(text, constants) == text
+    assert PICTURE.read_text(encoding="utf-8") == picture(constants)
+
+
+def test_the_page_names_every_table_that_upstreams_cannot_be_spread_by() -> None:
+    """Citus needs the distribution column in each unique key of a table."""
+    spread = {
+        table.name
+        for table in metadata.sorted_tables
+        if "upstream" in table.primary_key.columns
+        and all("upstream" in index.columns for index in table.indexes if index.unique)
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    _, _, missing = text.partition("| tables | what is missing |")
+    rows = [row.split("|")[1] for row in missing.partition("\n\n")[0].splitlines()[2:]]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+
+    assert named == {table.name for table in metadata.sorted_tables} - spread
+    assert f"{len(spread)} of {len(metadata.sorted_tables)} tables qualify" in text
+    assert not any(table.foreign_keys for table in metadata.sorted_tables)

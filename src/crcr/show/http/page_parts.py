@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 from typing import TypeVar
-from urllib.parse import parse_qsl
 
 from markupsafe import Markup
 from starlette.datastructures import Headers, MutableHeaders
@@ -29,6 +28,8 @@ _START_TAG = re.compile(r"<[a-z][a-z0-9]*")
 _COMPRESSION_LEVEL = 5
 _KEPT_PAGES = 16
 _KEPT_ANSWERS = 256
+_LARGEST_KEPT_PAGE = 512 * 1024
+_LARGEST_KEPT_ANSWER = 16 * 1024
 
 
 def mark_part(html: str) -> Markup:
@@ -139,8 +140,9 @@ class PagePartsLayer:
             if page is None:
                 page = cut_page(body)
             answer = gzip.compress(page.without(have), _COMPRESSION_LEVEL, mtime=0)
-            if tag:
+            if tag and len(body) <= _LARGEST_KEPT_PAGE:
                 _keep(self._pages, tag, page, _KEPT_PAGES)
+            if tag and len(answer) <= _LARGEST_KEPT_ANSWER:
                 _keep(self._answers, (tag, have), answer, _KEPT_ANSWERS)
         return answer
 
@@ -160,10 +162,12 @@ def _read_versions(scope: Scope) -> str | None:
     """Return the versions that a page has; empty when they are invalid; None when it does not ask for parts."""
     if scope["type"] != "http" or scope["method"] != "GET" or b"fragment=parts" not in scope["query_string"]:
         return None
-    query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-    if query.get("fragment") != "parts":
+    query = {
+        name: value for name, _, value in (pair.partition(b"=") for pair in scope["query_string"].split(b"&"))
+    }
+    if query.get(b"fragment") != b"parts":
         return None
-    have = query.get("have", "")
+    have = query.get(b"have", b"").decode("latin-1")
     return have if _VERSIONS.fullmatch(have) else ""
 
 

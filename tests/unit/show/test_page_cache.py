@@ -352,6 +352,14 @@ async def test_clients_without_compression_get_plain_text_and_shared_caches_are_
     assert len(site.rendered) == 1
 
 
+async def test_the_summary_of_a_thousand_backends_is_kept() -> None:
+    site = Site()
+    site.filler = "x" * 3_000_000
+    await site.get()
+    await site.get()
+    assert len(site.rendered) == 1
+
+
 async def test_however_many_addresses_are_asked_for_the_kept_bytes_are_bounded() -> None:
     site = Site(most_bytes=40_000)
     site.filler = "x"

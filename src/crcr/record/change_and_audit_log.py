@@ -26,15 +26,15 @@ async def note_change(
     number: int | None = None,
 ) -> None:
     """Add to the change log, from which open pages are updated."""
-    await tx.run(
-        _INSERT_CHANGE,
-        upstream=upstream.key,
-        kind=kind,
-        downstream=downstream,
-        delivery=delivery,
-        number=number,
-        at=to_us(now),
-    )
+    change = {
+        "upstream": upstream.key,
+        "kind": kind,
+        "downstream": downstream,
+        "delivery": delivery,
+        "number": number,
+        "at": to_us(now),
+    }
+    await tx.many(_INSERT_CHANGE, [change])
     tx.signal(CHANGES)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import crcr.record
 from crcr.record.store.postgres.batching import _numbered
+from crcr.record.store.postgres.parameter_arrays import ParameterArrays
 from crcr.record.store.statement import Statement, SumUpsert
 from support.services.postgres import new_database
 
@@ -65,3 +66,33 @@ async def test_a_numbered_statement_asks_and_tells_what_it_did_and_its_number() 
         "crcr.record.outbox.claims._CLAIM.0",
         "crcr.record.outbox.claims._NEXT_DUE.0",
     }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_a_statement_over_arrays_asks_the_same_of_each_parameter_set() -> None:
+    connection, arrays = await asyncpg.connect(new_database()), ParameterArrays()
+    rewritten: dict[str, set[str]] = {"SELECT": set(), "INSERT": set()}
+    for name, statement in statements().items():
+        sql = statement.for_dialect("postgresql").sql
+        columns, parameters = await columns_and_parameters(connection, sql)
+        lists = [f"{parameter}[]" for parameter in parameters]
+        if (select := await arrays.select_for(connection, sql)) is not None:
+            both = ([*columns, ("query_number", "int8")], lists)
+            assert await columns_and_parameters(connection, select) == both, name
+            rewritten["SELECT"].add(name)
+        if (insert := await arrays.insert_for(connection, sql)) is not None:
+            assert await columns_and_parameters(connection, insert) == (columns, lists), name
+            rewritten["INSERT"].add(name)
+    await connection.close()
+    assert {
+        "crcr.record.jobs.report_context._DISPATCH.0",
+        "crcr.record.jobs.report_context._JOBS.0",
+        "crcr.record.jobs.reports._STANDING_ROWS.0",
+    } <= rewritten["SELECT"]
+    assert {
+        "crcr.record.change_and_audit_log._INSERT_CHANGE.0",
+        "crcr.record.clickhouse.feed_queue._UNFED.0",
+        "crcr.record.statistics.sums._HOURS.0",
+        "crcr.record.statistics.sums._JOB_DAYS.0",
+    } <= rewritten["INSERT"]
+    assert not {"crcr.record.clickhouse.feed_queue._EFFECT.0"} & rewritten["INSERT"]

@@ -7,16 +7,20 @@ import pytest
 from sqlalchemy import text
 
 from crcr.errors import NotFound, StoreUnavailable
+from crcr.record.schema.statistics import job_days
 from crcr.record.store.database import Database, Tx, Unit
 from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import CHANGES, Signals
 from crcr.record.store.sqlite.database import SqliteDatabase
-from crcr.record.store.statement import Statement
+from crcr.record.store.statement import Statement, SumUpsert
 from crcr.wiring.core import Seams
 from support.running_relay import place_empty_database
 from support.stores.databases import OpenDatabase
 
 ADD = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0)"))
+JOB_DAYS = Statement(
+    text("SELECT downstream, workflow_name, success, execution_sum_s FROM job_days ORDER BY downstream")
+)
 NAMES = Statement(text("SELECT name FROM upstreams ORDER BY name"))
 
 
@@ -48,6 +52,34 @@ async def test_of_a_group_only_the_unit_that_failed_is_undone(database: Database
     assert isinstance(answers[1], NotFound)
     assert isinstance(answers[3], ValueError)
     assert await names(database) == ["a/a", "c/c"]
+
+
+async def test_sums_of_a_group_are_added_up_by_primary_key_and_keep_the_first_name(
+    database: Database,
+) -> None:
+    """Two reports may name one workflow differently."""
+    upsert = SumUpsert.to(job_days, ("success", "execution_sum_s"))
+
+    def counting(backend: str, name: str, seconds: float) -> Unit[None]:
+        async def unit(tx: Tx) -> None:
+            key = ("a/core", backend, "pull_request", 0, "ci.yml", "build", name)
+            rest = dict.fromkeys(upsert.keys[len(key) :], 0)
+            tx.add_up(upsert, (*key, *rest.values()), {"success": 1, "execution_sum_s": seconds})
+
+        return unit
+
+    for _ in range(2):
+        units = [counting(f"o/b{number % 3}", f"CI {number}", number) for number in range(9)]
+        await asyncio.gather(
+            *(database.write(unit, lane=f"o/b{number}") for number, unit in enumerate(units))
+        )
+
+    rows = await database.quick_read(lambda tx: tx.all(JOB_DAYS))
+    assert [tuple(dict(row).values()) for row in rows] == [
+        ("o/b0", "CI 0", 6, 18.0),
+        ("o/b1", "CI 1", 6, 24.0),
+        ("o/b2", "CI 2", 6, 30.0),
+    ]
 
 
 async def test_an_answer_comes_after_its_commit_and_waiters_are_woken_then(

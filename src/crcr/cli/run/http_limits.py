@@ -13,6 +13,7 @@ import httptools
 import msgspec
 import structlog
 import uvicorn
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from crcr.app import STATUS
@@ -23,6 +24,7 @@ _MOST_DESCRIPTORS = 65_536
 _RESERVED_DESCRIPTORS = 256
 """File descriptors reserved for stores, log and outgoing calls."""
 _MOST_WAITING = 1000
+_CONTINUE = b"HTTP/1.1 100 "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,25 @@ class WaitingConnections:
             self.close_oldest()
         if excess > 0:
             log.info("connections_closed", count=excess, reason="too many wait for their client")
+
+
+class _WholeResponse(asyncio.Transport):
+    """A connection as the response to a POST sees it: head and body, which follow each other at once, are one write."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self.is_closing = transport.is_closing  # type: ignore[method-assign]
+        self.close = transport.close  # type: ignore[method-assign]
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        if self._head is not None:
+            self._transport.write(self._head + data)
+            self._head = b""
+        elif data.startswith(_CONTINUE):
+            self._transport.write(data)
+        else:
+            self._head = data
 
 
 class LimitedHttp(HttpToolsProtocol):
@@ -198,6 +219,11 @@ class LimitedHttp(HttpToolsProtocol):
         super().on_headers_complete()
         if not self.pipeline:
             self._answering_cycle = self.cycle
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if cycle.scope["method"] == "POST":
+            cycle.transport = _WholeResponse(self.transport)
+        super()._start_asgi_task(cycle, app)
 
     def on_chunk_header(self) -> None:
         self._chunks += 1

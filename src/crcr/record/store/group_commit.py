@@ -42,10 +42,11 @@ class PendingSums:
     """Sums that the units of a transaction add to: each row is written once, however many units added to it."""
 
     def __init__(self) -> None:
-        self._rows: dict[SumUpsert, dict[tuple[Any, ...], dict[str, float]]] = {}
+        self._rows: dict[SumUpsert, dict[tuple[Any, ...], tuple[tuple[Any, ...], dict[str, float]]]] = {}
 
     def add(self, upsert: SumUpsert, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
-        row = self._rows.setdefault(upsert, {}).setdefault(key, {})
+        rows = self._rows.setdefault(upsert, {})
+        _, row = rows.setdefault(key[: upsert.unique], (key, {}))
         for name, amount in amounts.items():
             known, choose = row.get(name), upsert.extremes.get(name)
             row[name] = amount if known is None else choose(known, amount) if choose else known + amount
@@ -54,4 +55,4 @@ class PendingSums:
         """In the order of their keys, so that two transactions that add to the same rows cannot deadlock."""
         drained, self._rows = self._rows, {}
         for upsert, rows in sorted(drained.items(), key=lambda item: item[0].name):
-            yield upsert.statement, [upsert.row(key, rows[key]) for key in sorted(rows)]
+            yield upsert.statement, [upsert.row(*rows[unique]) for unique in sorted(rows)]

@@ -87,6 +87,8 @@ class SumUpsert:
     defaults: Mapping[str, float | None]
     extremes: Mapping[str, Callable[[float, float], float]] = field(default_factory=dict)
     """How to combine two values of a column that is not summed."""
+    unique: int | None = None
+    """How many of the first `keys` are the primary key; None for all."""
 
     @classmethod
     def to(
@@ -112,7 +114,7 @@ class SumUpsert:
         extremes = {**dict.fromkeys(lows, min), **dict.fromkeys(highs, max)}
         keys = tuple(name for name in columns if name not in sums and name not in extremes)
         defaults = {**dict.fromkeys(sums, 0), **dict.fromkeys(extremes)}
-        return cls(table.name, Statement(text(upsert)), keys, defaults, extremes)
+        return cls(table.name, Statement(text(upsert)), keys, defaults, extremes, len(table.primary_key))
 
     def row(self, key: tuple[Any, ...], amounts: Mapping[str, float]) -> dict[str, Any]:
         return {**self.defaults, **dict(zip(self.keys, key, strict=True)), **amounts}

@@ -1,7 +1,7 @@
 """Limits how many pages and API queries run at once, so that a flood of readers delays nothing but other readers.
 
 A request beyond the limit waits; one beyond the waiting places gets a 503 with Retry-After at once. Readers who are signed
-in have places of their own: an operator can act during a flood.
+in have places of their own beside those of everybody: an operator can act during a flood.
 """
 
 import asyncio
@@ -88,7 +88,8 @@ class RenderQueue:
 
     def _places(self, scope: Scope) -> _Places:
         reader = scope.get("state", {}).get("reader")
-        return self._signed_in if isinstance(reader, Reader) and reader.name is not None else self._anyone
+        is_signed_in = isinstance(reader, Reader) and reader.name is not None
+        return self._signed_in if is_signed_in and not self._signed_in.are_full else self._anyone
 
     async def _take_slot(self, places: _Places) -> None:
         places.waiting += 1

@@ -17,9 +17,10 @@ from typing import Any, TypeAlias, cast
 from crcr.record.store.database import Row
 from crcr.record.store.group_commit import PendingSums, QueuedUnit
 from crcr.record.store.postgres.connection import FAULTS, Connection
+from crcr.record.store.postgres.parameter_arrays import NUMBER_COLUMN, ParameterArrays, as_arrays
 from crcr.record.store.statement import Statement, SumUpsert
 
-_NUMBER_COLUMN = "query_number"
+_ARRAYS = ParameterArrays()
 _RETURNS = re.compile(r"\bRETURNING\b")
 _CHANGES_ROWS = re.compile(r"\s*(INSERT|UPDATE|DELETE)\b")
 
@@ -29,6 +30,7 @@ class ResultShape(Enum):
     ALL = "all rows"
     COUNT = "how many rows were touched"
     NOTHING = "nothing, for any number of parameter sets"
+    DISTINCT_ROWS = "nothing, for any number of rows of which no two have the same key"
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class Query:
     sql: str
     shape: ResultShape
     arguments: list[list[Any]]
-    """One parameter set, or any number of them for `NOTHING`."""
+    """One parameter set, or any number of them for `NOTHING` and `DISTINCT_ROWS`."""
 
     def __await__(self) -> Generator["Query", Any, Any]:
         return (yield self)
@@ -105,7 +107,9 @@ class PostgresTx:
 
     def write_sums(self) -> Steps:
         for statement, rows in self._sums.drain():
-            yield from self.many(statement, rows).__await__()
+            compiled = statement.for_dialect("postgresql")
+            arguments = [compiled.arguments(row) for row in rows]
+            yield from Query(compiled.sql, ResultShape.DISTINCT_ROWS, arguments).__await__()
 
 
 def _query(statement: Statement, shape: ResultShape, params: Mapping[str, Any]) -> Query:
@@ -167,27 +171,45 @@ async def _execute_same(
     connection: Connection, sql: str, shape: ResultShape, queries: list[Query]
 ) -> list[Any]:
     """Execute one statement for all queries that have it, in one round trip where possible."""
-    if shape is ResultShape.NOTHING:
-        parameter_sets = [arguments for query in queries for arguments in query.arguments]
-        if len(queries) > 1:
-            # Two transactions that change the same rows do so in the same order.
-            parameter_sets.sort(key=_sort_key)
-        if parameter_sets:
-            await connection.executemany(sql, parameter_sets)
+    if shape in {ResultShape.NOTHING, ResultShape.DISTINCT_ROWS}:
+        await _execute_for_effect(connection, sql, shape, queries)
         return [None] * len(queries)
     parameter_sets = [query.arguments[0] for query in queries]
-    numbered = _numbered(sql, len(parameter_sets[0]) + 1) if len(parameter_sets) > 1 else None
-    if numbered is None:
-        return [await _execute_one(connection, sql, shape, arguments) for arguments in parameter_sets]
+    if len(parameter_sets) == 1:
+        return [await _execute_one(connection, sql, shape, parameter_sets[0])]
     rows_by_query: list[list[Row]] = [[] for _ in parameter_sets]
-    with_numbers = ([*arguments, number] for number, arguments in enumerate(parameter_sets))
-    for row in await connection.fetchmany(numbered, with_numbers):
-        rows_by_query[row[_NUMBER_COLUMN]].append(cast("Row", row))
+    if (over_arrays := await _ARRAYS.select_for(connection, sql)) is not None:
+        for row in await connection.fetch(over_arrays, *as_arrays(parameter_sets)):
+            rows_by_query[row[NUMBER_COLUMN] - 1].append(cast("Row", row))
+    elif (numbered := _numbered(sql, len(parameter_sets[0]) + 1)) is not None:
+        with_numbers = ([*arguments, number] for number, arguments in enumerate(parameter_sets))
+        for row in await connection.fetchmany(numbered, with_numbers):
+            rows_by_query[row[NUMBER_COLUMN]].append(cast("Row", row))
+    else:
+        return [await _execute_one(connection, sql, shape, arguments) for arguments in parameter_sets]
     if shape is ResultShape.ALL:
         return rows_by_query
     if shape is ResultShape.ONE:
         return [rows[0] if rows else None for rows in rows_by_query]
     return [len(rows) for rows in rows_by_query]
+
+
+async def _execute_for_effect(
+    connection: Connection, sql: str, shape: ResultShape, queries: list[Query]
+) -> None:
+    parameter_sets = [arguments for query in queries for arguments in query.arguments]
+    if len(queries) > 1:
+        # Two transactions that change the same rows do so in the same order.
+        parameter_sets.sort(key=_sort_key)
+    if not parameter_sets:
+        return
+    over_arrays = None
+    if len(parameter_sets) > 1 and (shape is ResultShape.DISTINCT_ROWS or "DO UPDATE" not in sql):
+        over_arrays = await _ARRAYS.insert_for(connection, sql)
+    if over_arrays is None:
+        await connection.executemany(sql, parameter_sets)
+    else:
+        await connection.execute(over_arrays, *as_arrays(parameter_sets))
 
 
 async def _execute_one(connection: Connection, sql: str, shape: ResultShape, arguments: list[Any]) -> Any:
@@ -202,7 +224,7 @@ async def _execute_one(connection: Connection, sql: str, shape: ResultShape, arg
 @cache
 def _numbered(sql: str, parameter: int) -> str | None:
     """The statement with its query's number in each returned row, or None where it cannot be added."""
-    number = f"${parameter}::int AS {_NUMBER_COLUMN}"
+    number = f"${parameter}::int AS {NUMBER_COLUMN}"
     if sql.startswith("SELECT"):
         return f"SELECT query.*, {number} FROM ({sql}) AS query"  # noqa: S608  our own statement
     if _CHANGES_ROWS.match(sql):

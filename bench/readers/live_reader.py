@@ -1,8 +1,9 @@
 """One reader of a live page, without a browser: the rules of live.js, over two sockets.
 
 A reader holds an event stream. After an event it waits as the script does, then reads what the script reads, one read at a
-time, with the ETag of its last answer; after a 503 it waits for `Retry-After`. Times come from the script itself, so the
-bench follows it. Parsing is as little as possible: thousands of readers share one core with the relay.
+time: the parts that differ from those that it has, at the newest change that it knows of. After a 503 it waits for
+`Retry-After`. Times come from the script itself, so the bench follows it. Thousands of readers share one core with the relay:
+an answer that another reader got to the same request is not decompressed and parsed again.
 """
 
 import asyncio
@@ -10,12 +11,11 @@ import random
 import re
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
-from urllib.parse import quote
 
 import crcr.show
 
@@ -23,6 +23,12 @@ _SCRIPT = (Path(crcr.show.__file__).parent / "static" / "live.js").read_text()
 _RETRY_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 _TIMER_S = 0.001
 _JOB = re.compile(rb">job (\d+)<")
+_ALL_JOBS = re.compile(rb'data-key="jobs"[^>]*><h2>Jobs</h2>\s*<p class="figure[^"]*">([\d,]+)</p>')
+_PART = re.compile(rb' data-part="([\w-]{6})"|<template data-same="([\d -]*)"')
+_VERSION = 6
+_MOST_PARTS = 500
+_MOST_SEEN = 200
+_HAS_PARTS = (Path(crcr.show.__file__).parent / "static" / "parts.js").exists()
 
 
 def _script_s(name: str) -> float:
@@ -35,9 +41,10 @@ def _script_s(name: str) -> float:
 SOON_S, QUIET_S, LONGEST_S = _script_s("SOON_MS"), _script_s("QUIET_MS"), _script_s("LONGEST_MS")
 
 
-def refresh_address(path: str) -> str:
-    """The address that the live script reads after a change of the page at `path`."""
-    return f"{path}{'&' if '?' in path else '?'}fragment=main"
+def refresh_address(path: str, have: str, change: str) -> str:
+    """The address that the live script reads after a change of the page at `path` whose parts have these versions."""
+    fragment = f"fragment=parts&have={have}" if have else "fragment=main"
+    return f"{path}?{fragment}{f'&v={change}' if change else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,16 @@ class PageRead:
     done_at: float
     status: int
     size: int
-    newest_job: int | None = None
-    """The highest number of a job on the page, for readers that look."""
+    mark: int | None = None
+    """A number on the page that grows with each new job: its jobs on the summary, the newest one on a pull request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the newest of some events says that concern a page."""
+
+    spread_s: float
+    change: str
 
 
 @dataclass(slots=True)
@@ -55,18 +70,16 @@ class PageKind:
     path: str
     number: int | None = None
     """The pull request, where the page is about one."""
-    _last: tuple[bytes, float | None] = (b"", None)
+    _last: tuple[bytes, Event | None] = (b"", None)
+    _seen: dict[tuple[str, bytes], tuple[str, int | None]] = field(default_factory=dict)
 
-    def spread_of(self, data: bytes) -> float | None:
-        """Over how many seconds to spread the reads after these events; None when they do not concern the page.
-
-        All readers get the same bytes, so the last answer is kept.
-        """
+    def newest_event(self, data: bytes) -> Event | None:
+        """The newest event that concerns the page. All readers get the same bytes, so the last answer is kept."""
         if data != self._last[0]:
-            self._last = (data, self._spread_of(data))
+            self._last = (data, self._find_event(data))
         return self._last[1]
 
-    def _spread_of(self, data: bytes) -> float | None:
+    def _find_event(self, data: bytes) -> Event | None:
         events = [part for part in data.split(b"\n\n") if b"event: " in part and b"event: beat" not in part]
         if self.number is not None:
             own = b'"number":%d,' % self.number, b'"number":%d}' % self.number
@@ -75,8 +88,37 @@ class PageKind:
             ]
         if not events:
             return None
-        found = re.search(rb'"spread_ms":(\d+)', events[-1])
-        return int(found[1]) / 1000 if found else 0.0
+        spread = re.search(rb'"spread_ms":(\d+)', events[-1])
+        change = re.search(rb"id: (\d+)", events[-1])
+        return Event(int(spread[1]) / 1000 if spread else 0.0, change[1].decode() if change else "")
+
+    def take(self, have: str, head: bytes, body: bytes) -> tuple[str, int | None]:
+        """Return the versions of the parts that a page with `have` shows after this answer, and its mark."""
+        if (have, body) not in self._seen:
+            if len(self._seen) >= _MOST_SEEN:
+                self._seen.clear()
+            text = (
+                zlib.decompress(body, zlib.MAX_WBITS | 16) if b"\r\ncontent-encoding: gzip" in head else body
+            )
+            versions = "".join(_versions(have, text))
+            self._seen[have, body] = versions, _find_mark(text)
+        return self._seen[have, body]
+
+
+def _find_mark(text: bytes) -> int | None:
+    if found := _ALL_JOBS.search(text):
+        return int(found[1].replace(b",", b""))
+    return max(map(int, _JOB.findall(text)), default=None)
+
+
+def _versions(have: str, text: bytes) -> Iterator[str]:
+    """The versions of all parts, in their order: of those in the answer, and of those that its stubs stand for."""
+    for version, same in _PART.findall(text):
+        if version:
+            yield version.decode()
+        for run in same.split():
+            first, _, last = run.partition(b"-")
+            yield have[int(first) * _VERSION : (int(last or first) + 1) * _VERSION]
 
 
 class _Stream(asyncio.Protocol):
@@ -107,10 +149,9 @@ class _Stream(asyncio.Protocol):
 
 
 class _PageConnection(asyncio.Protocol):
-    """A keep-alive connection that counts a response's bytes, and keeps them only where `keeps` says so."""
+    """A keep-alive connection."""
 
-    def __init__(self, *, keeps: bool) -> None:
-        self._keeps = keeps
+    def __init__(self) -> None:
         self._head = b""
         self._in_body = False
         self._left = 0
@@ -118,7 +159,7 @@ class _PageConnection(asyncio.Protocol):
         self._size = 0
         self._body: list[bytes] = []
         self._tail = b""
-        self._answer: asyncio.Future[tuple[bytes, int, bytes]] | None = None
+        self._answer: asyncio.Future[tuple[bytes, bytes]] | None = None
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -128,8 +169,8 @@ class _PageConnection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, request: bytes) -> asyncio.Future[tuple[bytes, int, bytes]]:
-        """Send a request; the future gets head, size of the body, and the body where it is kept."""
+    def send(self, request: bytes) -> asyncio.Future[tuple[bytes, bytes]]:
+        """Send a request; the future gets the head, in small letters, and the body."""
         self._head, self._size, self._body, self._tail, self._in_body = b"", 0, [], b"", False
         self._answer = asyncio.get_running_loop().create_future()
         if self._transport is not None:
@@ -148,15 +189,14 @@ class _PageConnection(asyncio.Protocol):
             self._chunked = b"\r\ntransfer-encoding: chunked" in self._head
             self._left = int(length[1]) if length and head[9:12] != b"304" else 0
         self._size += len(data)
-        if self._keeps:
-            self._body.append(data)
+        self._body.append(data)
         if self._chunked:
             self._tail = (self._tail + data)[-7:]
             is_complete = self._tail.endswith(b"\r\n0\r\n\r\n") or self._tail == b"0\r\n\r\n"
         else:
             is_complete = self._size >= self._left
         if is_complete and self._answer is not None and not self._answer.done():
-            self._answer.set_result((self._head, self._size, b"".join(self._body)))
+            self._answer.set_result((self._head, b"".join(self._body)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answer is not None and not self._answer.done():
@@ -173,8 +213,6 @@ class LiveReader:
 
     port: int
     page: PageKind
-    looks: bool = False
-    """Whether it looks into each page for the newest job."""
     reads: list[PageRead] = field(default_factory=list)
     _stream: _Stream | None = None
     _connection: _PageConnection | None = None
@@ -186,13 +224,17 @@ class LiveReader:
     _is_reading: bool = False
     _wanted: bool = False
     _troubles: int = 0
+    _change: str = ""
+    """The newest change that it was told of."""
+    _have: str = ""
+    """The versions of the parts that it shows, one after the other."""
     _etag: bytes = b""
-    _newest_job: int | None = None
+    _mark: int | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def open(self) -> None:
-        """Read the page as a script would next, then hold the stream."""
-        await self._read()
+        """Read the page, then hold the stream."""
+        await self.read_once()
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         _, self._stream = await loop.create_connection(
@@ -201,6 +243,10 @@ class LiveReader:
         request = "GET /api/v1/events HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n\r\n"
         cast("asyncio.Transport", self._stream.transport).write(request.encode())
         await opened
+
+    async def read_once(self) -> None:
+        while (pause_s := await self._read()) is not None:  # noqa: ASYNC110  it waits for the relay
+            await asyncio.sleep(pause_s)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -221,13 +267,15 @@ class LiveReader:
         return self._stream is not None and self._stream.is_open
 
     @property
-    def etag(self) -> str:
-        return self._etag.decode()
+    def shown(self) -> str:
+        """What tells its page from others."""
+        return f"{self.page.path} {self._have or self._etag.decode()}"
 
     def _receive(self, data: bytes) -> None:
-        spread_s = self.page.spread_of(data)
-        if spread_s is not None:
-            self._changed(spread_s)
+        event = self.page.newest_event(data)
+        if event is not None:
+            self._change = event.change or self._change
+            self._changed(event.spread_s)
 
     def _changed(self, spread_s: float = 0.0) -> None:
         now = time.monotonic()
@@ -255,10 +303,7 @@ class LiveReader:
     async def _read_until_done(self) -> None:
         self._is_reading = True
         self._wanted = False
-        pause_s = await self._read()
-        while pause_s is not None:
-            await asyncio.sleep(pause_s)
-            pause_s = await self._read()
+        await self.read_once()
         self._is_reading = False
         if self._wanted:
             self._wanted = False
@@ -267,56 +312,54 @@ class LiveReader:
     async def _read(self) -> float | None:
         """Read the page once; return how long to wait before another attempt, or None when it was read."""
         self._began = time.monotonic()
+        have = self._have
         try:
-            head, size, body = await self._exchange()
+            head, body = await self._exchange()
         except OSError:
             self._note(0, 0)
             return self._pause(None)
         status = int(head[9:12])
         if status not in {200, 304}:
             found = re.search(rb"\r\nretry-after: (\d+)", head)
-            self._note(status, size)
+            self._note(status, len(body))
             return self._pause(float(found[1]) if found else None)
         self._troubles = 0
-        if found := re.search(rb"\r\netag: ([^\r]+)", head):
-            self._etag = found[1]
-        if self.looks and status == 200:
-            self._newest_job = _newest_job(head, body)
-        self._note(status, size)
+        found = re.search(rb"\r\netag: ([^\r]+)", head)
+        self._etag = found[1] if found else b""
+        if status == 200:
+            self._show(have, head, body)
+        self._note(status, len(body))
         return None
 
-    async def _exchange(self) -> tuple[bytes, int, bytes]:
+    def _show(self, have: str, head: bytes, body: bytes) -> None:
+        versions, mark = self.page.take(have, head, body)
+        if mark is not None:
+            self._mark = max(mark, self._mark or 0)
+        if _HAS_PARTS:
+            self._have = versions[: _MOST_PARTS * _VERSION]
+
+    async def _exchange(self) -> tuple[bytes, bytes]:
         """Send the request; over a new connection when the server has just closed the idle one, as browsers do."""
         request = self._request()
         if self._connection is not None and self._connection.is_open:
             with suppress(OSError):
                 return await self._connection.send(request)
         _, self._connection = await asyncio.get_running_loop().create_connection(
-            lambda: _PageConnection(keeps=self.looks), "127.0.0.1", self.port
+            _PageConnection, "127.0.0.1", self.port
         )
         return await self._connection.send(request)
 
     def _note(self, status: int, size: int) -> None:
-        self.reads.append(PageRead(self._began, time.monotonic(), status, size, self._newest_job))
+        self.reads.append(PageRead(self._began, time.monotonic(), status, size, self._mark))
 
     def _pause(self, retry_after_s: float | None) -> float:
         pause_s = _RETRY_S[min(self._troubles, len(_RETRY_S) - 1)]
         self._troubles += 1
-        return pause_s if retry_after_s is None else retry_after_s
+        return pause_s if retry_after_s is None else retry_after_s * (1 + random.random() / 2)  # noqa: S311
 
     def _request(self) -> bytes:
-        encodings = b"gzip" if self.looks else b"gzip, deflate, br, zstd"
-        lines = [
-            f"GET {quote(refresh_address(self.page.path), safe='/?=&')} HTTP/1.1".encode(),
-            b"Host: bench",
-            b"Accept: text/html",
-            b"Accept-Encoding: " + encodings,
-        ]
+        address = refresh_address(self.page.path, self._have, self._change)
+        lines = [f"GET {address} HTTP/1.1", "Host: bench", "Accept: text/html", "Accept-Encoding: gzip"]
         if self._etag:
-            lines.append(b"If-None-Match: " + self._etag)
-        return b"\r\n".join(lines) + b"\r\n\r\n"
-
-
-def _newest_job(head: bytes, body: bytes) -> int | None:
-    text = zlib.decompress(body, zlib.MAX_WBITS | 16) if b"\r\ncontent-encoding: gzip" in head else body
-    return max(map(int, _JOB.findall(text)), default=None)
+            lines.append(f"If-None-Match: {self._etag.decode()}")
+        return "\r\n".join(lines).encode() + b"\r\n\r\n"

@@ -17,15 +17,13 @@ import uvloop
 from bench.readers.live_reader import LiveReader, PageKind
 
 _AT_ONCE = 25
-_LOOKING = 5
-"""Readers of the pull request that look for the newest job on the page: each page is decompressed."""
 _SETTLED_WITHIN_S = 60
 
 
 async def _follow(port: int, pull: int, summaries: int, pulls: int) -> dict[str, Any]:
     summary, pull_page = PageKind("/crcr"), PageKind(f"/crcr/pr/{pull}", pull)
     readers = [LiveReader(port, summary) for _ in range(summaries)]
-    readers += [LiveReader(port, pull_page, looks=number < _LOOKING) for number in range(pulls)]
+    readers += [LiveReader(port, pull_page) for _ in range(pulls)]
     for first in range(0, len(readers), _AT_ONCE):
         await asyncio.gather(*(reader.open() for reader in readers[first : first + _AT_ONCE]))
     print("open", flush=True)
@@ -42,7 +40,7 @@ async def _follow(port: int, pull: int, summaries: int, pulls: int) -> dict[str,
         reader.close()
     return {
         "reads": [[astuple(read) for read in reader.reads] for reader in readers],
-        "etags": sorted({f"{reader.page.path} {reader.etag}" for reader in readers}),
+        "shown": len({reader.shown for reader in readers}),
         "dropped": dropped,
         "cpu_s": cpu_s,
     }

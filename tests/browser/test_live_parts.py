@@ -1,11 +1,13 @@
 """A live page asks for the parts that changed: other parts keep their elements, and nothing that the reader does is lost."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from playwright.async_api import Browser, Page, Response, Route, expect
 
 from browser.conftest import open_site
+from crcr.show.http.page_parts import cut_page, mark_part
 from support.browser_pages import (
     LISTED,
     NAMES,
@@ -148,3 +150,51 @@ async def test_an_answer_that_does_not_fit_the_page_makes_it_read_the_whole(
             await report_job(site, "org/alpha", "failure")
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
         await expect(page.locator("h1")).to_have_text("Backends")
+
+
+# Both return the page without blank text between elements, which parts lose.
+VERSIONS = "() => { window.parts = crcr.shownParts(); return crcr.versionsOf(window.parts); }"
+REFRESH = """([answer, whole]) => {
+  const main = document.getElementById("main");
+  const parse = (html) => new DOMParser().parseFromString(`<body>${html}`, "text/html").body;
+  const text = (tree) => tree.innerHTML.replace(/>\\s+</g, "><").trim();
+  const fresh = parse(answer);
+  if (!crcr.completeParts(fresh, window.parts, main)) throw new Error("does not fit");
+  crcr.morph(main, fresh, { rows: true });
+  return [text(main), text(parse(whole))];
+}"""
+
+
+def random_main(random: Random) -> str:
+    """Groups of rows with keys, a list without keys whose items may be equal, and parts between other elements."""
+    rows = random.sample(range(12), random.randint(0, 12))
+    groups = [
+        "".join(mark_part(f'<tr data-key="{row}"><td>{row} {random.choice("ab")}</td></tr>') for row in group)
+        for group in (rows[:4], rows[4:])
+    ]
+    items = "".join(mark_part(f"<li>{random.choice('abc')}</li>") for _ in range(random.randint(0, 6)))
+    marked = mark_part("<section>marked</section>")
+    note = random.choice(["", "<section>note</section>", marked, marked, marked])
+    inner, outer = random.sample((note, ""), 2)
+    keys = random.sample("xyz", 2)
+    tables = "".join(
+        f'<tbody data-key="{key}">{group}</tbody>' for key, group in zip(keys, groups, strict=True)
+    )
+    figures = mark_part(f"<section class='cards'><p>{random.choice('ab')}</p></section>")
+    return (
+        f"<h1>Title</h1><div>{inner}</div>{outer}{figures}<table>{tables}</table>{outer}"
+        f"<ul><li>first</li>{items}</ul><p>end</p>"
+    )
+
+
+async def test_whatever_changes_the_page_becomes_the_whole_one(tmp_path: Path, browser: Browser) -> None:
+    random = Random(3)
+    async with open_site(tmp_path, browser) as site:
+        await site.page.goto(f"{site.url}/crcr/onboarding")
+        for _ in range(150):
+            whole = random_main(random)
+            versions = await site.page.evaluate(VERSIONS)
+            answer = cut_page(whole.encode()).without(versions).decode()
+            shown, expected = await site.page.evaluate(REFRESH, [answer, whole])
+            assert shown == expected
+        assert site.troubles == []

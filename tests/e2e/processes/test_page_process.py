@@ -135,6 +135,8 @@ async def test_a_connection_changes_between_pages_and_intake_at_every_request(tm
 async def test_pages_that_end_suddenly_stop_no_webhook_and_come_back(tmp_path: Path) -> None:
     async with relay(tmp_path) as two:
         assert (await two.scraped("crcr_page_process_up"), await two.scraped("crcr_live_streams")) == (1, 0)
+        # Where both need the processor, the intake comes first.
+        assert os.getpriority(os.PRIO_PROCESS, two.page_pid or 0) > os.getpriority(os.PRIO_PROCESS, 0)
         async with two.http.stream("GET", "/api/v1/events") as stream:
             lines = stream.aiter_lines()
             assert await anext(lines) == "retry: 2000"

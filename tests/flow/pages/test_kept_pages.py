@@ -155,3 +155,6 @@ async def test_hidden_backends_reach_no_stranger_also_through_a_shared_cache(tmp
                 assert answer.headers["cache-control"] == "private, no-store"
             assert ("secretcorp" in answer.text) == admin, (path, admin)
         assert shared.hits > 10
+        with_cookie = await relay.http.get("/crcr", headers={"cookie": "theme=dark"})
+        assert with_cookie.headers["cache-control"] == "private, no-store"
+        assert "cdn-cache-control" not in with_cookie.headers

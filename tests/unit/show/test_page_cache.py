@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -11,10 +11,12 @@ from starlette.types import Receive, Scope, Send
 
 from crcr.decide.model import RepoName
 from crcr.decide.views.overview import Change, Changes
+from crcr.errors import StoreUnavailable
 from crcr.show.access.reader import ANYONE, Reader
 from crcr.show.cache.newest_changes import NewestChanges
 from crcr.show.cache.page_cache import PageCache, RenderPause
 from crcr.show.cache.render_queue import RenderQueue
+from crcr.show.cache.rendered_page import make_page
 from crcr.show.live.change_feed import Wakeups
 from support.clock import ManualClock
 
@@ -33,6 +35,7 @@ class Log:
     def __init__(self) -> None:
         self.changes_made: list[Change] = []
         self.reads = 0
+        self.is_down, self.grows_while_read = False, False
         self.wake = asyncio.Event()
 
     def note(self, upstream: RepoName = UPSTREAM) -> int:
@@ -46,7 +49,11 @@ class Log:
     async def changes(self, after: int | None, limit: int) -> Changes:
         self.reads += 1
         await asyncio.sleep(0)
+        if self.is_down:
+            raise StoreUnavailable
         newest = len(self.changes_made)
+        if self.grows_while_read:
+            self.note()
         if after is None:
             return Changes((), newest, 1, newest)
         items = tuple(self.changes_made[after : after + limit])
@@ -56,7 +63,7 @@ class Log:
 class Site:
     """Renders the number of changes; `gate` holds renderings until it is set."""
 
-    def __init__(self, **options: float) -> None:
+    def __init__(self, **options: object) -> None:
         self.log, self.clock = Log(), ManualClock()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -68,7 +75,7 @@ class Site:
             upstreams=(UPSTREAM, OTHER),
             newest=NewestChanges(self.log, Wakeups(lambda: self.log.wake, lambda _: None)),
             clock=self.clock,
-            **options,  # type: ignore[arg-type]  # numbers
+            **options,  # type: ignore[arg-type]  # as the cache takes them
         )
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(self, raise_app_exceptions=False), base_url="http://relay.test"
@@ -80,6 +87,7 @@ class Site:
 
     async def render(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.rendered.append(f"{scope['path']}?{scope['query_string'].decode()}")
+        self.receive = receive
         count = len(self.log.changes_made)
         await self.gate.wait()
         body = f"{count} for {scope['state']['reader'].name} {self.filler}".encode()
@@ -150,6 +158,95 @@ async def test_a_reader_that_names_a_change_is_content_with_a_page_that_is_not_o
     assert await site.count(f"/crcr?v={second}&fragment=main") == 2
     assert await site.count(f"/crcr?fragment=main&v={third}") == 3
     assert site.rendered == ["/crcr?", "/crcr?fragment=main", "/crcr?fragment=main"]
+
+
+async def test_a_reader_of_a_health_event_gets_no_page_from_before_it() -> None:
+    site = Site()
+    known = site.log.note()
+    await site.get()
+    assert await site.count(f"/crcr?v={known}-0a1b2c3d") == 1
+    assert len(site.rendered) == 2
+    later = site.log.note()
+    assert await site.count(f"/crcr?v={known}-0a1b2c3d") == 1
+    assert await site.count(f"/crcr?v={later}-0a1b2c3d") == 2
+    assert len(site.rendered) == 3
+
+
+async def test_a_change_of_another_upstream_is_a_known_change() -> None:
+    site = Site()
+    site.log.note()
+    await site.get()
+    elsewhere = site.log.note(OTHER)
+    await site.get()
+    reads = site.log.reads
+    answer = await site.get(f"/crcr?v={elsewhere}")
+    assert site.log.reads == reads
+    assert "s-maxage" in answer.headers["cache-control"]
+
+
+async def test_a_page_from_before_a_change_is_not_shared_under_the_address_of_that_change() -> None:
+    site = Site()
+    site.gate.clear()
+    early = asyncio.create_task(site.get("/crcr?v=1"))
+    await settle()
+    site.log.note()
+    another = asyncio.create_task(site.get("/crcr?upstream=org/other"))
+    await settle()
+    site.gate.set()
+    answer = await early
+    await another
+    assert answer.text.startswith("0 ")
+    assert "s-maxage" not in answer.headers["cache-control"]
+
+
+async def test_of_two_upstreams_in_an_address_the_one_that_the_page_shows_counts() -> None:
+    site = Site()
+    address = "/crcr?upstream=org/other&upstream=org/core"
+    assert await site.count(address) == 0
+    site.log.note(UPSTREAM)
+    assert await site.count(address) == 1
+
+
+async def test_readers_of_a_log_that_grows_all_the_time_wait_for_two_reads_at_most() -> None:
+    site = Site()
+    await site.get()
+    site.log.grows_while_read = True
+    site.log.note()
+    reads = site.log.reads
+    newest = site.cache._newest
+    assert all(await asyncio.gather(*(newest.read(UPSTREAM) for _ in range(50))))
+    assert site.log.reads <= reads + 2
+
+
+async def test_a_store_that_fails_just_before_a_rendering_is_reported_by_the_page() -> None:
+    def fail(_: object) -> None:
+        site.log.note()
+        site.log.is_down = True
+
+    site = Site(on_answer=fail)
+    site.status = 503
+    assert (await site.get()).status_code == 503
+    assert site.rendered == ["/crcr?"]
+
+
+def test_a_page_is_not_current_after_the_clock_was_set_back() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    second = timedelta(seconds=1)
+    page = make_page(200, [], b"", version=1, rendered_at=now, expires_at=now + second)
+    assert page.is_current(1, now)
+    assert not page.is_current(1, now + second)
+    assert not page.is_current(1, now - second)
+
+
+async def test_an_app_that_waits_for_the_reader_to_disconnect_blocks_nobody() -> None:
+    """A streamed response calls `receive` until the client disconnects."""
+    site = Site()
+    await site.get()
+    assert (await site.receive())["type"] == "http.request"
+    disconnected = asyncio.ensure_future(site.receive())
+    await settle()
+    assert not disconnected.done()
+    disconnected.cancel()
 
 
 @pytest.mark.parametrize("version", ["999", "9" * 400, "-1", "x", ""])
@@ -231,6 +328,7 @@ async def test_signed_in_readers_and_other_requests_are_never_kept() -> None:
         "/crcr/login",
         "/crcr?format=csv",
         "/api/v1/summary.csv",
+        "/api/v1/backends/org/one.csv%0A",
         "/crcr/audit/x",
     ):
         before = len(site.rendered)
@@ -254,8 +352,20 @@ async def test_clients_without_compression_get_plain_text_and_shared_caches_are_
     assert len(site.rendered) == 1
 
 
+async def test_the_summary_of_a_thousand_backends_is_kept() -> None:
+    site = Site()
+    site.filler = "x" * 3_000_000
+    await site.get()
+    await site.get()
+    assert len(site.rendered) == 1
+
+
 async def test_however_many_addresses_are_asked_for_the_kept_bytes_are_bounded() -> None:
     site = Site(most_bytes=40_000)
+    site.filler = "x"
+    for number in range(300):
+        await site.get(f"/crcr?page={number}&{'y' * 1_900}")
+    assert sum(len(path) + len(query) for path, query, _ in site.cache._pages) < 20_000
     for number in range(300):
         site.filler = "".join(chr(33 + (number * 7 + position * 13) % 90) for position in range(900))
         await site.get(f"/crcr?page={number}")
@@ -280,14 +390,29 @@ def test_a_page_with_many_readers_takes_a_quarter_of_the_time_at_most(
     assert RenderPause(100.0, took_s, readers).rest_s(now) == pytest.approx(rest_s)
 
 
+async def test_readers_who_wait_for_a_rendering_count_for_the_pause_after_it() -> None:
+    """Where each rendering is followed by a change, nobody ever finds a kept page."""
+    site = Site()
+    site.gate.clear()
+    readers = [asyncio.create_task(site.get()) for _ in range(8)]
+    await settle()
+    site.gate.set()
+    await asyncio.gather(*readers)
+    pause = site.cache._pauses["/crcr", "", True]
+    assert pause.rest_s(pause.ended) > 0
+
+
 class Crowd:
     """An app behind the queue that holds each request until it is let go."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: float) -> None:
         self.running, self.most, self.refused, self.waiting = 0, 0, 0, 0
         self.gate = asyncio.Event()
         self.queue = RenderQueue(
-            self.render, on_waiting=self.note_waiting, on_refused=self.note_refused, **limits
+            self.render,
+            on_waiting=self.note_waiting,
+            on_refused=self.note_refused,
+            **limits,  # type: ignore[arg-type]  # numbers
         )
 
     def note_waiting(self, number: int) -> None:
@@ -334,6 +459,27 @@ async def test_beyond_the_waiting_places_a_503_comes_at_once_and_signed_in_reade
     crowd.gate.set()
     assert {answer.status_code for answer in await asyncio.gather(*readers, admin)} == {200}
     assert (crowd.running, crowd.waiting) == (0, 0)
+
+
+async def test_where_everybody_is_signed_in_all_places_are_theirs() -> None:
+    crowd = Crowd(at_once=4, waiting=64)
+    readers = [asyncio.create_task(crowd.get("/crcr", Reader(f"r{number}"))) for number in range(60)]
+    await settle()
+    assert (crowd.refused, crowd.most) == (0, 6)
+    crowd.gate.set()
+    assert {answer.status_code for answer in await asyncio.gather(*readers)} == {200}
+
+
+async def test_a_reader_who_waits_too_long_is_refused_and_takes_no_slot_later() -> None:
+    crowd = Crowd(at_once=1, waiting=5, longest_wait_s=0)
+    slow = asyncio.create_task(crowd.get("/crcr"))
+    await settle()
+    late = [await crowd.get(f"/crcr?n={number}") for number in range(3)]
+    assert [answer.status_code for answer in late] == [503] * 3
+    assert (crowd.refused, crowd.waiting, crowd.most) == (3, 0, 1)
+    crowd.gate.set()
+    assert (await slow).status_code == 200
+    assert (await crowd.get("/crcr")).status_code == 200
 
 
 async def test_a_waiting_reader_who_leaves_frees_its_place() -> None:

@@ -55,6 +55,14 @@ async def test_rows_that_are_shown_already_become_places_in_the_request() -> Non
     )
 
 
+async def test_of_equal_rows_each_stands_for_itself() -> None:
+    for shown, stubs, sent in ((("a", "a"), "0-1", 0), (("a",), "0", 1)):
+        query = f"fragment=parts&have={versions_of(*shown)}"
+        answer = await ask(lambda _: HTMLResponse(main_of("a", "a")), query)
+        assert f'<template data-same="{stubs}"></template>' in answer.text
+        assert answer.text.count("data-part") == sent
+
+
 async def test_the_app_gets_one_address_for_all_readers() -> None:
     asked: list[tuple[str, str | None]] = []
 

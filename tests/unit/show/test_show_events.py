@@ -18,7 +18,7 @@ from crcr.record.store.times import to_us
 from crcr.show.access.reader import ANYONE
 from crcr.show.access.reader import Reader as ShowReader
 from crcr.show.live import event_stream
-from crcr.show.live.change_feed import ChangeFeed, Wakeups
+from crcr.show.live.change_feed import ChangeFeed, Wakeups, pause_between_events_s
 from crcr.show.live.event_stream import HEARTBEAT_S, StreamLimits, spread_ms
 from crcr.show.live.shared_health import POLL_EVERY_S, HealthFeed, SharedHealth, health_signature
 from support.clock import settle
@@ -282,6 +282,27 @@ async def test_an_event_tells_a_crowd_over_how_long_to_spread_its_reads(tmp_path
         live.change()
         texts = {await reader.next() for reader in readers}
         assert [json.loads(text.split("data: ")[1])["spread_ms"] for text in texts] == [180]
+
+
+async def test_a_crowd_is_told_of_the_changes_of_a_moment_together(tmp_path: Path) -> None:
+    async with open_store_rows(tmp_path) as store, AsyncExitStack() as stack:
+        store.allowlist()
+        live = live_app(store, StreamLimits(per_address=100))
+        readers = [await stack.enter_async_context(live.reader()) for _ in range(60)]
+        live.change(number=1)
+        assert {tuple(ids(await reader.next())) for reader in readers} == {(1,)}
+        for number in (2, 3, 4):
+            live.change(number=number)
+            await settle()
+        assert all(reader.chunks.empty() for reader in readers)
+        await store.clock.pass_time(pause_between_events_s(60))
+        assert {tuple(ids(await reader.next())) for reader in readers} == {(2, 3, 4)}
+
+
+@pytest.mark.parametrize(("streams", "pause_s"), [(1, 0), (50, 0), (700, 0.49), (2_000, 1.0)])
+def test_events_are_collected_for_longer_the_more_streams_are_open(streams: int, pause_s: float) -> None:
+    assert pause_between_events_s(streams) == pytest.approx(pause_s)
+    assert pause_between_events_s(streams) * 1000 <= spread_ms(streams)
 
 
 async def test_streams_at_different_positions_each_get_all_that_they_missed(live: Live) -> None:

@@ -33,6 +33,8 @@ _LONGEST_PAUSE_S = 5.0
 _HEALTHY_AFTER_S = 30.0
 """A process that lived for this long is restarted without a pause."""
 _METRICS_WITHIN_S = 0.5
+_NICENESS = 5
+"""Of two busy processes the intake gets three times the processor time of the pages."""
 _FOR_PAGES = NAMES - {EFFECTS}
 
 Adopt = Callable[[socket.socket, bytes], None]
@@ -262,6 +264,11 @@ class IntakeLink:
     def _on_signal(self, name: bytes, _: socket.socket | None) -> None:
         if self._signals is not None:
             wake_from(self._signals, name)
+
+
+def yield_to_intake() -> None:
+    """Run the pages at a lower priority: where both need the processor, webhooks and callbacks come first."""
+    os.nice(_NICENESS)
 
 
 def ignore_stop_signals() -> None:

@@ -95,10 +95,16 @@ def serve(
     The pages run in a process of their own, on the same port. Stops on SIGTERM or Ctrl-C after finishing running work.
     """
     from crcr.cli.operator_session import read_settings
-    from crcr.cli.run.page_process import ignore_stop_signals, start_page_process, starting_page_process
+    from crcr.cli.run.page_process import (
+        ignore_stop_signals,
+        start_page_process,
+        starting_page_process,
+        yield_to_intake,
+    )
 
     if link is not None:
         ignore_stop_signals()
+        yield_to_intake()
     settings = read_settings(config)
     if link is not None:
         from crcr.cli.run import process

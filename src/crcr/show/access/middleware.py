@@ -205,6 +205,7 @@ def _with_headers(send: Send, *, private: bool) -> Send:
                 headers.add_vary_header("Cookie, Authorization")
                 if private and "no-store" not in cache_control:
                     headers["cache-control"] = "private, no-store"
+                    del headers["cdn-cache-control"]  # a CDN that knows it ignores the other one
         await send(message)
 
     return send_with_headers

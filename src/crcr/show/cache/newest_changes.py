@@ -23,6 +23,11 @@ class NewestChanges:
         """The newest change at the first read: an upstream without a later one may have had this."""
         self._newest: dict[str, int] = {}
 
+    @property
+    def position(self) -> int:
+        """The last change that was read, of any upstream; later ones are not known yet."""
+        return self._position or 0
+
     async def read(self, upstream: RepoName) -> int:
         """Return the newest change of an upstream."""
         if self._wake is None:
@@ -34,11 +39,13 @@ class NewestChanges:
 
     async def catch_up(self) -> None:
         """Read the log to its end, in one task for all callers that wait at the same time."""
-        while (reading := self._reading) is not None:
+        if (reading := self._reading) is not None:
             await asyncio.shield(reading)  # it may have begun before the change that this caller waits for
             if self._wake is not None and not self._wake.is_set():
                 return
-        self._reading = asyncio.create_task(self._read_log())
+        # One that another caller has begun meanwhile is new enough: a log that grows all the time keeps nobody waiting.
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_log())
         await asyncio.shield(self._reading)
 
     def close(self) -> None:

@@ -27,7 +27,8 @@ from crcr.show.http.response_headers import accepts_html
 from crcr.show.urls.location import pick_upstream
 
 MOST_BYTES = 48 * 1024 * 1024
-_LARGEST_PAGE = 2 * 1024 * 1024
+_LARGEST_PAGE = MOST_BYTES // 4
+"""The summary of 1,000 backends has 2.7 MB, which count twice."""
 _LONGEST_QUERY = 2_000
 _KEPT_PAGES = (
     "/crcr/pr/",
@@ -105,24 +106,29 @@ class PageCache:
             return
         try:
             newest = await self._read_newest(request)
+            # An address that names a change which is not known yet must not be kept by others.
+            may_be_shared = request.version is None or request.version <= self._newest.position
+            page, crash = await self._find_or_render(request, scope, newest)
         except Unavailable:
             await self._app(scope, receive, send)  # which says so, as a page
             return
-        needed = newest if request.version is None else min(request.version, newest)
-        page, crash = self._find(request.key, needed), None
-        if page is None:
-            page, crash = await self._render(request, scope, needed)
-        else:
-            self._on_answer(AnsweredFrom.KEPT)
-        # An address that names a change which is not known yet must not be kept by others.
-        may_be_shared = request.version is None or request.version <= newest
         await page.send(send, request.headers, may_be_shared=may_be_shared)
         if crash is not None:
             raise crash
 
+    async def _find_or_render(
+        self, request: "_PageRequest", scope: Scope, newest: int
+    ) -> tuple[RenderedPage, BaseException | None]:
+        needed = newest if request.version is None else min(request.version, newest)
+        page = self._find(request.key, needed)
+        if page is None:
+            return await self._render(request, scope, needed)
+        self._on_answer(AnsweredFrom.KEPT)
+        return page, None
+
     async def _read_newest(self, request: "_PageRequest") -> int:
         newest = await self._newest.read(request.upstream)
-        if request.version is not None and request.version > newest:
+        if request.version is not None and request.version > self._newest.position:
             await self._newest.catch_up()
             newest = await self._newest.read(request.upstream)
         return newest
@@ -149,6 +155,7 @@ class PageCache:
                 rendering, began = _Rendering(_scope_for_all(scope, request.key)), True
                 self._renderings[request.key] = rendering
                 rendering.task = asyncio.create_task(self._render_once(request, rendering))
+            rendering.readers += 1
             self._on_answer(AnsweredFrom.RENDERING if began else AnsweredFrom.SHARED_RENDERING)
             await asyncio.wait({rendering.task})  # not cancelled with the reader
             crash = rendering.task.exception()
@@ -166,10 +173,10 @@ class PageCache:
             # Read before the page's own snapshot, which is then not older.
             rendering.version = await self._newest.read(request.upstream)
             now, began = self._clock.now(), loop.time()
-            rendering.expires_at = expiry(now, self._max_age_s)
-            await self._app(rendering.scope, _receive_nothing, rendering.add)
+            rendering.began_at, rendering.expires_at = now, expiry(now, self._max_age_s)
+            await self._app(rendering.scope, rendering.receive, rendering.add)
             self._keep(request.key, rendering.page(), now)
-            self._note_pause(request.key, RenderPause(loop.time(), loop.time() - began))
+            self._note_pause(request.key, RenderPause(loop.time(), loop.time() - began, rendering.readers))
         finally:
             del self._renderings[request.key]
 
@@ -211,9 +218,7 @@ def _read_request(scope: Scope, upstreams: tuple[RepoName, ...]) -> _PageRequest
         return None
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True)
-        upstream = pick_upstream(
-            upstreams, next((value for name, value in pairs if name == "upstream"), None)
-        )
+        upstream = pick_upstream(upstreams, dict(pairs).get("upstream"))  # the last one, as for the page
     except (ValueError, NotFound):
         return None  # the app says what is wrong
     version, rest = _split_version(query.decode("ascii"))
@@ -224,7 +229,7 @@ def _read_request(scope: Scope, upstreams: tuple[RepoName, ...]) -> _PageRequest
 
 def _is_kept_path(path: str) -> bool:
     if path in _KEPT_PATHS or path.startswith(_KEPT_PAGES):
-        return not path.endswith(".csv")
+        return ".csv" not in path  # a route also matches an address with a line break at its end
     owner, _, repository = (
         path.removeprefix("/crcr/").partition("/") if path.startswith("/crcr/") else ("", "", "")
     )
@@ -232,14 +237,21 @@ def _is_kept_path(path: str) -> bool:
 
 
 def _split_version(query: str) -> tuple[int | None, str]:
-    """Return `v` of a query, and the query without it, otherwise as it was written."""
+    """Return `v` of a query, and the query without it, otherwise as it was written.
+
+    `v=<change id>-<mark>` stays: health is not in the log, so that a page from before this mark may be of the same change.
+    """
     version, rest = None, []
     for part in query.split("&"):
         name, _, value = part.partition("=")
-        if name != "v":
+        number, dash, _ = value.partition("-")
+        is_version = (
+            name == "v" and number.isdecimal() and number.isascii() and int(number) <= _BIGGEST_VERSION
+        )
+        if is_version:
+            version = int(number)
+        if not is_version or dash:
             rest.append(part)
-        elif value.isdecimal() and value.isascii() and int(value) <= _BIGGEST_VERSION:
-            version = int(value)
     return version, "&".join(rest)
 
 
@@ -257,23 +269,29 @@ def _scope_for_all(scope: Scope, key: PageKey) -> Scope:
     }
 
 
-async def _receive_nothing() -> Message:
-    return {"type": "http.request", "body": b"", "more_body": False}
-
-
 class _Rendering:
     """Collects what the app sends, for everybody who waits for it."""
 
     task: asyncio.Task[None]
+    began_at: datetime
     expires_at: datetime
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.version = 0
+        self.readers = 0
+        self._is_received = False
         self.headers: list[tuple[bytes, bytes]] = []
         self._status = 500
         self._body = b""
         self._page: RenderedPage | None = None
+
+    async def receive(self) -> Message:
+        """Return a request without a body; after it nothing comes, since no reader of many can disconnect for all."""
+        if self._is_received:
+            await asyncio.Event().wait()
+        self._is_received = True
+        return {"type": "http.request", "body": b"", "more_body": False}
 
     async def add(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -284,6 +302,11 @@ class _Rendering:
     def page(self) -> RenderedPage:
         if self._page is None:
             self._page = make_page(
-                self._status, self.headers, self._body, version=self.version, expires_at=self.expires_at
+                self._status,
+                self.headers,
+                self._body,
+                version=self.version,
+                rendered_at=self.began_at,
+                expires_at=self.expires_at,
             )
         return self._page

@@ -20,6 +20,8 @@ else:
 MAX_AGE_S = 1.0
 """How long a page is served without a change in the log: some of its facts are not logged, others run out with time."""
 _SMALLEST_COMPRESSED = 1_024
+_ENTRY_BYTES = 5_000
+"""What a kept page takes beside its body: its address of up to 2,000 characters, and the objects that hold it."""
 _ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
     "zstd": lambda body: zstd.compress(body, 6),
     "gzip": lambda body: gzip.compress(body, 5, mtime=0),
@@ -45,6 +47,7 @@ class RenderedPage:
     tag: str | None
     """The ETag of an answer that may be kept."""
     version: int
+    rendered_at: datetime
     expires_at: datetime
     _encoded: dict[str, bytes] = field(default_factory=dict)
     """The body in each encoding that a client asked for."""
@@ -52,10 +55,11 @@ class RenderedPage:
     @property
     def size(self) -> int:
         """How much it takes at most, with both encodings."""
-        return 2 * len(self.body) + sum(len(name) + len(value) for name, value in self.headers)
+        return 2 * len(self.body) + _ENTRY_BYTES
 
     def is_current(self, version: int, now: datetime) -> bool:
-        return self.version >= version and now < self.expires_at
+        """Also False after the clock was set back: the page would be served until its time comes again."""
+        return self.version >= version and self.rendered_at <= now < self.expires_at
 
     async def send(self, send: Send, request: Headers, *, may_be_shared: bool) -> None:
         """Send it, or 304 to a client that has it; `may_be_shared` with caches between."""
@@ -86,7 +90,13 @@ class RenderedPage:
 
 
 def make_page(
-    status: int, raw_headers: list[tuple[bytes, bytes]], body: bytes, *, version: int, expires_at: datetime
+    status: int,
+    raw_headers: list[tuple[bytes, bytes]],
+    body: bytes,
+    *,
+    version: int,
+    rendered_at: datetime,
+    expires_at: datetime,
 ) -> RenderedPage:
     headers = MutableHeaders(raw=list(raw_headers))
     del headers["content-length"]
@@ -101,7 +111,7 @@ def make_page(
         headers["ETag"] = tag
     if len(body) >= _SMALLEST_COMPRESSED:
         headers.add_vary_header("Accept-Encoding")
-    return RenderedPage(status, tuple(headers.raw), body, tag, version, expires_at)
+    return RenderedPage(status, tuple(headers.raw), body, tag, version, rendered_at, expires_at)
 
 
 def expiry(now: datetime, max_age_s: float) -> datetime:

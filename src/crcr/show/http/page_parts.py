@@ -11,12 +11,11 @@ import gzip
 import re
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 from typing import TypeVar
-from urllib.parse import parse_qsl
 
 from markupsafe import Markup
 from starlette.datastructures import Headers, MutableHeaders
@@ -29,6 +28,8 @@ _START_TAG = re.compile(r"<[a-z][a-z0-9]*")
 _COMPRESSION_LEVEL = 5
 _KEPT_PAGES = 16
 _KEPT_ANSWERS = 256
+_LARGEST_KEPT_PAGE = 512 * 1024
+_LARGEST_KEPT_ANSWER = 16 * 1024
 
 
 def mark_part(html: str) -> Markup:
@@ -56,26 +57,24 @@ class CutPage:
     after: bytes
 
     def without(self, have: str) -> bytes:
-        """Return the page with a stub for each part whose version is in `have`."""
-        known = {have[at : at + _VERSION_LENGTH]: at // _VERSION_LENGTH for at in _positions(have)}
+        """Return the page with a stub for each part whose version is in `have`; each of these is used once."""
+        places: dict[str, list[int]] = {}
+        for place in reversed(range(len(have) // _VERSION_LENGTH)):
+            version = have[place * _VERSION_LENGTH : (place + 1) * _VERSION_LENGTH]
+            places.setdefault(version, []).append(place)
         pieces: list[bytes] = []
         run: list[int] = []
         for before, part, version in zip(self.before, self.parts, self.versions, strict=True):
-            place = known.get(version)
-            if run and (place is None or before.strip()):
+            same = places.get(version)
+            if run and (not same or before.strip()):
                 pieces.append(_stub(run))
                 run = []
             pieces.append(b"" if run else before)
-            if place is None:
-                pieces.append(part)
+            if same:
+                run.append(same.pop())
             else:
-                run.append(place)
+                pieces.append(part)
         return b"".join([*pieces, _stub(run) if run else b"", self.after])
-
-
-def _positions(have: str) -> Iterator[int]:
-    """Return the position of each version, the last one first: of equal parts the first one counts."""
-    return reversed(range(0, len(have), _VERSION_LENGTH))
 
 
 def _stub(places: list[int]) -> bytes:
@@ -141,8 +140,9 @@ class PagePartsLayer:
             if page is None:
                 page = cut_page(body)
             answer = gzip.compress(page.without(have), _COMPRESSION_LEVEL, mtime=0)
-            if tag:
+            if tag and len(body) <= _LARGEST_KEPT_PAGE:
                 _keep(self._pages, tag, page, _KEPT_PAGES)
+            if tag and len(answer) <= _LARGEST_KEPT_ANSWER:
                 _keep(self._answers, (tag, have), answer, _KEPT_ANSWERS)
         return answer
 
@@ -162,10 +162,12 @@ def _read_versions(scope: Scope) -> str | None:
     """Return the versions that a page has; empty when they are invalid; None when it does not ask for parts."""
     if scope["type"] != "http" or scope["method"] != "GET" or b"fragment=parts" not in scope["query_string"]:
         return None
-    query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-    if query.get("fragment") != "parts":
+    query = {
+        name: value for name, _, value in (pair.partition(b"=") for pair in scope["query_string"].split(b"&"))
+    }
+    if query.get(b"fragment") != b"parts":
         return None
-    have = query.get("have", "")
+    have = query.get(b"have", b"").decode("latin-1")
     return have if _VERSIONS.fullmatch(have) else ""
 
 

@@ -1,7 +1,8 @@
 """One reader of the change log for all open event streams, and the delay from a change to open pages.
 
 The first stream starts the reader task, the last one ends it. The task reads each change once and keeps the newest, so that
-500 pages cost the store as much as one; a stream that is further behind reads for itself.
+500 pages cost the store as much as one; a stream that is further behind reads for itself. Writing to a stream costs more than
+reading the log: with many streams the changes of a moment are sent together.
 """
 
 import asyncio
@@ -20,11 +21,27 @@ from crcr.ports import Clock, NoTrace, Trace
 _MEASURED = 1_000
 
 
+FEW_STREAMS = 50
+"""So many are told of each change at once."""
+_PAUSE_FOR_A_STREAM_S = 0.0007
+_LONGEST_PAUSE_S = 1.0
+
+
+def pause_between_events_s(streams: int) -> float:
+    """Return how long changes are collected after the last ones were sent to so many streams.
+
+    A change after a quiet time is sent at once. Pages spread their reads over a longer time than this anyway.
+    """
+    return 0.0 if streams <= FEW_STREAMS else min(_LONGEST_PAUSE_S, _PAUSE_FOR_A_STREAM_S * streams)
+
+
 @dataclass(slots=True)
 class LiveDelay:
     """The delay from a change to open pages; measured only while a page is open."""
 
     on_delay: Callable[[float], None] = lambda _: None
+    replica_lag_s: Callable[[], float | None] = lambda: None
+    """How far the replica that pages read is behind; None without one."""
     _newest: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED))
 
     def record(self, seconds: float) -> None:
@@ -122,6 +139,8 @@ class ChangeFeed:
                 except Unavailable:
                     await self._clock.sleep(_STORE_DOWN_S)
                     continue
+                if pause_s := pause_between_events_s(len(self._streams)):
+                    await self._clock.sleep(pause_s)
                 await wake.wait()
         finally:
             self._wakeups.unsubscribe(wake)

@@ -26,14 +26,13 @@ from crcr.decide.views.overview import Change
 from crcr.errors import BadRequest, Unavailable
 from crcr.ports import Clock, Trace
 from crcr.show.access.reader import get_reader
-from crcr.show.live.change_feed import ChangeFeed, ChangeLog, LiveDelay, Wakeups
+from crcr.show.live.change_feed import FEW_STREAMS, ChangeFeed, ChangeLog, LiveDelay, Wakeups
 from crcr.show.live.shared_health import HealthFeed
 from crcr.show.urls.location import pick_upstream
 
 HEARTBEAT_S = 15.0
 _LOOK_EVERY_S = 1.0
 """How often one task looks which streams are due for a heartbeat."""
-_FEW_STREAMS = 50
 _SPREAD_MS = 3
 _LONGEST_SPREAD_MS = 8_000
 _MOST_ENCODED = 64
@@ -56,7 +55,7 @@ class StreamLimits:
 
 def spread_ms(streams: int) -> int:
     """Return over how many milliseconds the pages of so many streams spread their reads; few pages read at once."""
-    return 0 if streams <= _FEW_STREAMS else min(_LONGEST_SPREAD_MS, _SPREAD_MS * streams)
+    return 0 if streams <= FEW_STREAMS else min(_LONGEST_SPREAD_MS, _SPREAD_MS * streams)
 
 
 def peer_address(request: Request) -> str:

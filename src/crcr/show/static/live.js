@@ -10,7 +10,7 @@
   const { morph, read, retry, status, follow, shownParts, versionsOf, completeParts } = globalThis.crcr;
   const SOON_MS = 25;
   const QUIET_MS = 250;
-  const LONGEST_MS = 1500;
+  const LONGEST_MS = 750;
   const TYPING_MS = 200;
   const FRESH_MS = 1500;
   const CALM_MS = 5000;

@@ -4,6 +4,8 @@
 //
 // `crcr.morph(old, fresh, { fields, rows })` returns the cells whose status has changed. With `fields` the
 // filter fields take the new page's values, even the focused one; with `rows` the visible rows keep their position.
+// `crcr.standIn(element)` returns an element for the fresh tree that stands for one of the old tree, which then takes that
+// place and stays as it is.
 "use strict";
 
 (() => {
@@ -40,17 +42,47 @@
     else parent.insertBefore(node, before);
   }
 
+  const isBlank = (node) => node?.nodeType === Node.TEXT_NODE && !node.data.trim();
+  const standIns = new WeakMap();
+
+  function standIn(element) {
+    const copy = element.cloneNode(false);
+    standIns.set(copy, element);
+    return copy;
+  }
+
+  // What stands for an element of another parent than the old one, or in an added element, becomes a copy of it.
+  function fillStandIns(elements, old) {
+    for (const element of elements) {
+      const meant = standIns.get(element);
+      if (meant && (!old || meant.parentNode !== old)) element.replaceWith(meant.cloneNode(true));
+    }
+  }
+
   function changeChildren(old, fresh, changed) {
+    fillStandIns([...fresh.children], old);
     const keyed = new Map();
     for (const child of old.children) if (keyOf(child)) keyed.set(keyOf(child), child);
     const wanted = new Set();
-    for (const child of fresh.children) if (keyOf(child)) wanted.add(keyOf(child));
+    const kept = new Set();
+    for (const child of fresh.children) {
+      if (keyOf(child)) wanted.add(keyOf(child));
+      if (standIns.has(child)) kept.add(standIns.get(child));
+    }
     let next = old.firstChild;
     for (const child of [...fresh.childNodes]) {
       // What stands here and will not be needed further on makes room.
       while (next && keyOf(next) && !wanted.has(keyOf(next))) { const gone = next; next = next.nextSibling; drop(gone); }
       const key = keyOf(child);
-      const match = key ? keyed.get(key) : alike(next, child);
+      const meant = standIns.get(child);
+      if (meant) {
+        keyed.delete(key);
+        while (isBlank(next)) { const gone = next; next = next.nextSibling; drop(gone); }
+        if (meant === next) next = next.nextSibling;
+        else place(old, meant, next);
+        continue;
+      }
+      const match = key ? keyed.get(key) : alike(next, child, kept);
       keyed.delete(key);
       if (match && match.nodeName === child.nodeName) {
         while (!key && next !== match) { const gone = next; next = next.nextSibling; if (!keyOf(gone)) drop(gone); }
@@ -58,6 +90,7 @@
         else place(old, match, next);
         change(match, child, changed);
       } else {
+        if (child.nodeType === Node.ELEMENT_NODE) fillStandIns(child.querySelectorAll("[data-part]"));
         const added = document.importNode(child, true);
         old.insertBefore(added, next);
         if (added.nodeType === Node.ELEMENT_NODE || added.data.trim()) mark(added, changed);
@@ -67,10 +100,9 @@
   }
 
   // The first of its kind from here on that nobody else lays claim to.
-  function alike(from, child) {
-    for (let node = from; node; node = node.nextSibling) {
-      if (!keyOf(node) && kindOf(node) === kindOf(child)) return node;
-      if (keyOf(node)) return null;
+  function alike(from, child, kept) {
+    for (let node = from; node && !keyOf(node) && !kept.has(node); node = node.nextSibling) {
+      if (kindOf(node) === kindOf(child)) return node;
     }
     return null;
   }
@@ -168,5 +200,5 @@
     return changed;
   }
 
-  globalThis.crcr = { morph };
+  globalThis.crcr = { morph, standIn };
 })();

@@ -4,11 +4,12 @@
 // places in the request.
 //
 // `crcr.shownParts()` returns the parts of the page, in their order, for `versionsOf(parts)` and for
-// `completeParts(fresh, parts, main)`, which puts copies of them in the place of the stubs. It returns whether all
-// were found; the tree is then the same as that of the whole page.
+// `completeParts(fresh, parts, main)`, which puts what stands for them (morph.js) in the place of the stubs. It returns
+// whether all were found; the tree then stands for the whole page.
 "use strict";
 
 (() => {
+  const { standIn } = globalThis.crcr;
   // An address has a limit. Parts beyond this number are always sent.
   const MOST_PARTS = 500;
 
@@ -32,7 +33,7 @@
     for (const stub of fresh.querySelectorAll("template[data-same]")) {
       const same = placesIn(stub).map((place) => parts[place]);
       if (!same.every(Boolean)) return false;
-      stub.replaceWith(...same.filter((part) => !isOutside(part, main)).map((part) => part.cloneNode(true)));
+      stub.replaceWith(...same.filter((part) => !isOutside(part, main)).map(standIn));
     }
     return true;
   }

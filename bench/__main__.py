@@ -21,6 +21,7 @@ from bench.callbacks.replicas import measure_replicas
 from bench.github_budget.calls_per_head import measure_calls_per_head
 from bench.github_budget.demo_hours import measure_demo
 from bench.github_budget.peak_hours import measure_peak
+from bench.model.checks import measure_model
 from bench.pages.live_streams import measure_live_streams
 from bench.pages.many_backends import measure_many_backends
 from bench.pages.page_latency import measure_pages
@@ -51,6 +52,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "flood": partial(measure_flood, folder, console),
         "peak": partial(measure_peak, folder / "peak", options.hours),
         "demo": partial(measure_demo, folder / "demo", options.hours),
+        "model": partial(measure_model, folder, options.hours),
     }
 
 
@@ -58,7 +60,7 @@ def _parse_options() -> Options:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
     names = (
         *("fan-out-100", "fan-out-1000", "callbacks", "github-calls", "replicas", "many-backends"),
-        *("live-streams", "pages", "readers", "flood", "peak", "demo"),
+        *("live-streams", "pages", "readers", "flood", "peak", "demo", "model"),
     )
     parser.add_argument("--only", action="append", choices=names, help="run this benchmark; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from crcr.errors import BadSettings
 from crcr.settings.model import Settings
-from crcr.settings.readers.locations import AllowlistOnGitHub, web_url
+from crcr.settings.readers.locations import AllowlistOnGitHub, SqliteSetting, web_url
 from crcr.settings.readers.single_values import cover_all_addresses
 from crcr.settings.setting import (
     FILE_SUFFIX,
@@ -180,6 +180,7 @@ class _Draft:
             _proxy,
             _token_names,
             _kinds,
+            _replica,
             _redis_ca,
             _clickhouse_ca,
         )
@@ -192,6 +193,12 @@ class _Draft:
 
     def given(self, field: str) -> bool:
         return self._rows[field].key in self._found
+
+
+def _replica(draft: _Draft) -> str | None:
+    if not draft.given("hud_database") or not isinstance(draft.values.get("database"), SqliteSetting):
+        return None
+    return f"{draft.written('hud_database')} is a replica of PostgreSQL, but {draft.written('database')} is SQLite."
 
 
 def _timeouts(draft: _Draft) -> str | None:

@@ -95,6 +95,17 @@ class StoreSettings(BaseModel):
             default="auto",
         ),
     ]
+    hud_database: Annotated[
+        PostgresSetting | None,
+        Setting(
+            "HUD_DATABASE_URL",
+            "hud_database_url",
+            locations.replica,
+            "a replica of the PostgreSQL database, from which processes that only serve pages read "
+            "(`postgresql://user:password@host:5432/name`); they write to `CRCR_DATABASE_URL`; not set: they read there too",
+            secret=True,
+        ),
+    ] = None
     redis_url: Annotated[
         ServiceUrl | None,
         Setting(

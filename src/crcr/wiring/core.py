@@ -34,7 +34,7 @@ from crcr.settings import Settings, SqliteSetting, UpstreamSetting
 from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
 from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse, open_clickhouse
-from crcr.wiring.database import database_location, open_database
+from crcr.wiring.database import database_location, open_database, open_replica
 from crcr.wiring.drivers import require_drivers
 
 
@@ -90,13 +90,16 @@ class Core:
         return timedelta(seconds=self.settings.job_timeout_s)
 
 
-def open_core(settings: Settings, seams: Seams) -> Core:
+def open_core(settings: Settings, seams: Seams, *, for_pages: bool = False) -> Core:
+    """With `for_pages`, the process only serves pages, and reads from a replica where there is one."""
     require_drivers(settings)
     migrate(database_location(settings))
     signals, metrics = Signals(), build_metrics(settings, seams.clock)
     database = open_database(
         settings, signals, metrics.store, seams.postgres_timeouts, sqlite_durable=seams.sqlite_durable
     )
+    if for_pages:
+        database = open_replica(settings, database, signals, metrics.replica_lag)
     refresher = check_refresher(settings, seams.check_gathering)
     targets = Downstreams(database, refresher)
     allowlists = Allowlists(database, targets, refresher, read_allowlist)

@@ -1,5 +1,8 @@
 """Locates and opens the main store from its settings."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
 from crcr.errors import NotFound
 from crcr.record.migrations.run import revision
 from crcr.record.store.database import (
@@ -11,6 +14,9 @@ from crcr.record.store.database import (
 )
 from crcr.record.store.signals import Signals
 from crcr.settings import Settings, SqliteSetting
+
+if TYPE_CHECKING:
+    from crcr.record.store.postgres.database import PostgresDatabase
 
 
 def database_location(
@@ -46,6 +52,23 @@ def open_database(
     from crcr.record.store.sqlite.database import SqliteDatabase  # noqa: PLC0415
 
     return SqliteDatabase(location, signals, counters, durable=sqlite_durable)
+
+
+def open_replica(
+    settings: Settings, primary: Database, signals: Signals, on_lag: Callable[[float | None], None]
+) -> Database:
+    """Return a database that reads from the replica of the settings, or the primary itself without one."""
+    if settings.hud_database is None:
+        return primary
+    from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
+    from crcr.record.store.postgres.replica import ReplicaDatabase  # noqa: PLC0415
+
+    location = PostgresLocation(
+        settings.hud_database.url.get_secret_value(),
+        connections=settings.database_pool,
+        ca=settings.database_ca,
+    )
+    return ReplicaDatabase(cast("PostgresDatabase", primary), PostgresLink(location), signals, on_lag)
 
 
 def require_database(settings: Settings) -> None:

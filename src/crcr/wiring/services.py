@@ -138,9 +138,9 @@ class Services:
         await self.trace.close()
 
 
-def build(settings: Settings, seams: Seams | None = None) -> Services:
-    """Open the store, migrate its schema, and wire all services to it."""
-    core = open_core(settings, seams or Seams())
+def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = False) -> Services:
+    """Open the store, migrate its schema, and wire all services to it; `for_pages` if the process only serves pages."""
+    core = open_core(settings, seams or Seams(), for_pages=for_pages)
     clock, database, settings = core.clock, core.database, core.settings
     rate_limits, inbox, reports = open_rate_limits(core, _rules(settings)), _inbox(core), _reports(core)
     keys = KeyCache(http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read)

@@ -61,7 +61,7 @@ def build_app(services: Services, *, work: bool = True, takes_in: bool = True) -
     access = _access_settings(services, problem_page)
     operations = HttpAdminOperations(services.database, services.acts, services.targets, upstreams, clock)
     perform, on = make_performer(operations, upstreams), access.tokens.has_admins
-    delay = LiveDelay(services.metrics.live_delay)
+    delay = LiveDelay(services.metrics.live_delay, lambda: services.metrics.replica_lag_s)
     setup, app_page = _setup_context(services, views, access), AppPage(services.github.app, clock)
     return create_app(
         hot=intake_routes(services) if takes_in else refusing_intake_routes(),

@@ -69,6 +69,20 @@ class Cluster:
         made.start()
         return made
 
+    def make_replica(self) -> "Cluster":
+        """Start a hot standby of this server, which follows it by streaming."""
+        folder = Path(mkdtemp(prefix="crcr-postgres-"))
+        made = Cluster(folder, free_port(), self.durable)
+        if (user := _other_user()) is not None:
+            shutil.chown(folder, user, user)
+        arguments = ("-D", str(folder / "data"), "-R", "-d", self.admin_url, "-X", "stream", "-c", "fast")
+        atexit.register(made.remove)
+        subprocess.run(
+            made._as_owner("pg_basebackup", *arguments), check=True, capture_output=True, cwd=folder
+        )
+        made.start()
+        return made
+
     @property
     def admin_url(self) -> str:
         return self.url("postgres")

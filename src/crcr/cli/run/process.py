@@ -97,7 +97,7 @@ class ServePlan:
 async def run_server(settings: Settings, listener: socket.socket, plan: ServePlan) -> None:
     stop = stop_signal()
     work = plan.work and plan.role is not ServeRole.HUD
-    services = build(settings)
+    services = build(settings, for_pages=plan.role is ServeRole.HUD)
     pages = None
     if plan.pages is not None:
         pages = PageProcess(plan.restart_pages, plan.pages)
@@ -135,7 +135,7 @@ async def run_page_process(settings: Settings, link_descriptor: int) -> None:
     await link.opened.wait()
     if link.ended.is_set():
         return
-    services = build(settings)
+    services = build(settings, for_pages=True)
     app = build_app(services, work=False, takes_in=False)
     async with serve_app(app, services, None, grace_s=GRACE_S, intake=link):
         link.ready(services.signals, services.metrics.samples)

@@ -118,6 +118,10 @@ def database(raw: RawValue) -> SqliteSetting | PostgresSetting:
     return sqlite_file(raw, " or postgresql://user@host/name")
 
 
+def replica(raw: RawValue) -> PostgresSetting:
+    return PostgresSetting(postgres_url(single_values.text(raw)))
+
+
 def sqlite_file(raw: RawValue, otherwise: str = "") -> SqliteSetting:
     """Read `sqlite:///path`; `otherwise` is the alternative named in the error."""
     value = single_values.text(raw)

@@ -40,6 +40,8 @@ class LiveDelay:
     """The delay from a change to open pages; measured only while a page is open."""
 
     on_delay: Callable[[float], None] = lambda _: None
+    replica_lag_s: Callable[[], float | None] = lambda: None
+    """How far the replica that pages read is behind; None without one."""
     _newest: deque[float] = field(default_factory=lambda: deque(maxlen=_MEASURED))
 
     def record(self, seconds: float) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from time import time
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from crcr import __version__
 from crcr.decide.checks.gate import GateState
@@ -53,6 +54,8 @@ class RelayMetrics:
         )
         self._live_delay = self._histogram("live_delay_seconds", "From a change to its event on open pages")
         self._streams = self._gauge("live_streams", "Open live streams")
+        self.replica_lag_s: float | None = None
+        self.registry.register(_ReplicaLag(self))
         self._pages = self._counter(
             "pages", "Pages and queries that may be kept, by where the answer came from", "source"
         )
@@ -110,6 +113,10 @@ class RelayMetrics:
 
     def live_delay(self, seconds: float) -> None:
         self._live_delay.observe(seconds)
+
+    def replica_lag(self, seconds: float | None) -> None:
+        """`seconds` that the replica which pages read is behind; None when that is not known yet."""
+        self.replica_lag_s = seconds
 
     def live_streams(self, number: int) -> None:
         self._streams.set(number)
@@ -172,6 +179,21 @@ class RelayMetrics:
 
     def _histogram(self, name: str, about: str) -> Histogram:
         return Histogram(f"crcr_{name}", about, buckets=_LATENCIES_S, registry=self.registry)
+
+
+class _ReplicaLag(Collector):
+    """Without a replica nothing is exported."""
+
+    def __init__(self, metrics: RelayMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        lag = GaugeMetricFamily(
+            "crcr_hud_replica_lag_seconds", "How far the replica that pages read is behind"
+        )
+        if self._metrics.replica_lag_s is not None:
+            lag.add_metric([], self._metrics.replica_lag_s)
+        yield lag
 
 
 _STATES = ("waiting", "claimed", "parked")

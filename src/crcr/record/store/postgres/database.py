@@ -184,6 +184,12 @@ class PostgresDatabase:
                 await run_batched(connection, [tx.run_units([queued])])
             return cast("T", queued.result)
 
+    async def read_position(self, query: str) -> tuple[int | None, int]:
+        """Return the change up to which no earlier one can still be committed, and then what the query returns."""
+        async with self._link.reading() as connection:
+            [(settled, _)] = await connection.fetch(_SETTLED)
+            return settled, await connection.fetchval(query)
+
     async def close(self) -> None:
         """Commit the queued units, then close the connections."""
         self._closed = True

@@ -352,6 +352,14 @@ async def test_clients_without_compression_get_plain_text_and_shared_caches_are_
     assert len(site.rendered) == 1
 
 
+async def test_the_summary_of_a_thousand_backends_is_kept() -> None:
+    site = Site()
+    site.filler = "x" * 3_000_000
+    await site.get()
+    await site.get()
+    assert len(site.rendered) == 1
+
+
 async def test_however_many_addresses_are_asked_for_the_kept_bytes_are_bounded() -> None:
     site = Site(most_bytes=40_000)
     site.filler = "x"
@@ -397,11 +405,14 @@ async def test_readers_who_wait_for_a_rendering_count_for_the_pause_after_it() -
 class Crowd:
     """An app behind the queue that holds each request until it is let go."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: float) -> None:
         self.running, self.most, self.refused, self.waiting = 0, 0, 0, 0
         self.gate = asyncio.Event()
         self.queue = RenderQueue(
-            self.render, on_waiting=self.note_waiting, on_refused=self.note_refused, **limits
+            self.render,
+            on_waiting=self.note_waiting,
+            on_refused=self.note_refused,
+            **limits,  # type: ignore[arg-type]  # numbers
         )
 
     def note_waiting(self, number: int) -> None:
@@ -457,6 +468,18 @@ async def test_where_everybody_is_signed_in_all_places_are_theirs() -> None:
     assert (crowd.refused, crowd.most) == (0, 6)
     crowd.gate.set()
     assert {answer.status_code for answer in await asyncio.gather(*readers)} == {200}
+
+
+async def test_a_reader_who_waits_too_long_is_refused_and_takes_no_slot_later() -> None:
+    crowd = Crowd(at_once=1, waiting=5, longest_wait_s=0)
+    slow = asyncio.create_task(crowd.get("/crcr"))
+    await settle()
+    late = [await crowd.get(f"/crcr?n={number}") for number in range(3)]
+    assert [answer.status_code for answer in late] == [503] * 3
+    assert (crowd.refused, crowd.waiting, crowd.most) == (3, 0, 1)
+    crowd.gate.set()
+    assert (await slow).status_code == 200
+    assert (await crowd.get("/crcr")).status_code == 200
 
 
 async def test_a_waiting_reader_who_leaves_frees_its_place() -> None:

@@ -33,8 +33,8 @@ _LONGEST_PAUSE_S = 5.0
 _HEALTHY_AFTER_S = 30.0
 """A process that lived for this long is restarted without a pause."""
 _METRICS_WITHIN_S = 0.5
-_NICENESS = 10
-"""Of two busy processes the intake gets nine times the processor time of the pages."""
+_NICENESS = 5
+"""Of two busy processes the intake gets three times the processor time of the pages."""
 _FOR_PAGES = NAMES - {EFFECTS}
 
 Adopt = Callable[[socket.socket, bytes], None]

@@ -1,7 +1,8 @@
 """Limits how many pages and API queries run at once, so that a flood of readers delays nothing but other readers.
 
-A request beyond the limit waits; one beyond the waiting places gets a 503 with Retry-After at once. Readers who are signed
-in have places of their own beside those of everybody: an operator can act during a flood.
+A request beyond the limit waits, for ten seconds at most: a slow store must not fill the queue with requests of readers who
+have left. One beyond the waiting places gets a 503 with Retry-After at once. Readers who are signed in have places of their
+own beside those of everybody: an operator can act during a flood.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from crcr.show.http.response_headers import accepts_html
 AT_ONCE = 4
 """They share one interpreter: more at once make each slower."""
 WAITING = 64
+LONGEST_WAIT_S = 10.0
 _SIGNED_IN_AT_ONCE = 2
 _SIGNED_IN_WAITING = 16
 RETRY_AFTER_S = 2
@@ -61,12 +63,14 @@ class RenderQueue:
         *,
         at_once: int = AT_ONCE,
         waiting: int = WAITING,
+        longest_wait_s: float = LONGEST_WAIT_S,
         on_waiting: Callable[[int], None] = lambda _: None,
         on_refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._app = app
         self._anyone = _Places(at_once, waiting)
         self._signed_in = _Places(_SIGNED_IN_AT_ONCE, _SIGNED_IN_WAITING)
+        self._longest_wait_s = longest_wait_s
         self._on_waiting = on_waiting
         self._on_refused = on_refused
 
@@ -75,11 +79,10 @@ class RenderQueue:
             await self._app(scope, receive, send)
             return
         places = self._places(scope)
-        if places.are_full:
+        if not await self._take_slot(places):
             self._on_refused()
             await _refuse(scope, send)
             return
-        await self._take_slot(places)
         release = _Release(places.slots)
         try:
             await self._app(scope, receive, release.when_sent(send))
@@ -91,11 +94,17 @@ class RenderQueue:
         is_signed_in = isinstance(reader, Reader) and reader.name is not None
         return self._signed_in if is_signed_in and not self._signed_in.are_full else self._anyone
 
-    async def _take_slot(self, places: _Places) -> None:
+    async def _take_slot(self, places: _Places) -> bool:
+        """Return False when there is no place to wait, and after the longest wait."""
+        if places.are_full:
+            return False
         places.waiting += 1
         self._count_waiting()
         try:
-            await places.slots.acquire()
+            async with asyncio.timeout(self._longest_wait_s):
+                return await places.slots.acquire()
+        except TimeoutError:
+            return False
         finally:
             places.waiting -= 1
             self._count_waiting()

@@ -85,7 +85,7 @@ def _measure_callbacks(cluster: "Cluster", folder: Path) -> Iterator[Row]:
                 deployment.rates.append(rate)
                 deployment.latencies += latencies
                 if deployment.on_postgres and deployment.servers == 1:
-                    with run_bare_app(setup, _create_database(cluster)) as port:
+                    with run_bare_app(setup, _create_database(cluster)) as (port, _):
                         bare.append(_send_round([port], requests)[0])
     base, single = deployments[:2]
     for deployment in deployments:

@@ -27,6 +27,11 @@ def memory(process_id: int) -> Memory:
     return Memory(sum(size.resident_mb for size in sizes), sum(size.proportional_mb for size in sizes))
 
 
+def resident_mb(process_id: int) -> float:
+    """Of this process alone."""
+    return _memory(process_id).resident_mb
+
+
 def _process_tree(process_id: int) -> Iterator[int]:
     yield process_id
     for task in (_PROC / str(process_id) / "task").glob("*/children"):
@@ -47,7 +52,7 @@ def _memory(process_id: int) -> Memory:
         for name, _, rest in (line.partition(":") for line in lines)
         if "kB" in rest
     }
-    return Memory(sizes.get("Rss", 0) / 1000, sizes.get("Pss", 0) / 1000)
+    return Memory(sizes.get("Rss", 0) * 1024 / 1e6, sizes.get("Pss", 0) * 1024 / 1e6)
 
 
 def _read(path: Path) -> str:

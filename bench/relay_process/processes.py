@@ -57,14 +57,14 @@ def _wait_for_stub(setup: RelaySetup) -> None:
 
 
 @contextmanager
-def run_bare_app(setup: RelaySetup, database: str) -> Iterator[int]:
-    """Start the bare app on a SQLite file or on PostgreSQL; yield its port."""
+def run_bare_app(setup: RelaySetup, database: str) -> Iterator[tuple[int, int]]:
+    """Start the bare app on a SQLite file or on PostgreSQL; yield its port and its process id."""
     port = free_port()
     with start_process(
         "-m", "bench.callbacks.bare_app", str(port), database, json.dumps(setup.public_jwk()), AUDIENCE
-    ):
+    ) as bare_app:
         _wait_for_port(port)
-        yield port
+        yield port, bare_app.pid
 
 
 def _wait_for_port(port: int) -> None:

@@ -137,8 +137,9 @@ class _Fields:
             raise BadReport(
                 f"{path} has {len(text.encode(errors='replace'))} bytes; at most {_NAME_BYTES} are taken"
             )
-        if any(character in text for character in self._forbidden):
-            raise BadReport(f"{path} holds a NUL or half of a surrogate pair")
+        for character in self._forbidden:
+            if character in text:
+                raise BadReport(f"{path} holds a NUL or half of a surrogate pair")
         return text
 
 

@@ -100,7 +100,7 @@ class KeyCache:
 
     def _hold(self, issuer: TrustedIssuer) -> _KeySet:
         if issuer.listed:
-            return self._key_sets.setdefault(issuer.issuer, _KeySet())
+            return self._key_sets.get(issuer.issuer) or self._key_sets.setdefault(issuer.issuer, _KeySet())
         held = self._unlisted.setdefault(issuer.issuer, _KeySet())
         self._unlisted.move_to_end(issuer.issuer)
         if len(self._unlisted) > _MAX_UNLISTED:

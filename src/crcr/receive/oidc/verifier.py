@@ -37,7 +37,8 @@ from crcr.receive.oidc.jwks import KeyCache
 from crcr.receive.oidc.signed_claims import NEW_TOKEN, SignedClaims, TokenTimes, check_times, read_times
 
 MAX_TOKEN_BYTES = 16 * 1024
-_MAX_PROOFS = 10_000
+_MAX_PROOFS = 2_000
+"""Of 1.5 KB each. The reports of one token come within minutes."""
 _MAX_KID = 256
 
 _REQUIRED = ("exp", "iat", "iss", "aud")
@@ -117,7 +118,8 @@ class OidcVerifier:
         proof = self._proofs.pop(digest, None)
         if proof is None or await self._keys.find(proof.issuer, proof.kid) != proof.key:
             proof = await self._prove(unverified)
-        check_times(proof.times, self._clock.now().timestamp())
+        else:
+            check_times(proof.times, self._clock.now().timestamp())
         self._proofs[digest] = proof
         if len(self._proofs) > self._max_proofs:
             self._proofs.popitem(last=False)

@@ -27,6 +27,9 @@ T = TypeVar("T")
 _GROUP = 256
 _BUSY_MS = 10_000
 _DATA_VERSION_POLL_S = 0.05
+_CACHE_KB = 8_000
+_PAGES_CACHE_KB = 32_000
+"""For the readers of pages, which go through indexes; a report reads and writes a few rows by their keys."""
 
 
 class SqliteTx:
@@ -82,7 +85,9 @@ def _run_inline(awaitable: Awaitable[T]) -> T:
     raise RuntimeError("a unit of work may await nothing but its transaction")
 
 
-def connect(path: Path, *, read_only: bool = False, durable: bool = True) -> sqlite3.Connection:
+def connect(
+    path: Path, *, read_only: bool = False, durable: bool = True, cache_kb: int = _CACHE_KB
+) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(
             str(path),
@@ -94,7 +99,7 @@ def connect(path: Path, *, read_only: bool = False, durable: bool = True) -> sql
         connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
-        connection.execute("PRAGMA cache_size=-32000")
+        connection.execute(f"PRAGMA cache_size=-{cache_kb}")
         if read_only:
             connection.execute("PRAGMA query_only=ON")
     except sqlite3.Error as fault:
@@ -171,7 +176,9 @@ class SqliteDatabase:
     def _read_in_thread(self, unit: Unit[T]) -> T:
         connection: sqlite3.Connection | None = getattr(self._thread, "connection", None)
         if connection is None:
-            connection = self._thread.connection = connect(self._path, read_only=True)
+            connection = self._thread.connection = connect(
+                self._path, read_only=True, cache_kb=_PAGES_CACHE_KB
+            )
             self._thread_connections.append(connection)
         try:
             connection.execute("BEGIN")  # one snapshot for all queries of a page

@@ -103,8 +103,10 @@ class Plan:
 
     @property
     def unreachable(self) -> tuple[Limit, ...]:
-        """Limits that are passed and cannot be bought."""
-        return tuple(limit for limit in self.limits if not limit.unit and limit.use > 1)
+        """Limits that are passed and cannot be bought. Past a minute's limit, calls only wait for the next minute."""
+        return tuple(
+            limit for limit in self.limits if not limit.unit and not limit.minute_peak and limit.use > 1
+        )
 
 
 def make_plan(workload: Workload, constants: Constants, assumptions: Assumptions) -> Plan:

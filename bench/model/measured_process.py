@@ -71,6 +71,7 @@ def _wait_until_ready(setup: RelaySetup) -> None:
     for _ in range(_PATIENCE):
         with suppress(OSError):
             setup.wait_for("/healthz")
+            setup.wait_for("/crcr")  # The page process starts after the intake.
             return
     raise SystemExit("the relay did not start")
 

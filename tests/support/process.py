@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-STARTS_WITHIN_S = 30.0
+STARTS_WITHIN_S = 60.0
 
 
 def free_port() -> int:

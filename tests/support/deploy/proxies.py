@@ -74,7 +74,11 @@ def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
     names = {f"{PUBLIC_HOST};": f"{PUBLIC_HOST} 127.0.0.1;"}
     (folder / "server_name.conf").write_text(replace_once((FOLDER / "server_name.conf").read_text(), names))
     ports = {f"127.0.0.1:800{number}": f"127.0.0.1:{port}" for number, port in enumerate(relays, start=1)}
-    (folder / "upstream.conf").write_text(replace_once((FOLDER / "upstream.conf").read_text(), ports))
+    upstreams = (FOLDER / "upstream.conf").read_text()
+    for old, new in ports.items():
+        assert upstreams.count(old) == 2, old  # for what is taken in, and for pages
+        upstreams = upstreams.replace(old, new)
+    (folder / "upstream.conf").write_text(upstreams)
     as_root = "user root; " if os.getuid() == 0 else ""
     directives = f"{as_root}daemon off; error_log stderr;"
     return [

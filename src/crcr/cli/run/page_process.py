@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -267,8 +267,12 @@ class IntakeLink:
 
 
 def yield_to_intake() -> None:
-    """Run the pages at a lower priority: where both need the processor, webhooks and callbacks come first."""
-    os.nice(_NICENESS)
+    """Run the pages at a lower priority: where both need the processor, webhooks and callbacks come first.
+
+    Threads that exist already keep theirs. A sandbox may forbid it; then both have the same.
+    """
+    with suppress(OSError):
+        os.nice(_NICENESS)
 
 
 def ignore_stop_signals() -> None:

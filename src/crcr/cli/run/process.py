@@ -23,7 +23,7 @@ from crcr.app import Edge
 from crcr.cli.printing import console, print_line
 from crcr.cli.run.handover import adopt_connection, shared_http
 from crcr.cli.run.http_limits import WaitingConnections, http_limits, limited_http
-from crcr.cli.run.page_process import IntakeLink, PageProcess, StartedProcess, linked_socket
+from crcr.cli.run.page_process import IntakeLink, PageProcess, StartedProcess, linked_socket, yield_to_intake
 from crcr.cli.run.serve import ServeRole
 from crcr.errors import NotPossible
 from crcr.settings import Settings
@@ -135,6 +135,7 @@ async def run_page_process(settings: Settings, link_descriptor: int) -> None:
     await link.opened.wait()
     if link.ended.is_set():
         return
+    yield_to_intake()  # after the imports: they do not compete with any request
     services = build(settings, for_pages=True)
     app = build_app(services, work=False, takes_in=False)
     async with serve_app(app, services, None, grace_s=GRACE_S, intake=link):

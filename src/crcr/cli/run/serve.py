@@ -99,12 +99,10 @@ def serve(
         ignore_stop_signals,
         start_page_process,
         starting_page_process,
-        yield_to_intake,
     )
 
     if link is not None:
         ignore_stop_signals()
-        yield_to_intake()
     settings = read_settings(config)
     if link is not None:
         from crcr.cli.run import process

@@ -118,16 +118,17 @@ class ReplicaDatabase:
         await self._primary.close()
 
     async def _follow(self) -> None:
-        last: int | None = None
+        last: tuple[int, int | None] | None = None
         while True:
             with suppress(StoreUnavailable):
                 self._positions.add(*await self._primary.read_position(_WRITTEN))
             with suppress(StoreUnavailable):
                 async with self._replica.reading() as connection:
                     replayed: int = await connection.fetchval(_REPLAYED)
-                self._positions.replay(replayed)
-                if replayed != last:
+                # The primary may say only after a change was replayed that it counts.
+                now = replayed, self._positions.replay(replayed)
+                if now != last:
                     self._signals.wake_all()
-                last = replayed
+                last = now
             self._on_lag(self._positions.lag_s)
             await asyncio.sleep(POLL_S)

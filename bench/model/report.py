@@ -140,9 +140,7 @@ def _limits_table(plan: Plan) -> Table:
             _number(limit.capacity),
             f"{limit.use:.0%}" if limit.use < 100 else f"{limit.use:,.0f}-fold",
             heads_text(limit),
-            f"{limit.units:,} {limit.unit}"
-            if limit.unit
-            else ("ok" if limit.use <= 1 else "cannot be bought"),
+            _remedy(limit),
         )
     return table
 
@@ -196,6 +194,14 @@ def print_checks(rows: Iterable[Row], console: Console) -> int:
 
 def _number(value: float) -> str:
     return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _remedy(limit: Limit) -> str:
+    if limit.unit:
+        return f"{limit.units:,} {limit.unit}"
+    if limit.use <= 1:
+        return "ok"
+    return "calls wait" if limit.minute_peak else "cannot be bought"
 
 
 def heads_text(limit: Limit) -> str:

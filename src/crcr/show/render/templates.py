@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -34,6 +34,7 @@ HEADERS = {
     "Referrer-Policy": "strict-origin-when-cross-origin",
     "Cache-Control": "no-cache",
 }
+_KEPT_TIMES = 8_192
 
 
 class Renderer:
@@ -112,7 +113,9 @@ def _format_day(at: datetime, now: datetime) -> Markup:
     return Markup('<span class="day" title="{}">{}</span>').format(status.stamp(at), status.day(at, now))
 
 
+@lru_cache(_KEPT_TIMES)
 def _format_time(at: datetime, mark: Markup) -> Markup:
+    """A page has hundreds of times, and most of them are on the next rendering too."""
     utc = at.astimezone(UTC)
     return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
         f"{utc:%Y-%m-%dT%H:%M:%SZ}", status.stamp(utc), mark, f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"

@@ -93,12 +93,17 @@ def build_app(services: Services, *, work: bool = True, takes_in: bool = True) -
             request_side_tasks=(app_page.find, *((services.webhook.refused.run,) if takes_in else ())),
         ),
         on_crash=services.on_crash,
-        around=lambda app: response_headers.wrap_app(
-            AccessMiddleware(_page_cache(services, views, app), access),
-            public_url=services.settings.public_url,
-            is_public=is_public,
+        around=lambda app: _with_layers(
+            services, AccessMiddleware(_page_cache(services, views, app), access)
         ),
         problem_page=problem_page,
+    )
+
+
+def _with_layers(services: Services, app: ASGIApp) -> ASGIApp:
+    settings = services.settings
+    return response_headers.wrap_app(
+        app, public_url=settings.public_url, is_public=settings.hud_access == "public"
     )
 
 

@@ -48,10 +48,6 @@ class NewestChanges:
             self._reading = asyncio.create_task(self._read_log())
         await asyncio.shield(self._reading)
 
-    def close(self) -> None:
-        if self._wake is not None:
-            self._wakeups.unsubscribe(self._wake)
-
     async def _read_log(self) -> None:
         is_complete = False
         try:

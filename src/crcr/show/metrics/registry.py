@@ -78,7 +78,10 @@ class RelayMetrics:
         )
         Gauge("crcr_info", "This release", ["version"], registry=self.registry).labels(__version__).set(1)
         self._limiter_up.set(1)
-        # An alert on a rate needs an initial zero.
+        self._set_initial_zeros()
+
+    def _set_initial_zeros(self) -> None:
+        """An alert on a rate needs an initial zero."""
         for outcome in ("read", "failed"):
             self._key_reads.labels(outcome)
         for answer in ("kept", "rendering", "shared_rendering"):

@@ -1,4 +1,4 @@
-"""The page cache around an app that counts its renderings: who waits, who shares, and when a page is rendered anew."""
+"""The page cache around an app that counts its renderings: shared renderings, expiry, errors, and the render queue."""
 
 import asyncio
 import sys

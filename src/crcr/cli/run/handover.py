@@ -167,10 +167,10 @@ def shared_http(
     `before_request` is called before the first bytes of a request are parsed.
     """
 
-    class ServerHttp(SharedHttp):
+    class PassingServerHttp(SharedHttp):
         waiting_connections = waiting
 
-    ServerHttp.is_ours = staticmethod(is_ours)
-    ServerHttp.pass_on = staticmethod(pass_on)
-    ServerHttp.before_request = staticmethod(before_request)
-    return ServerHttp
+    PassingServerHttp.is_ours = staticmethod(is_ours)
+    PassingServerHttp.pass_on = staticmethod(pass_on)
+    PassingServerHttp.before_request = staticmethod(before_request)
+    return PassingServerHttp

@@ -1,9 +1,9 @@
-"""Renders a page once for all readers who ask for it at the same time, and keeps it until something changes.
+"""A cache of rendered pages with single flight: simultaneous requests for a page share one rendering.
 
-A page is kept for one address and for readers who are not signed in: everything else that it shows is the same for them.
-It is served while it is not older than the newest change of its upstream, and for a second at most. A reader of the live
-stream names the change that it waits for (`v=<change id>`) and is content with any page that is not older. However many ask,
-one rendering of a page runs at a time, in a task of its own that outlives the reader who caused it.
+The key is the address; only readers who are not signed in are served from the cache, because they all see the same page. An
+entry is valid while its upstream has no newer change, and for one second at most. A live reader names the change that it
+needs (`v=<change id>`) and accepts any entry that is not older. A rendering runs in its own task: it continues when the
+reader that started it disconnects.
 """
 
 import asyncio
@@ -270,7 +270,7 @@ def _scope_for_all(scope: Scope, key: PageKey) -> Scope:
 
 
 class _Rendering:
-    """Collects what the app sends, for everybody who waits for it."""
+    """One rendering: buffers the app's response for all requests that share it."""
 
     task: asyncio.Task[None]
     began_at: datetime

@@ -1,8 +1,8 @@
-"""Limits how many pages and API queries run at once, so that a flood of readers delays nothing but other readers.
+"""Admission control for pages and API queries: a limit on concurrent requests, and a bounded queue.
 
-A request beyond the limit waits, for ten seconds at most: a slow store must not fill the queue with requests of readers who
-have left. One beyond the waiting places gets a 503 with Retry-After at once. Readers who are signed in have places of their
-own beside those of everybody: an operator can act during a flood.
+A request over the limit waits in the queue for at most ten seconds, because its reader may have left by then. When the queue
+is full, the response is 503 with Retry-After at once. Signed-in readers have additional slots of their own, so that an
+operator can act during a flood.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class RenderQueue:
         if not _is_queued(scope):
             await self._app(scope, receive, send)
             return
-        places = self._places(scope)
+        places = self._choose_places(scope)
         if not await self._take_slot(places):
             self._on_refused()
             await _refuse(scope, send)
@@ -89,7 +89,7 @@ class RenderQueue:
         finally:
             release()
 
-    def _places(self, scope: Scope) -> _Places:
+    def _choose_places(self, scope: Scope) -> _Places:
         reader = scope.get("state", {}).get("reader")
         is_signed_in = isinstance(reader, Reader) and reader.name is not None
         return self._signed_in if is_signed_in and not self._signed_in.are_full else self._anyone

@@ -1,4 +1,4 @@
-"""Small refreshes: a live page that asks for what changed gets its <main> without the parts that it shows already.
+"""Partial refreshes of live pages: the response is the page's <main> without the parts that the browser already has.
 
 A template marks an element that can be refreshed alone with the filter `part`, which adds the version of its content:
 `<tr data-part="Wq3_x0">`. The script sends the versions that the page shows (`fragment=parts&have=…`, in their order) and

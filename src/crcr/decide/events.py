@@ -33,6 +33,8 @@ class PullRequestEvent:
     installation_id: int | None
     default_branch: str | None = None
     """The repository's default branch, where the webhook contains it."""
+    base_sha: str | None = None
+    """The base branch's commit that the webhook names: its newest one when GitHub last compared both."""
     changes_base: bool = False
     """An `edited` event whose `changes` contain the base."""
 
@@ -50,6 +52,8 @@ class PushEvent:
     installation_id: int | None
     default_branch: str | None = None
     pushed_at: datetime | None = None
+    commits: tuple[str, ...] = ()
+    """Its commits, oldest first, as far as the payload lists them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,3 +177,7 @@ class KnownPull:
     merged: bool = False
     base_at: datetime | None = None
     """GitHub's time of the event that changed the base; None while it has its first known base."""
+    base_sha: str | None = None
+    """The base branch's commit that the newest webhook about the head names."""
+    merge_base: str | None = None
+    """The base branch's commit that the head was built on; None until GitHub was asked to compare both."""

@@ -22,6 +22,7 @@ from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamPolicy
 from crcr.record.checks.requests import PeopleRequests
+from crcr.record.failures.recorder import FailureRecorder
 from crcr.record.jobs.forwards import Forwards
 from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.migrations.run import migrate
@@ -133,7 +134,8 @@ def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealt
 
 
 def build_outcomes(core: Core) -> JobOutcomes:
-    return JobOutcomes(Forwards(enabled=core.settings.hud_forward_url is not None))
+    forwards = Forwards(enabled=core.settings.hud_forward_url is not None)
+    return JobOutcomes(forwards, FailureRecorder(core.refresher))
 
 
 def check_refresher(settings: Settings, coalesce_delay: timedelta = COALESCE_DELAY) -> CheckRefresher:

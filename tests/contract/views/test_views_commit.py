@@ -410,7 +410,7 @@ async def test_merge_groups_that_hold_it_are_told_and_have_a_page(store: StoreRo
     store.group("e" * 40, "[8]")
     store.waiver()
     store.waiver(number=9, head_sha=f"{9:040x}", who="ida")  # of one pull request alone it would not count
-    [held] = (await read_pull(store)).groups
+    [held] = (await read_pull(store)).merge_groups
     assert (held.head_sha, held.numbers, held.gate) == (group, (7, 9), GateShown.PENDING)
     view = await commit(store, group)
     assert view.group is not None

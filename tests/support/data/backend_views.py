@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.statistics.figures import Durations, Figures, Part, Tally
 from crcr.decide.statistics.window import Span, Window
@@ -18,6 +17,7 @@ from crcr.decide.views.backend import (
     Matrix,
     MatrixRow,
 )
+from crcr.decide.views.failures import FailedTestView
 from crcr.decide.views.overview import BackendSummary, DispatchView, JobView
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -94,7 +94,7 @@ def a_job_view(conclusion: str | None = "success", name: str = "build", **facts:
 
 def a_failure(name: str = "test", *tests: tuple[str, str | None], **facts: Any) -> JobView:
     """Return a failed job with failed tests, each a name and a message."""
-    failed = tuple(FailedTest(test, None, message) for test, message in tests)
+    failed = tuple(FailedTestView(test, None, message) for test, message in tests)
     return a_job_view("failure", name, failed_tests=failed, tests_failed=len(failed), **facts)
 
 

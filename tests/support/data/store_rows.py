@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, delete, insert
 
+from crcr.decide.failures.fingerprint import RULES, fingerprint_failure
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind
 from crcr.receive.allowlist_yaml import read_allowlist as check
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.schema import checks, main_tables, statistics
+from crcr.record.schema import checks, failures, main_tables, statistics
 from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
 from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
@@ -140,6 +142,39 @@ class StoreRows:
         }
         row |= more
         self.add(main_tables.jobs, {"reported_name": row["job_name"], **row})
+
+    def failure(self, delivery: str, downstream: str, message: str, **more: Any) -> None:
+        """Record a job's failure with one failed test, as the recorder does, and its verdict."""
+        number, test = next(self._numbers), FailedTest("test_lazy", None, message)
+        fingerprint = fingerprint_failure((test,)).fingerprint
+        key: dict[str, Any] = {"upstream": UPSTREAM.key, "downstream": downstream}
+        row = {
+            "failure_id": number,
+            "delivery": delivery,
+            "workflow": ".github/workflows/ci.yml",
+            "run_id": "1",
+            "attempt": 1,
+            "job_name": "build",
+            "kind": "pull_request",
+            "event": "pull_request",
+            "number": 7,
+            "head_sha": f"{7:040x}",
+            "base_ref": "main",
+            "at": self.ago(hours=1),
+            "ended": "failure",
+            "fingerprint": fingerprint,
+            "fingerprints": fingerprint,
+            "rules": RULES,
+            "sample": message,
+            "verdict": "new",
+            "confidence": "medium",
+            "sentence": "It is not known.",
+        }
+        self.add(failures.failures, {**key, **row, **more})
+        mark = {"fingerprint": fingerprint, "upstream": UPSTREAM.key}
+        self.add(failures.failure_fingerprints, {**mark, "failure_id": number})
+        times = {"first_at": self.ago(hours=1), "last_at": self.ago(hours=1)}
+        self.add(failures.failure_groups, {**mark, **key, **times, "sample": message, "number": 1})
 
     def pull(self, number: int = 7, **more: Any) -> str:
         """Add a pull request with one delivery of its head; return the delivery."""

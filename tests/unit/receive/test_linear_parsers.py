@@ -23,10 +23,11 @@ from crcr.decide.commands.comment_lines import command_lines
 from crcr.decide.commands.grammar import has_command, parse_commands
 from crcr.decide.dispatch.payload import encode_json, trim_payload
 from crcr.decide.dispatch.plan import queued_pull_number
+from crcr.decide.failures.fingerprint import fingerprint_failure, normal_line
 from crcr.decide.github.workflow_runs import delivery_ids_in, parse_check_run_id, path_without_ref
 from crcr.decide.globs import name_glob, path_glob
+from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import RepoName
-from crcr.decide.statistics.similar_failures import group_similar_failures, normal_line
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
 from crcr.errors import CrcrError
 from crcr.github.api.request_response import Response, find_next_link
@@ -41,7 +42,6 @@ from crcr.show.csv.writer import file_name, format_cell
 from crcr.show.render.matrix import parse_shard, shorten_names
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.urls.cursors import decode
-from support.data.backend_views import a_failure
 from support.downstream.reporter import reporter
 
 GROWTH = 8
@@ -182,15 +182,12 @@ NAMES = {
 }
 
 
-def _jobs(names: Callable[[int], str]) -> Callable[[int], Any]:
-    """Jobs that failed alike in pairs, with texts as long as a report may hold."""
+def _failed_tests(names: Callable[[int], str]) -> Callable[[int], Any]:
+    """Failed tests with texts as long as a report may hold."""
 
     def made(size: int) -> Any:
         text = names(1_000)
-        return [
-            a_failure(f"job {n}", *((f"{n // 2 + m}{text}", text) for m in range(8)))
-            for n in range(size // 64)
-        ]
+        return [FailedTest(f"{n // 2}{text}", None, text) for n in range(size // 64)]
 
     return made
 
@@ -290,8 +287,8 @@ PARSERS = (
     Parser("check run's address", parse_check_run_id, NAMES),
     Parser("queue's ref", queued_pull_number, NAMES),
     Parser("normal line", normal_line, NAMES),
-    Parser("like failures", group_similar_failures, {name: _jobs(made) for name, made in NAMES.items()}),
-    Parser("names of failed tests", lambda text: group_similar_failures([a_failure(job, (text, text)) for job in "ab"]), NAMES),
+    Parser("fingerprints", fingerprint_failure, {name: _failed_tests(made) for name, made in NAMES.items()}),
+    Parser("names of failed tests", lambda text: fingerprint_failure([FailedTest(text, None, None)]), NAMES),
     Parser("visible text", lambda text: visible(text, 10**9), NAMES),
     Parser("safe link", safe_link, NAMES),
     Parser("search", lambda text: history_search_text(text, UPSTREAM), NAMES),

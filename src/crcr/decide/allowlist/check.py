@@ -17,6 +17,7 @@ from crcr.decide.allowlist.entries import (
     AllowlistProblem,
     Authors,
     CheckedAllowlist,
+    TestedCommit,
     Visibility,
 )
 from crcr.decide.allowlist.tree import (
@@ -262,6 +263,7 @@ _OPTIONS: dict[str, tuple[str, _Reader]] = {
     "gate_timeout": ("gate_timeout_s", _read_duration),
     "allow_events": ("allow_events", _read_allow_events),
     "report_refs": ("report_refs", _read_report_refs),
+    "tests": ("tests", _enum_reader(TestedCommit)),
     "visibility": ("visibility", _enum_reader(Visibility)),
     "expect": ("expect", _read_expect),
 }

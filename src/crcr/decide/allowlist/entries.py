@@ -28,6 +28,17 @@ class Authors(StrEnum):
     """Any author, but each head only after `/crcr approve` by a person with write access."""
 
 
+class TestedCommit(StrEnum):
+    """Which commit a downstream tests for a pull request; verdicts compare with the base as that commit has it."""
+
+    __test__ = False  # not a pytest class
+
+    HEAD = "head"
+    """The head itself, which contains the base up to where it branched off."""
+    MERGE = "merge"
+    """The head merged into the base of that moment."""
+
+
 class Visibility(StrEnum):
     """How much of a downstream the public pages show."""
 
@@ -60,6 +71,7 @@ class AllowlistEntry:
     allow_events: frozenset[str] = frozenset()
     report_refs: tuple[str, ...] = ()
     """Globs over full refs whose runs may send self-reports, besides the default branch."""
+    tests: TestedCommit = TestedCommit.HEAD
     visibility: Visibility = Visibility.PUBLIC
     expect: tuple[tuple[str, Conclusion], ...] = ()
     """Globs over job names, with the conclusion that counts as a pass."""

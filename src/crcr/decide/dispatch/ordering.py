@@ -79,8 +79,13 @@ def move_head(event: PullRequestEvent, known: KnownPull | None) -> KnownPull:
         updated_at=updated_at,
     )
     if known is not None and order_base(event, known) in (EventOrder.STALE, EventOrder.DOUBT):
-        return replace(after, base_ref=known.base_ref, base_at=known.base_at)
-    return replace(after, base_at=_base_change_time(event.base_ref, event.updated_at, known))
+        return replace(after, base_ref=known.base_ref, base_at=known.base_at, base_sha=known.base_sha)
+    same = known is not None and (known.head_sha, known.base_ref) == (event.head_sha, event.base_ref)
+    return replace(
+        after,
+        base_at=_base_change_time(event.base_ref, event.updated_at, known),
+        merge_base=known.merge_base if known and same else None,
+    )
 
 
 def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPull | None:
@@ -104,6 +109,8 @@ def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPul
         is_open=known.is_open,
         merged=known.merged,
         base_at=_base_change_time(event.base_ref, event.updated_at, known),
+        base_sha=known.base_sha if event.base_ref == known.base_ref else event.base_sha,
+        merge_base=known.merge_base if event.base_ref == known.base_ref else None,
     )
 
 
@@ -136,6 +143,9 @@ def apply_github_answer(known: KnownPull, facts: PullFacts) -> KnownPull:
         base_at=_base_change_time(facts.base_ref, facts.updated_at, known),
         is_open=facts.is_open,
         merged=facts.merged,
+        merge_base=known.merge_base
+        if (known.head_sha, known.base_ref) == (facts.head_sha, facts.base_ref)
+        else None,
         head_at=facts.updated_at,
         updated_at=max(known.updated_at, facts.updated_at),
     )
@@ -156,4 +166,5 @@ def _pull_from_event(event: PullRequestEvent) -> KnownPull:
         author=event.author,
         author_association=event.author_association,
         merged=event.merged,
+        base_sha=event.base_sha,
     )

@@ -92,6 +92,8 @@ class ChangedFiles:
     paths: tuple[str, ...]
     complete: bool
     """False when there are more than GitHub lists."""
+    merge_base: str | None = None
+    """The base branch's commit that the head was built on, where the comparison with it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Comparison:
     files: ChangedFiles
     complete: bool
     """False when there are more commits than were listed."""
+    merge_base: str | None = None
+    """The newest commit that both have."""
 
 
 class Role(IntEnum):

@@ -18,6 +18,7 @@ from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.views.failures import CommitGroup
 from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView
 
 
@@ -339,7 +340,9 @@ class PullView:
     timeline: tuple[Moment, ...]
     """Newest first."""
     timeline_left_out: int
-    groups: tuple[GroupView, ...]
+    merge_groups: tuple[GroupView, ...]
+    groups: tuple[CommitGroup, ...] = ()
+    """The failures of its backends by fingerprint, those of the most backends first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,6 +364,7 @@ class CommitView:
     checks: tuple[CheckView, ...]
     timeline: tuple[Moment, ...]
     timeline_left_out: int
+    groups: tuple[CommitGroup, ...] = ()
 
 
 _MOST_PARTS = 10

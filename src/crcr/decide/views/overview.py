@@ -13,10 +13,10 @@ from typing import TypeVar
 from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.checks.commit import Verification
 from crcr.decide.health.relay import Health
-from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, EndedAs, Figures, LastResult, Tally, count_as
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
+from crcr.decide.views.failures import FailedTestView, VerdictView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +176,11 @@ class JobView:
     """Its conclusion on GitHub, where that was looked up."""
     swept_at: datetime | None = None
     """When it was timed out as silent."""
-    failed_tests: tuple[FailedTest, ...] = ()
+    failed_tests: tuple[FailedTestView, ...] = ()
     failed_tests_more: int = 0
     """Failed tests beyond the ones listed."""
+    verdict: VerdictView | None = None
+    """What its failure means; None for a job that did not fail, and where verdicts were not read."""
 
     @property
     def counted(self) -> CountedAs:

@@ -92,6 +92,7 @@ class _Commit(msgspec.Struct):
 class _Comparison(msgspec.Struct):
     total_commits: int
     commits: list[_Commit]
+    merge_base_commit: _Commit | None = None
     files: list[_File] | None = None
     """On the first page only."""
 
@@ -142,6 +143,7 @@ def parse_comparison(pages: Sequence[Response]) -> Comparison:
             _paths(files or ()), complete=files is not None and len(files) < MOST_COMPARED_FILES
         ),
         complete=bool(parts) and parts[0].total_commits <= len(commits),
+        merge_base=parts[0].merge_base_commit.sha if parts and parts[0].merge_base_commit else None,
     )
 
 

@@ -40,6 +40,7 @@ from crcr.receive.webhook import payload_structs as structs
 
 T = TypeVar("T")
 
+_SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _ANY_OBJECT = msgspec.json.Decoder(dict[str, Any])
 _ANY_ACTION = msgspec.json.Decoder(structs.ActionBody)
@@ -97,6 +98,7 @@ def _pull_request(body: structs.PullRequestBody) -> PullRequestEvent:
         author_association=_printable(pull.author_association or "NONE"),
         installation_id=_optional_id(body.installation),
         default_branch=_branch(body.repository.default_branch),
+        base_sha=_sha_or_none(pull.base.sha),
         changes_base=body.action == "edited" and body.changes is not None and body.changes.base is not None,
     )
 
@@ -118,6 +120,7 @@ def _push(body: structs.PushBody) -> PushEvent:
         installation_id=_optional_id(body.installation),
         default_branch=_branch(body.repository.default_branch),
         pushed_at=_time_or_none(body.repository.pushed_at),
+        commits=tuple(sha for commit in body.commits or () if (sha := _sha_or_none(commit.id))),
     )
 
 
@@ -377,6 +380,10 @@ def _printable(text: str) -> str:
 def _branch(value: object) -> str | None:
     """Return a branch name that Git allows, or None."""
     return value if isinstance(value, str) and _BRANCH.fullmatch(value) else None
+
+
+def _sha_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) and _SHA.fullmatch(value) else None
 
 
 def _time_or_none(value: object) -> datetime | None:

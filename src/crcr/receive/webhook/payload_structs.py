@@ -57,6 +57,8 @@ class HeadPart(Struct):
 
 class BasePart(Struct):
     ref: Ref
+    sha: object = None
+    """Of any type: no event is refused because of it."""
 
 
 class PullPart(Struct):
@@ -90,6 +92,7 @@ class PullRequestBody(Struct):
 
 
 class CommitPart(Struct):
+    id: object = None
     added: list[str] | None = None
     removed: list[str] | None = None
     modified: list[str] | None = None

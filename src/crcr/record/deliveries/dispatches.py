@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.allowlist.entries import Allowlist, TestedCommit
 from crcr.decide.dispatch.plan import SUSPENDED, Drop, PlannedDispatch
 from crcr.decide.dispatch.selection import LABELS, PATHS, hold_reason, is_trusted, left_out_by
 from crcr.decide.events import MergeGroupEvent, PullRequestEvent, PushEvent
@@ -35,7 +35,7 @@ _DISPATCH = Statement(
     inserting(
         dispatches,
         *("upstream", "delivery", "downstream", "level", "state", "reason"),
-        *("event", "action", "number", "head_sha", "lane", "created_at", "concerned"),
+        *("event", "action", "number", "head_sha", "lane", "created_at", "concerned", "tests_merged"),
     ).values(
         repository_id=select(repositories.c.repository_id)
         .where(
@@ -124,6 +124,7 @@ async def write_dispatches(
             "state": str(dispatch.state),
             "reason": dispatch.reason,
             "concerned": None if dispatch.concerned is None else int(dispatch.concerned),
+            "tests_merged": int(dispatch.entry.tests is TestedCommit.MERGE),
         }
         for dispatch in planned
     ]

@@ -44,6 +44,7 @@ from crcr.record.deliveries.pull_requests import (
     save_pull,
 )
 from crcr.record.deliveries.webhooks import is_new_body
+from crcr.record.failures.base_commits import note_pushed_commits
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.main_tables import deliveries
@@ -125,6 +126,8 @@ class Inbox:
         facts = await self._facts(tx, event, rows)
         planned = plan_dispatches(event, facts)
         if isinstance(planned, IgnoredEvent):
+            if isinstance(event, PushEvent) and event.ref == f"refs/heads/{event.default_branch}":
+                await note_pushed_commits(tx, event, receipt.received_at)
             return planned
         if not await is_new_body(tx, receipt, event):
             return AlreadyProcessed()
@@ -193,9 +196,11 @@ class Inbox:
     ) -> None:
         """Write the other consequences: held dispatches are reconsidered, and the commits' checks refreshed."""
         now = receipt.received_at
-        if isinstance(event, MergeGroupEvent):
+        if isinstance(event, PushEvent):
+            await note_pushed_commits(tx, event, now)
+        elif isinstance(event, MergeGroupEvent):
             await self._follow_group(tx, receipt, event)
-        elif isinstance(event, PullRequestEvent) and planned.pull is not None:
+        elif planned.pull is not None:
             if planned.reconsiders_left_out:
                 await reconsider_left_out(tx, event.upstream, planned.pull, facts.allowlist, now)
             if planned.reconsiders_held:

@@ -16,7 +16,7 @@ from crcr.record.deliveries.dispatches import (
     restore_left_out,
     settle_files,
 )
-from crcr.record.deliveries.pull_requests import load_pull
+from crcr.record.deliveries.pull_requests import load_pull, note_merge_base
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.renames import Listing, find_listings
 from crcr.record.store.database import Database, Row, Tx
@@ -70,6 +70,7 @@ class PathFilters:
             pull = await load_pull(tx, upstream, number)
             if pull is None:
                 return
+            await note_merge_base(tx, upstream, delivery, files.merge_base if files else None)
             waiting = await _waiting(tx, upstream, delivery)
             left_out = await _left_out(tx, upstream, delivery, pull) if files is not None else []
             listings = await find_listings(tx, upstream, allowlist, [*waiting, *left_out])

@@ -22,6 +22,7 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 _COLUMNS = (
     *("upstream", "number", "head_sha", "previous_sha", "head_at", "updated_at"),
     *("is_open", "draft", "labels", "base_ref", "base_at", "title", "author", "author_association", "merged"),
+    *("base_sha", "merge_base"),
 )
 _LOAD = Statement(
     select(pulls).where(pulls.c.upstream == bindparam("upstream"), pulls.c.number == bindparam("number"))
@@ -59,6 +60,8 @@ async def load_pull(tx: Tx, upstream: RepoName, number: int) -> KnownPull | None
         author_association=row["author_association"],
         merged=bool(row["merged"]),
         base_at=from_us_or_none(row["base_at"]),
+        base_sha=row["base_sha"],
+        merge_base=row["merge_base"],
     )
 
 
@@ -80,7 +83,33 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: KnownPull) -> None:
         author_association=pull.author_association,
         merged=int(pull.merged),
         base_at=to_us(pull.base_at) if pull.base_at else None,
+        base_sha=pull.base_sha,
+        merge_base=pull.merge_base,
     )
+
+
+# The failures of the head that came before GitHub's answer follow it.
+_MERGE_BASE = (
+    Statement(
+        text(
+            "UPDATE pulls SET merge_base = :merge_base WHERE upstream = :upstream AND (number, head_sha, base_ref) ="
+            " (SELECT v.number, v.head_sha, v.base_ref FROM deliveries v WHERE v.guid = :delivery AND v.upstream = :upstream)"
+        )
+    ),
+    Statement(
+        text(
+            "UPDATE failures SET built_on = :merge_base, built_on_exact = 1 WHERE delivery = :delivery"
+            " AND upstream = :upstream AND built_on_exact = 0"
+        )
+    ),
+)
+
+
+async def note_merge_base(tx: Tx, upstream: RepoName, delivery: str, merge_base: str | None) -> None:
+    """Record the base branch's commit that the delivery's head was built on."""
+    if merge_base is not None:
+        for statement in _MERGE_BASE:
+            await tx.run(statement, upstream=upstream.key, delivery=delivery, merge_base=merge_base)
 
 
 async def load_twin_heads(tx: Tx, upstream: RepoName, pull: KnownPull) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from crcr.decide.jobs.report import Report
 from crcr.decide.model import Conclusion, JobState, Level
 from crcr.decide.oidc.identity import Identity, IssuerKind
 from crcr.decide.statistics.figures import EndedAs
+from crcr.record.failures.recorder import FailureRecorder
 from crcr.record.jobs.forwards import Forwards
 from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
@@ -282,8 +283,10 @@ def failed_tests_text(report: Report) -> str | None:
 class JobOutcomes:
     """Writes the outcomes of jobs, each with its forward to another HUD."""
 
-    def __init__(self, forwards: Forwards) -> None:
+    def __init__(self, forwards: Forwards, failures: FailureRecorder | None = None) -> None:
+        """Without a recorder of failures there are no verdicts."""
         self._forwards = forwards
+        self._failures = failures
 
     async def open(
         self, tx: Tx, row: JobRow, report: Report, outcome: OpenJob, *, body: bytes, now: datetime
@@ -353,6 +356,11 @@ class JobOutcomes:
         """End a silent job with GitHub's conclusion."""
         await end_job(tx, key, end, state, ended_at=ended_at, now=now)
         await self._forwards.add(tx, key, now)
+
+    async def follow(self, tx: Tx, key: Mapping[str, Any], now: datetime) -> None:
+        """Record and judge what a result means for failures; called after the result was counted."""
+        if self._failures is not None:
+            await self._failures.follow(tx, key, now)
 
     async def take_off(self, tx: Tx, run: Mapping[str, Any], now: datetime) -> None:
         """A run turned out to belong to another delivery: its results no longer count for this one."""

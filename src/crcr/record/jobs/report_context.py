@@ -43,7 +43,9 @@ _DISPATCH = Statement(
         " CASE WHEN n.reported = 0 THEN n.delivery END AS named_delivery,"
         " n.issuer AS run_issuer, n.superseded AS run_superseded, n.reported AS run_reported, n.attempt AS run_attempt, n.rerun_from, n.rerun_at,"
         " r.repository_id, r.owner_id, r.confirmed, r.suspended_at, r.run_webhook_at, r.default_branch,"
-        " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version"
+        " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version,"
+        " EXISTS (SELECT 1 FROM failures f WHERE f.delivery = d.delivery AND f.upstream = d.upstream"
+        " AND f.downstream = d.downstream) AS has_failures"
         " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
         " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
         " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream LIMIT 1"
@@ -173,6 +175,13 @@ class ReportContext:
             superseded=job.superseded or dispatch["superseded_at"] is not None,
             earlier=False,
         )
+
+    def may_change_verdicts(self, ended: EndedAs | None) -> bool:
+        """Whether the result can be evidence: all but the first pass of a job on a pull request without failures."""
+        if self.dispatch is None or self.dispatch["test"]:
+            return False
+        is_first_pass = ended is EndedAs.SUCCESS and not self.dispatch["has_failures"]
+        return not is_first_pass or self.dispatch["event"] != "pull_request"
 
     def share(self, outcome: CloseJob, ended: EndedAs) -> Share | None:
         """The share that the result adds to the sums."""

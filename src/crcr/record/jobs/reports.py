@@ -272,6 +272,7 @@ class Reports:
             if not await self._outcomes.dispute(tx, disputed, outcome.dispute, now):
                 return
             await recount(tx, disputed.key, now)
+            await self._outcomes.follow(tx, disputed.key, now)
             note_job(tx, disputed.key, now)
         else:
             return
@@ -335,6 +336,8 @@ class Reports:
         elif (share := context.share(outcome, ended)) is not None:
             sums.add(tx, share)
             note_job(tx, row.key, now)
+        if context.may_change_verdicts(ended):
+            await self._outcomes.follow(tx, row.key, now)
 
     async def _bind_run(self, tx: Tx, context: ReportContext, outcome: OpenJob, now: datetime) -> None:
         run = {

@@ -146,6 +146,7 @@ class SelfReports:
             return
         await recount(tx, row.key, now)
         note_job(tx, row.key, now)
+        await self._outcomes.follow(tx, row.key, now)
         changed = {"downstream": row.key["downstream"], "delivery": row.key["delivery"] or None}
         await note_change(tx, context.upstream, "job", now=now, **changed)
 

@@ -117,6 +117,8 @@ pulls = Table(
     Column("author_association", Text, nullable=False, server_default=text("'NONE'")),
     flag("merged"),
     Column("base_at", BigInteger),
+    Column("base_sha", Text),
+    Column("merge_base", Text),
     Index("ix_pulls_head", "head_sha", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
     Index("ix_pulls_author", text("lower(author)"), "upstream"),
     sqlite_with_rowid=False,
@@ -181,6 +183,7 @@ dispatches = Table(
     Column("labels", Text),
     Column("reads_actions", SmallInteger),
     Column("trimmed", Text),
+    flag("tests_merged"),
     Index("ix_dispatches_backend", "upstream", "downstream", "event", "created_at"),
     Index("ix_dispatches_unsent", "upstream", "downstream", sqlite_where=_UNSENT, postgresql_where=_UNSENT),
     Index(
@@ -217,6 +220,7 @@ runs = Table(
 )
 
 _RUNNING, _ENDED = text("state = 'in_progress'"), text("ended_as IS NOT NULL")
+_ENDED_ON_BASE = text("ended_as IS NOT NULL AND event <> 'pull_request'")
 
 jobs = Table(
     "jobs",
@@ -274,6 +278,11 @@ jobs = Table(
     Index("ix_jobs_backend", "upstream", "downstream", "in_progress_at"),
     Index("ix_jobs_running", "silent_at", sqlite_where=_RUNNING, postgresql_where=_RUNNING),
     partial_index("ix_jobs_ended", "upstream", "downstream", "event", "completed_at", where=_ENDED),
+    partial_index(
+        "ix_jobs_base",
+        *("upstream", "downstream", "workflow", "job_name", "in_progress_at"),
+        where=_ENDED_ON_BASE,
+    ),
 )
 
 _OPEN_EFFECT = text("state IN ('waiting', 'claimed')")

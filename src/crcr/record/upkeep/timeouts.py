@@ -80,6 +80,7 @@ class Sweeps:
         key = {name: row[name] for name in _KEY}
         await self._outcomes.time_out(tx, key, state, now)
         await recount(tx, key, now)
+        await self._outcomes.follow(tx, key, now)
         where = {"downstream": row["downstream"], "delivery": row["delivery"], "number": row["number"]}
         await note_change(tx, RepoName(row["upstream"]), "job", now=now, **where)
         await self._refresher.request_refresh_for(tx, row, now)

@@ -129,7 +129,7 @@ async def verify_jobs(
     for job in github_jobs:
         by_attempt.setdefault(job.attempt, []).append(job)
     rows = await tx.all(_RUN_JOBS, **key)
-    changed = False
+    changed: list[Row] = []
     for row in rows:
         candidates = by_attempt.get(row["attempt"])
         if candidates is None or row["verification"] != Verification.UNCHECKED:
@@ -138,10 +138,12 @@ async def verify_jobs(
         matched = match_github_jobs(_reported_job(row), reported, candidates)
         if await _verify_job(tx, row, matched, outcomes, now, whole_run=whole_run):
             note_job(tx, {name: row[name] for name in _KEY}, now)
-            changed = True
+            changed.append(row)
     if changed:
         await recount(tx, key, now)
-    return changed
+    for row in changed:
+        await outcomes.follow(tx, _job_key(row), now)
+    return bool(changed)
 
 
 async def _verify_job(

@@ -1,14 +1,11 @@
 """The pages of a pull request and of a commit: gate, shared failures, every backend, and job details on demand."""
 
 import re
-from collections.abc import Iterable
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.statistics.similar_failures import LikeFailures, group_similar_failures
-from crcr.decide.views.commit import CommitBackend
 from crcr.decide.views.logs import HitKind
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
@@ -52,7 +49,6 @@ class CommitPages:
             pull=pull,
             links=links,
             panel=panel,
-            alike=_group_failures(pull.backends),
             formats=data_links(location, f"pulls/{pull.number}"),
         )
 
@@ -78,7 +74,6 @@ class CommitPages:
             commit=commit,
             links=links,
             panel=panel,
-            alike=_group_failures(commit.backends),
             formats=data_links(location, f"commits/{sha}", links.kept),
         )
 
@@ -92,7 +87,3 @@ class CommitPages:
         if len(commits) > 1:
             return location.url("/crcr/search", q=digits)
         return location.url(f"/crcr/commit/{commits[0]}")
-
-
-def _group_failures(backends: Iterable[CommitBackend]) -> tuple[LikeFailures, ...]:
-    return group_similar_failures(job for backend in backends for job in backend.jobs)

@@ -15,7 +15,6 @@ from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.decide.checks.commit import Verification
-from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, LeftOut, Tally
 from crcr.decide.statistics.window import ResultKind, Span
@@ -28,6 +27,7 @@ from crcr.decide.views.backend import (
     JobKey,
     LevelChange,
 )
+from crcr.decide.views.failures import FailedTestView
 from crcr.decide.views.overview import DispatchAnswer, JobView
 from crcr.errors import NotFound
 from crcr.show.access.reader import Reader, SignInMethod
@@ -578,7 +578,7 @@ async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
 
 
 async def test_the_panel_shows_fifty_failures_and_counts_the_rest() -> None:
-    many = tuple(FailedTest(f"test_{number}", None, None) for number in range(60))
+    many = tuple(FailedTestView(f"test_{number}", None, None) for number in range(60))
     text = await get(a_page(), "?job=x&fragment=panel", None)
     assert "No such job" in text
     job = replace(DETAILED, failed_tests=many, failed_tests_more=7)
@@ -631,7 +631,7 @@ def hostile_page(text: str) -> tuple[BackendPage, JobDetail]:
         head_sha=text,
         event=text,
         verification=Verification.DISPUTED,
-        failed_tests=(FailedTest(text, text, text),),
+        failed_tests=(FailedTestView(text, text, text),),
     )
     dispatch = a_dispatch(state=DispatchState.HELD, reason=text, action=text, head_sha=text)
     rows = (

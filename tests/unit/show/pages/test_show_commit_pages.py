@@ -353,19 +353,33 @@ async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
     assert "No such job" in (await browser.get(path)).text
 
 
-async def test_like_failures_of_several_backends_stand_first(
+async def test_what_fails_alike_in_several_backends_stands_first_with_its_verdict(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     delivery = store.pull()
     for name, level in (("good/backend", 2), ("gate/one", 4)):
         store.dispatch(delivery, name, level=level)
-        tests = json.dumps([{"name": "test_lazy", "file": None, "message": f"no kernel on {name}"}])
+        tests = json.dumps([{"name": "test_lazy", "file": None, "message": f"no kernel on device {level}"}])
         store.job(delivery, "failure", downstream=name, level=level, failed_tests=tests, tests_failed=1)
+        store.failure(delivery, name, f"no kernel on device {level}")
     text = (await browser.get("/crcr/pr/7")).text
     group = text[text.index('id="alike"') : text.index("Backends <span")]
-    for said in ("test_lazy", "2 jobs", "2 backends", "gate/one", "Good/Backend"):
+    for said in (
+        "no kernel on device",
+        "2 jobs",
+        "2 of 2 backends",
+        "gate/one",
+        "Good/Backend",
+        "first seen here",
+    ):
         assert said in group, said
     assert text.index('id="alike"') < text.index('class="unit"')
+    api = (await browser.get("/api/v1/pulls/7")).json()
+    (shared,) = api["groups"]
+    assert shared["backends"] == ["gate/one", "Good/Backend"]
+    assert (shared["jobs"], shared["first_seen"]["number"], shared["known"]) == (["build"], 7, None)
+    (job,) = api["backends"][0]["jobs"]
+    assert (job["verdict"]["kind"], job["verdict"]["by"]) == ("new", "rules")
 
 
 async def test_the_timeline_tells_of_results_the_gate_and_waivers(

@@ -13,10 +13,10 @@ from typing import Any
 from sqlalchemy import bindparam, select, tuple_
 
 from crcr.decide.jobs.ingested import RunAttempt, has_later_attempt, is_superseded
-from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
 from crcr.decide.statistics.figures import EndedAs
 from crcr.decide.views.backend import BackendQuery, JobDetail, JobKey
+from crcr.decide.views.failures import FailedTestView
 from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
 from crcr.record.schema.statistics import ingested
@@ -264,7 +264,7 @@ def _job_view(row: Row, job_name: str, visible: VisibleBackends, details: Row | 
         completed_at=from_us_or_none(row["completed_at"]),
         expected=_conclusion(row["expected"]),
         ended=EndedAs(row["ended_as"]) if row["ended_as"] else None,
-        failed_tests=tuple(FailedTest(**test) for test in tests[:_MOST_FAILED_TESTS]),
+        failed_tests=tuple(FailedTestView(**test) for test in tests[:_MOST_FAILED_TESTS]),
         failed_tests_more=max(0, len(tests) - _MOST_FAILED_TESTS) + cut,
         **{name: row[name] for name in _AS_STORED},
     )

@@ -13,11 +13,11 @@ from sqlalchemy import ColumnElement, bindparam, select, text, tuple_
 
 from crcr.decide.checks.commit import Verification
 from crcr.decide.jobs.ingested import OLDEST_CLAIM
-from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
 from crcr.decide.statistics.figures import EndedAs, Tally
 from crcr.decide.statistics.window import ResultKind, Window, result_kind
 from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
+from crcr.decide.views.failures import FailedTestView
 from crcr.decide.views.overview import JobPage, JobQuery, JobView
 from crcr.errors import NotFound
 from crcr.record.jobs.tested_commits import read_commit_place
@@ -154,7 +154,7 @@ def job_view(
         expected=_CONCLUSIONS[values["expected"]],
         ended=_ENDED[values["ended_as"]],
         swept_at=from_us_or_none(values["swept_at"]),
-        failed_tests=tuple(FailedTest(**test) for test in tests[:most]) if tests else (),
+        failed_tests=tuple(FailedTestView(**test) for test in tests[:most]) if tests else (),
         failed_tests_more=max(0, len(tests) - most) + cut,
         **{name: values[name] for name in _AS_STORED},
     )

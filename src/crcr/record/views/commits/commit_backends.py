@@ -4,6 +4,7 @@ The gate is judged anew from recorded facts, so that a page never lags behind it
 longer to be merged is shown as it was last recorded.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -26,6 +27,7 @@ from crcr.decide.views.commit import (
     job_sort_key,
     state_of_jobs,
 )
+from crcr.decide.views.failures import CommitGroup
 from crcr.decide.views.overview import JobView
 from crcr.decide.views.timeline import running_time
 from crcr.errors import NoAllowlist
@@ -42,6 +44,7 @@ from crcr.record.views.backends.jobs import (
     add_failed_tests,
     job_view,
 )
+from crcr.record.views.failures.commit_failures import load_commit_failures, load_commit_groups
 from crcr.record.views.logs.deliveries import dispatch_view
 from crcr.record.views.relay.health import unpublished_gate
 from crcr.record.views.visibility import AllowlistReader, VisibleBackends
@@ -127,6 +130,11 @@ class CommitReader:
         backends = [self._dispatched_backend(row, jobs_by_backend.get(row["downstream"], [])) for row in rows]
         return await self._add_failed_tests(sorted(backends, key=backend_sort_key))
 
+    async def groups(self, delivery: str, backends: Sequence[CommitBackend]) -> tuple[CommitGroup, ...]:
+        """The groups of the delivery's failures; self-reports have the commit's SHA as their delivery."""
+        failures = await load_commit_failures(self.tx, self.upstream, delivery, None)
+        return await load_commit_groups(self.tx, failures, backends, self.visible, self.now)
+
     async def read_self_reporting(self, head_sha: str) -> tuple[CommitBackend, ...]:
         """The backends that tested the commit without a dispatch, such as nightly; their jobs are found by its SHA."""
         commit = {"head_sha": head_sha, "upstream": self.upstream.key}
@@ -192,7 +200,22 @@ class CommitReader:
             remaining -= len(failed)
             detailed = [await add_failed_tests(self.tx, self.upstream, self.visible, job) for job in failed]
             with_tests.append(replace(backend, jobs=(*detailed, *backend.jobs[len(failed) :])))
-        return tuple(with_tests)
+        return await self._add_verdicts(with_tests)
+
+    async def _add_verdicts(self, backends: list[CommitBackend]) -> tuple[CommitBackend, ...]:
+        deliveries = dict.fromkeys(
+            (backend.delivery, backend.jobs[0].head_sha) for backend in backends if backend.jobs
+        )
+        failures = {
+            delivery: await load_commit_failures(self.tx, self.upstream, delivery, head_sha)
+            for delivery, head_sha in deliveries
+        }
+        return tuple(
+            replace(backend, jobs=tuple(failures[backend.delivery].with_verdict(job) for job in backend.jobs))
+            if backend.jobs and failures[backend.delivery].rows
+            else backend
+            for backend in backends
+        )
 
 
 async def commit_reader(

@@ -114,7 +114,8 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         checks=facts.checks,
         timeline=moments,
         timeline_left_out=left_out + max(0, len(deliveries) - _MOST_ARRIVALS),
-        groups=facts.groups,
+        merge_groups=facts.groups,
+        groups=await reader.groups(tested_delivery, backends) if tested_delivery else (),
         **{name: getattr(pull, name) for name in _AS_STORED},
     )
 
@@ -166,6 +167,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         checks=facts.checks,
         timeline=moments,
         timeline_left_out=left_out + max(0, len(deliveries) - _MOST_ARRIVALS),
+        groups=await reader.groups(tested_delivery or head_sha, facts.backends),
     )
 
 

@@ -1,13 +1,8 @@
 """The JSON API's models of pull requests, commits and waivers."""
 
-from dataclasses import fields
-from typing import Any
-
 from crcr.decide.health.texts import GatePublication
-from crcr.decide.statistics import similar_failures
-from crcr.decide.statistics.similar_failures import group_similar_failures
 from crcr.decide.views import commit as views
-from crcr.decide.views.overview import JobView
+from crcr.decide.views import failures
 from crcr.show.api.models.derive import Model, Next, derive_model
 from crcr.show.api.models.shared import FAILED_JOB
 
@@ -55,18 +50,27 @@ COMMIT_BACKEND = derive_model(
         "dispatch": "Null for a run that was not dispatched, such as a nightly one; `delivery` is then the commit."
     },
 )
-LIKE_JOB = derive_model(
-    JobView,
-    "LikeJob",
-    "One of the jobs with a shared failure; its details are listed under its backend.",
-    only=("downstream", "workflow", "run_id", "attempt", "job_name"),
+KNOWN_FAILURE = derive_model(
+    failures.KnownFailureView,
+    "KnownFailure",
+    "The issue that a maintainer linked the failure to, until then.",
 )
-LIKE_FAILURES = derive_model(
-    similar_failures.LikeFailures,
-    "LikeFailures",
-    "Jobs that failed in the same test (`test`) or with the same first line (`message`).",
-    types={"jobs": list[LIKE_JOB]},  # type: ignore[valid-type]
-    described={"sample": "The message of the first of them."},
+FIRST_SEEN = derive_model(
+    failures.FirstSeen,
+    "FirstSeen",
+    "Where the failure was first recorded; `number` is null for a push or a night.",
+)
+COMMIT_GROUP = derive_model(
+    failures.CommitGroup,
+    "FailureGroup",
+    "Failures with the same fingerprint; `backends` and `jobs` are those of this commit.",
+    without=("members",),
+    described={
+        "sample": "The first line of one of their messages, as it was reported.",
+        "is_first_here": "Nobody failed alike before.",
+        "on_base": "How often it failed on the base branch in the last 7 days.",
+        "known": "Null unless a maintainer linked it to an issue.",
+    },
 )
 WAIVER = derive_model(views.WaiverView, "Waiver")
 WAIVERS = derive_model(views.WaiverPage, "Waivers", without=("cursor",), types={"next": Next})
@@ -91,21 +95,18 @@ MERGE_GROUP = derive_model(
     views.GroupView, "MergeGroup", described={"unpublished": "Null when its gate on GitHub is up to date."}
 )
 _DESCRIBED = {
-    "like_failures": "The largest group first.",
+    "groups": "The failures by fingerprint, those of the most backends first.",
     "timeline": "From the webhook to the results, newest first.",
 }
-_LIKE_FAILURES = {"like_failures": list[LIKE_FAILURES]}  # type: ignore[valid-type]
 PULL_REQUEST = derive_model(
     views.PullView,
     "PullRequest",
     "`gate` is null until it is evaluated for the head.",
-    types=_LIKE_FAILURES,
     described=_DESCRIBED,
 )
 COMMIT = derive_model(
     views.CommitView,
     "Commit",
-    types=_LIKE_FAILURES,
     described={
         **_DESCRIBED,
         "place": "Whether it belongs to the upstream; set once a backend tested it on its own.",
@@ -114,15 +115,8 @@ COMMIT = derive_model(
 
 
 def describe_pull(view: views.PullView) -> Model:
-    return PULL_REQUEST.model_validate(_with_like_failures(view))
+    return PULL_REQUEST.model_validate(view)
 
 
 def describe_commit(view: views.CommitView) -> Model:
-    return COMMIT.model_validate(_with_like_failures(view))
-
-
-def _with_like_failures(view: views.PullView | views.CommitView) -> dict[str, Any]:
-    """Return the fields of the view, and the shared failures of its jobs."""
-    values = {field.name: getattr(view, field.name) for field in fields(view)}
-    jobs = (job for backend in view.backends for job in backend.jobs)
-    return {**values, "like_failures": group_similar_failures(jobs)}
+    return COMMIT.model_validate(view)

@@ -291,3 +291,18 @@ SANDBOX: Json = {
     ],
     "next": "WzE3Nzc4OTYwMDAsMV0",
 }
+
+VERDICT: dict[str, object] = {
+    "kind": "pre-existing",
+    "confidence": "high",
+    "sentence": "The base failed alike 3 times in a row, last at the commit that this was built on.",
+    "evidence": [
+        {
+            "kind": "base",
+            "url": "/crcr/commit/4f0a5f8c1d2e3b4a5968778695a4b3c2d1e0f9a8?upstream=org/framework",
+            "text": "base failed alike, 14 Nov 09:12 UTC",
+        }
+    ],
+    "by": "rules",
+    "was": "new",
+}

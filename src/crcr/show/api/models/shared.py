@@ -9,8 +9,8 @@ from pydantic import ConfigDict, Field, computed_field
 from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.github.commit_origin import CommitPlace as CommitPlaceValue
 from crcr.decide.health.relay import HealthState, Reason
-from crcr.decide.jobs import report
 from crcr.decide.statistics import figures
+from crcr.decide.views import failures
 from crcr.decide.views import overview as views
 from crcr.decide.views.backend import JobKey
 from crcr.show.api.models import examples
@@ -129,7 +129,19 @@ SUMMARY = derive_model(
     },
     example=examples.SUMMARY,
 )
-FAILED_TEST = derive_model(report.FailedTest, "FailedTest")
+EVIDENCE = derive_model(failures.EvidenceView, "Evidence", "`url` is a page of this relay.")
+VERDICT = derive_model(
+    failures.VerdictView,
+    "Verdict",
+    "What a failure means; see `docs/verdicts.md` for the rules.",
+    described={
+        "by": "`person` where a maintainer contradicts the rules.",
+        "was": "The rules' verdict before it changed; null where it did not.",
+    },
+    example=examples.VERDICT,
+)
+TEST_VERDICT = derive_model(failures.TestVerdict, "TestVerdict")
+FAILED_TEST = derive_model(failures.FailedTestView, "FailedTest")
 _KEY = ("delivery", "workflow", "run_id", "attempt", "job_name")
 
 
@@ -146,7 +158,7 @@ JOB = derive_model(
     "Job",
     "`counted` is what it counts as; `ended` is its category in the sums, null while it runs and for a test.",
     base=_WithToken,
-    without=("swept_at", "failed_tests", "failed_tests_more"),
+    without=("swept_at", "failed_tests", "failed_tests_more", "verdict"),
     properties=("counted",),
     types={"url": Link, "artifact_url": Link},
     described={"expected": "The outcome that counts as a pass, where one is expected."},
@@ -155,8 +167,11 @@ FAILED_JOB = derive_model(
     views.JobView,
     "FailedJob",
     base=JOB,
-    only=("failed_tests", "failed_tests_more"),
-    described={"failed_tests_more": "Failed tests beyond the ones listed."},
+    only=("failed_tests", "failed_tests_more", "verdict"),
+    described={
+        "failed_tests_more": "Failed tests beyond the ones listed.",
+        "verdict": "Null for a job that did not fail.",
+    },
 )
 COMMIT_PLACE = derive_model(
     CommitPlaceValue,

@@ -1,0 +1,194 @@
+"""Fingerprints: two failures with the same fingerprint are the same failure.
+
+A fingerprint is a hash over the kind of failure and the first line of its message without the parts that differ from run to
+run (numbers, addresses, folders, links). A message that says nothing by itself ("Tensor-likes are not close!") counts
+together with the name of its test. A failure without any details has no fingerprint.
+
+The rules have a version. A change of them needs a new version: recorded failures are then computed again in the background
+(`record.failures.recompute`), and until that is done old and new ones do not match.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crcr.decide.jobs.report import FailedTest
+
+RULES = 1
+"""The version of these rules."""
+MOST_FINGERPRINTS = 20
+"""How many different fingerprints of one job are recorded."""
+_MOST_TESTS = 500
+_MOST_LINE = 300
+_MOST_SAMPLE = 300
+_SHORTEST = 8
+"""A message with fewer letters says nothing."""
+_DIGITS = 16
+_STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"https?://\S+"), "<link>"),
+    (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@+~-]+){2,}[\\/]?"), "<path>"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<hex>"),
+    (re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}\b"), "<hex>"),
+    (re.compile(r"\d+(?:[.:,]\d+)*(?:e[+-]?\d+)?"), "<n>"),
+    (re.compile(r"\s+"), " "),
+)
+_MASKED = re.compile(r"<\w+>|\W")
+_WORD = re.compile(r"[a-z]+")
+_GENERIC_WORDS = frozenset(
+    [
+        "assert",
+        "assertion",
+        "assertionerror",
+        "error",
+        "exception",
+        "fail",
+        "failed",
+        "failure",
+        "timeout",
+        "timeouterror",
+        "runtimeerror",
+        "valueerror",
+        "typeerror",
+        "keyerror",
+        "indexerror",
+        "tensor",
+        "tensors",
+        "torch",
+        "likes",
+        "scalars",
+        "elements",
+        "mismatched",
+        "are",
+        "is",
+        "not",
+        "in",
+        "to",
+        "be",
+        "of",
+        "the",
+        "a",
+        "and",
+        "but",
+        "got",
+        "expected",
+        "actual",
+        "close",
+        "equal",
+        "true",
+        "false",
+        "none",
+        "n",
+        "hex",
+        "path",
+        "link",
+        "allclose",
+        "greater",
+        "less",
+        "than",
+        "absolute",
+        "relative",
+        "difference",
+    ]
+)
+"""A line of nothing but these words: every failed comparison of numbers says the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestFingerprint:
+    """A failed test: the hash of its name, and its fingerprint."""
+
+    __test__ = False  # not a pytest class
+
+    test: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailureFingerprint:
+    fingerprint: str | None
+    """The most frequent fingerprint of its tests; None when nothing is known about the failure."""
+    sample: str | None
+    """The first line of a message with that fingerprint, unescaped."""
+    tests: tuple[TestFingerprint, ...] = ()
+
+    @property
+    def distinct(self) -> tuple[str, ...]:
+        """The different fingerprints, the most frequent first, at most `MOST_FINGERPRINTS`."""
+        counts = Counter(test.fingerprint for test in self.tests)
+        return tuple(fingerprint for fingerprint, _ in counts.most_common(MOST_FINGERPRINTS))
+
+
+def fingerprint_failure(tests: Sequence[FailedTest]) -> FailureFingerprint:
+    found = tuple((_fingerprint_test(test), test) for test in tests[:_MOST_TESTS] if test.name.strip())
+    if not found:
+        return FailureFingerprint(None, None)
+    marks = tuple(mark for mark, _ in found)
+    whole = FailureFingerprint(None, None, marks)
+    primary = whole.distinct[0]
+    return FailureFingerprint(primary, _sample_of(primary, found), marks)
+
+
+def sample_messages(tests: Sequence[FailedTest]) -> dict[str, str]:
+    """Return a readable line for each fingerprint of the tests: its message, or else the test's name."""
+    samples: dict[str, str] = {}
+    for test in tests[:_MOST_TESTS]:
+        if test.name.strip():
+            samples.setdefault(_fingerprint_test(test).fingerprint, _shown_line(test))
+    return samples
+
+
+def hash_test_name(name: str) -> str:
+    return _hash("name", name.strip())
+
+
+def normal_line(text: str | None) -> str | None:
+    """Return the first non-empty line without the parts that differ between runs; None when too little is left."""
+    shown = first_line(text)
+    if shown is None:
+        return None
+    for pattern, replacement in _STEPS:
+        shown = pattern.sub(replacement, shown)
+    shown = shown.strip().lower()
+    return shown if len(_MASKED.sub("", shown)) >= _SHORTEST else None
+
+
+def first_line(text: str | None) -> str | None:
+    for line in (text or "")[: 8 * _MOST_LINE].splitlines():
+        if shown := line.strip()[:_MOST_LINE]:
+            return shown
+    return None
+
+
+def name_without_parameters(name: str) -> str:
+    """Return `test_add` for `test_add[float32]`; only the last brackets are removed, and only at the end."""
+    if not name.endswith("]"):
+        return name
+    start = name.find("[", name.rfind("]", 0, -1) + 1)
+    return name if start < 0 else name[:start]
+
+
+def _fingerprint_test(test: FailedTest) -> TestFingerprint:
+    line = normal_line(test.message)
+    name = name_without_parameters(test.name.strip())[:_MOST_LINE]
+    if line is None:
+        fingerprint = _hash("test", name)
+    elif _GENERIC_WORDS.issuperset(_WORD.findall(line)):
+        fingerprint = _hash("test and message", name, line)
+    else:
+        fingerprint = _hash("message", line)
+    return TestFingerprint(hash_test_name(test.name), fingerprint)
+
+
+def _sample_of(fingerprint: str, found: Sequence[tuple[TestFingerprint, FailedTest]]) -> str:
+    return next(_shown_line(test) for mark, test in found if mark.fingerprint == fingerprint)
+
+
+def _shown_line(test: FailedTest) -> str:
+    return (first_line(test.message) or test.name.strip())[:_MOST_SAMPLE]
+
+
+def _hash(*parts: str) -> str:
+    text = "\0".join((str(RULES), *parts))
+    return hashlib.blake2s(text.encode("utf-8", "surrogatepass"), digest_size=_DIGITS // 2).hexdigest()

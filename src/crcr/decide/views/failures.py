@@ -1,0 +1,125 @@
+"""Verdicts and groups of failures as pages and the JSON API show them.
+
+Text that a downstream wrote (`sample`) is unescaped here.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
+
+from crcr.decide.failures.verdict import Confidence, Evidence, VerdictKind
+from crcr.decide.jobs.report import FailedTest
+from crcr.decide.model import RepoName
+
+
+class JudgedBy(StrEnum):
+    RULES = "rules"
+    PERSON = "person"
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceView:
+    kind: str
+    url: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictView:
+    kind: VerdictKind
+    confidence: Confidence
+    sentence: str
+    evidence: tuple[EvidenceView, ...] = ()
+    by: JudgedBy = JudgedBy.RULES
+    was: VerdictKind | None = None
+    """The rules' verdict before it changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestVerdict:
+    __test__ = False  # not a pytest class
+
+    kind: VerdictKind
+    confidence: Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTestView(FailedTest):
+    verdict: TestVerdict | None = None
+
+
+class IssueState(StrEnum):
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFailureView:
+    """The issue that a maintainer linked a group to."""
+
+    url: str
+    state: IssueState
+    by: str
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstSeen:
+    sha: str | None
+    number: int | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Failures with the same fingerprint."""
+
+    fingerprint: str
+    sample: str
+    backends: tuple[str, ...]
+    jobs: tuple[str, ...]
+    first_seen: FirstSeen
+    known: KnownFailureView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitGroup(FailureGroup):
+    """A group as it concerns one commit: `backends` and `jobs` are those of the commit."""
+
+    is_first_here: bool
+    """Nobody failed alike before this pull request or commit."""
+    on_base: int
+    """How often it failed on the base branch in the window."""
+    sentence: str
+    members: tuple[Any, ...] = ()
+    """Its jobs on the commit, each a `JobView`."""
+
+
+def evidence_url(upstream: RepoName, evidence: Evidence) -> str:
+    """Return the address of the page that shows the evidence; the upstream is named, since a relay may have several."""
+    if evidence.number is not None:
+        path = f"/crcr/pr/{evidence.number}"
+    elif evidence.sha is not None:
+        path = f"/crcr/commit/{quote(evidence.sha)}"
+    else:
+        path = "/crcr"
+    return f"{path}?upstream={quote(str(upstream), safe='/')}"
+
+
+def describe_group(group: "FailureGroup", *, failing: int, of: int, is_first_here: bool, on_base: int) -> str:
+    """Say who fails alike and whether it was seen before; `failing` of `of` reporting backends fail with it."""
+    who = (
+        f"{failing} of {of} backends fail alike"
+        if failing > 1
+        else f"Only {group.backends[0]} fails"
+        if group.backends
+        else "One backend fails"
+    )
+    if on_base:
+        times = "once" if on_base == 1 else f"{on_base} times"
+        return f"{who}; it failed like this on the base branch {times} in the last 7 days."
+    if is_first_here:
+        return f"{who}; first seen here."
+    return f"{who}; first seen {group.first_seen.at:%d %b %H:%M} UTC."

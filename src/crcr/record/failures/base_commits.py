@@ -1,0 +1,82 @@
+"""The order of each branch's commits, written with each push to it."""
+
+from datetime import datetime
+
+from sqlalchemy import text
+
+from crcr.decide.events import PushEvent
+from crcr.decide.failures.base_order import Push, order_pushes
+from crcr.record.schema.failures import base_commits
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import to_us
+
+_BRANCH = "refs/heads/"
+_MOST_COMMITS = 500
+"""Of one push: the last ones. Its other commits have no position, as if their push had been missed."""
+_MOST_ORDERED = 2_000
+"""How many commits are put in order when a push arrives out of order."""
+_NEWEST = Statement(
+    text(
+        "SELECT sha, position, EXISTS (SELECT 1 FROM base_commits p WHERE p.sha = :after AND p.upstream = :upstream"
+        " AND p.ref = :ref) AS is_placed FROM base_commits WHERE upstream = :upstream AND ref = :ref"
+        " ORDER BY position DESC LIMIT 1"
+    )
+)
+_RECENT = Statement(
+    text(
+        "SELECT sha, position, before, pushed_at FROM base_commits WHERE upstream = :upstream AND ref = :ref"
+        " ORDER BY position DESC LIMIT :most"
+    )
+)
+_MOVE = Statement(
+    text(
+        "UPDATE base_commits SET position = :position WHERE sha = :sha AND upstream = :upstream AND ref = :ref"
+    )
+)
+_PLACE = Statement(
+    inserting(
+        base_commits, "sha", "upstream", "ref", "position", "before", "pushed_at"
+    ).on_conflict_do_nothing()
+)
+
+
+async def note_pushed_commits(tx: Tx, event: PushEvent, now: datetime) -> None:
+    """Give the commits of a push to a branch their positions; a branch's commits keep their order whatever arrives when."""
+    if event.deleted or not event.ref.startswith(_BRANCH):
+        return
+    branch = {"upstream": event.upstream.key, "ref": event.ref.removeprefix(_BRANCH)}
+    newest = await tx.one(_NEWEST, after=event.after, **branch)
+    if newest is not None and newest["is_placed"]:
+        return
+    shas = tuple(dict.fromkeys((*event.commits, event.after)))[-_MOST_COMMITS:]
+    first = (newest["position"] if newest else 0) + 1
+    await tx.many(
+        _PLACE,
+        [
+            {"sha": sha, "position": first + index, "before": event.before, "pushed_at": to_us(now), **branch}
+            for index, sha in enumerate(shas)
+        ],
+    )
+    if newest is not None and newest["sha"] != event.before:
+        await _put_in_order(tx, branch)
+
+
+async def _put_in_order(tx: Tx, branch: dict[str, str]) -> None:
+    """A push arrived before one that it follows, or after one that was missed: order the branch's newest commits again."""
+    rows = list(reversed(await tx.all(_RECENT, most=_MOST_ORDERED, **branch)))
+    commits: dict[str, list[str]] = {}
+    arrived_at: dict[str, int] = {}
+    for row in rows:
+        commits.setdefault(row["before"], []).append(row["sha"])
+        arrived_at.setdefault(row["before"], row["pushed_at"])
+    arrived = sorted(commits, key=lambda before: arrived_at[before])
+    pushes = order_pushes([Push(before, tuple(commits[before])) for before in arrived])
+    ordered = [sha for push in pushes for sha in push.commits]
+    positions = {row["sha"]: row["position"] for row in rows}
+    moves = [
+        {"sha": sha, "position": position, **branch}
+        for sha, position in zip(ordered, sorted(positions.values()), strict=True)
+        if positions[sha] != position
+    ]
+    await tx.many(_MOVE, moves)

@@ -1,0 +1,227 @@
+"""The rows of failures: written with a failed result, and read back as the values that `decide.failures` judges."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from sqlalchemy import text
+
+from crcr.decide.failures.fingerprint import RULES, FailureFingerprint, fingerprint_failure, sample_messages
+from crcr.decide.failures.history import TRUSTED_ASSOCIATIONS, FailedAs, RecordedFailure
+from crcr.decide.failures.verdict import JobVerdict, VerdictKind
+from crcr.decide.jobs.report import FailedTest
+from crcr.decide.statistics.window import ResultKind, result_kind
+from crcr.record.schema.failures import failure_fingerprints, failure_groups, failures
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement, SumUpsert, inserting
+from crcr.record.store.times import from_us, from_us_or_none, to_us
+
+_ENCODE = msgspec.json.Encoder().encode
+JOB_KEY = ("delivery", "upstream", "downstream", "workflow", "run_id", "attempt", "job_name")
+_COLUMNS = (
+    *JOB_KEY,
+    *("kind", "event", "number", "head_sha", "base_ref", "built_on", "built_on_exact", "author", "trusted"),
+    *("at", "ended", "fingerprint", "rules", "sample", "fingerprints"),
+)
+_ADD = Statement(inserting(failures, *_COLUMNS).on_conflict_do_nothing().returning(failures.c.failure_id))
+_ADD_FINGERPRINT = Statement(
+    inserting(failure_fingerprints, "fingerprint", "upstream", "failure_id").on_conflict_do_nothing()
+)
+_GROUP = SumUpsert.to(failure_groups, ("number",), lows=("first_at",), highs=("last_at",))
+_PULL = Statement(
+    text(
+        "SELECT head_sha, base_ref, base_sha, merge_base, author, author_association FROM pulls"
+        " WHERE upstream = :upstream AND number = :number"
+    )
+)
+_BASE_AT = Statement(
+    text(
+        "SELECT sha FROM base_commits WHERE upstream = :upstream AND ref = :ref AND pushed_at <= :at"
+        " ORDER BY position DESC LIMIT 1"
+    )
+)
+_RECEIVED = Statement(
+    text("SELECT received_at, ref FROM deliveries WHERE guid = :delivery AND upstream = :upstream")
+)
+_DEFAULT_BRANCH = Statement(text("SELECT default_branch FROM upstreams WHERE upstream = :upstream"))
+_JUDGED = Statement(
+    text(
+        "UPDATE failures SET verdict = :verdict, confidence = :confidence, sentence = :sentence, evidence = :evidence,"
+        " test_verdicts = :test_verdicts, judged_at = :at, verdict_before = :verdict_before"
+        " WHERE failure_id = :failure_id"
+    )
+)
+_PASSED = Statement(
+    text(
+        "UPDATE failures SET passed_at = :at WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND workflow = :workflow AND job_name = :job_name AND passed_at IS NULL"
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedJob:
+    """A result that failed, before it is recorded as a failure."""
+
+    key: Mapping[str, Any]
+    event: str
+    number: int | None
+    head_sha: str | None
+    ended: FailedAs
+    tests: tuple[FailedTest, ...]
+    at: datetime
+    tests_merged: bool = False
+    """The backend tests the head merged into the base, not the head itself."""
+
+
+async def add_failure(tx: Tx, job: FailedJob) -> int | None:
+    """Write the failure with its fingerprints and groups; None when it is recorded already, or of no kind that counts."""
+    kind = result_kind(job.event)
+    if kind is None:
+        return None
+    marks = fingerprint_failure(job.tests)
+    rows = await tx.all(
+        _ADD,
+        **{name: job.key[name] for name in JOB_KEY},
+        kind=kind.value,
+        event=job.event,
+        number=job.number,
+        head_sha=job.head_sha,
+        **await _read_base(tx, job, kind),
+        at=to_us(job.at),
+        ended=job.ended.value,
+        **fingerprint_columns(marks),
+    )
+    if not rows:
+        return None
+    failure_id: int = rows[0]["failure_id"]
+    await add_fingerprints(tx, failure_id, job, marks)
+    return failure_id
+
+
+def fingerprint_columns(marks: FailureFingerprint) -> dict[str, Any]:
+    return {
+        "fingerprint": marks.fingerprint,
+        "rules": RULES,
+        "sample": marks.sample,
+        "fingerprints": " ".join(marks.distinct) or None,
+    }
+
+
+async def add_fingerprints(tx: Tx, failure_id: int, job: FailedJob, marks: FailureFingerprint) -> None:
+    """Make the failure a member of the group of each of its fingerprints."""
+    upstream, samples, at = job.key["upstream"], sample_messages(job.tests), job.at
+    for fingerprint in marks.distinct:
+        tx.add_up(
+            _GROUP,
+            (fingerprint, upstream, job.key["downstream"], samples[fingerprint]),
+            {"number": 1, "first_at": to_us(at), "last_at": to_us(at)},
+        )
+    await tx.many(
+        _ADD_FINGERPRINT,
+        [
+            {"fingerprint": fingerprint, "upstream": upstream, "failure_id": failure_id}
+            for fingerprint in marks.distinct
+        ],
+    )
+
+
+async def _read_base(tx: Tx, job: FailedJob, kind: ResultKind) -> dict[str, Any]:
+    """The base branch and the commit of it that the tested commit contains, and the author of the change."""
+    upstream, none = job.key["upstream"], {"author": None, "trusted": 0}
+    if kind is not ResultKind.PULLS or job.number is None:
+        return {
+            "base_ref": await _read_branch(tx, job),
+            "built_on": job.head_sha,
+            "built_on_exact": 1,
+            **none,
+        }
+    pull = await tx.one(_PULL, upstream=upstream, number=job.number)
+    if pull is None:
+        return {"base_ref": None, "built_on": None, "built_on_exact": 0, **none}
+    author = {
+        "author": pull["author"].lower(),
+        "trusted": int(pull["author_association"] in TRUSTED_ASSOCIATIONS),
+    }
+    ref = pull["base_ref"]
+    if job.tests_merged:
+        received = await tx.one(_RECEIVED, delivery=job.key["delivery"], upstream=upstream)
+        newest = (
+            await tx.one(_BASE_AT, upstream=upstream, ref=ref, at=received["received_at"])
+            if received
+            else None
+        )
+        built_on, exact = (newest["sha"] if newest else None), True
+    elif pull["head_sha"] != job.head_sha:
+        built_on, exact = None, False
+    else:
+        built_on, exact = pull["merge_base"] or pull["base_sha"], pull["merge_base"] is not None
+    return {"base_ref": ref, "built_on": built_on, "built_on_exact": int(exact), **author}
+
+
+async def _read_branch(tx: Tx, job: FailedJob) -> str | None:
+    """The branch that a push was to; the default branch for a night, and for a merge group, whose own ref is the queue's."""
+    if job.event == "push":
+        row = await tx.one(_RECEIVED, delivery=job.key["delivery"], upstream=job.key["upstream"])
+        if row is not None and row["ref"]:
+            return str(row["ref"]).removeprefix("refs/heads/")
+    row = await tx.one(_DEFAULT_BRANCH, upstream=job.key["upstream"])
+    return row["default_branch"] if row else None
+
+
+async def note_pass(tx: Tx, key: Mapping[str, Any], now: datetime) -> bool:
+    """The job passed on the same commit; False when it had not failed there."""
+    named = {name: key[name] for name in ("delivery", "upstream", "downstream", "workflow", "job_name")}
+    return bool(await tx.run(_PASSED, at=to_us(now), **named))
+
+
+async def write_verdict(tx: Tx, row: Row, judged: JobVerdict, now: datetime) -> bool:
+    """Record the verdict if it differs from the recorded one; return whether kind or confidence changed."""
+    verdict = judged.verdict
+    before = (row["verdict"], row["confidence"])
+    changed = before != (verdict.kind.value, verdict.confidence.value)
+    if not changed and row["sentence"] == verdict.sentence:
+        return False
+    await tx.run(
+        _JUDGED,
+        failure_id=row["failure_id"],
+        verdict=verdict.kind.value,
+        confidence=verdict.confidence.value,
+        sentence=verdict.sentence,
+        evidence=_ENCODE(verdict.evidence) if verdict.evidence else None,
+        test_verdicts=_ENCODE(judged.by_fingerprint) if judged.by_fingerprint else None,
+        at=to_us(now),
+        verdict_before=row["verdict"]
+        if row["verdict"] not in (None, verdict.kind.value)
+        else row["verdict_before"],
+    )
+    return changed
+
+
+def read_failure(row: Row) -> RecordedFailure:
+    """Needs the columns of `failures`, `position` of its `built_on`, and `landed` of its pull request."""
+    return RecordedFailure(
+        failure_id=row["failure_id"],
+        kind=ResultKind(row["kind"]),
+        number=row["number"],
+        head_sha=row["head_sha"],
+        base_ref=row["base_ref"],
+        position=row["position"],
+        exact=bool(row["built_on_exact"]),
+        author=row["author"],
+        trusted=bool(row["trusted"]),
+        at=from_us(row["at"]),
+        ended=FailedAs(row["ended"]),
+        fingerprints=frozenset((row["fingerprints"] or "").split()),
+        passed_at=from_us_or_none(row["passed_at"]),
+        attempt=row["attempt"],
+        run_id=row["run_id"],
+        landed=bool(row["landed"]),
+        infrastructure=row["verdict"] == VerdictKind.INFRASTRUCTURE.value,
+    )
+
+
+def history_start(now: datetime, window: timedelta) -> int:
+    return to_us(now - window)

@@ -1,0 +1,145 @@
+"""Reads what a failed job is judged by: the job's results on the base, its other failures, and the backend's hour.
+
+Every query follows an index and has a limit: the cost of a verdict does not grow with the number of recorded jobs.
+"""
+
+# ruff: noqa: S608 - every name in these statements is our own
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.failures.history import FLEET_SPAN, BackendHour, BaseResult, JobHistory, RecordedFailure
+from crcr.decide.failures.verdict import VerdictPolicy
+from crcr.record.failures.failure_rows import read_failure
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+
+_MOST_BASE = 100
+_MOST_FAILURES = 200
+_MOST_IN_HOUR = 200
+_OF_JOB = "{0}.upstream = :upstream AND {0}.downstream = :downstream AND {0}.workflow = :workflow AND {0}.job_name = :job_name"
+_BASE = Statement(
+    text(
+        "SELECT j.delivery, j.run_id, j.attempt, j.head_sha, j.event, j.ended_as,"
+        " coalesce(j.completed_at, j.in_progress_at) AS at, c.position FROM jobs j LEFT JOIN base_commits c"
+        " ON c.sha = j.head_sha AND c.upstream = j.upstream AND c.ref = :ref"
+        f" WHERE {_OF_JOB.format('j')} AND j.in_progress_at >= :since AND j.event <> 'pull_request'"
+        " AND j.ended_as IS NOT NULL ORDER BY j.in_progress_at DESC LIMIT :most"
+    )
+)
+_FAILURE = (
+    "SELECT f.failure_id, f.delivery, f.workflow, f.job_name, f.kind, f.event, f.number, f.head_sha, f.base_ref,"
+    " f.built_on_exact, f.author, f.trusted, f.at, f.ended, f.fingerprints, f.passed_at, f.attempt, f.run_id, f.verdict,"
+    " f.confidence, f.sentence, f.verdict_before, c.position, coalesce(p.merged, 0) AS landed, coalesce(p.is_open, 0) AS is_open"
+    " FROM failures f LEFT JOIN base_commits c ON c.sha = f.built_on AND c.upstream = f.upstream AND c.ref = f.base_ref"
+    " LEFT JOIN pulls p ON p.upstream = f.upstream AND p.number = f.number"
+)
+_FAILURES = Statement(
+    text(f"{_FAILURE} WHERE {_OF_JOB.format('f')} AND f.at >= :since ORDER BY f.at DESC LIMIT :most")
+)
+_IN_HOUR = Statement(
+    text(
+        f"{_FAILURE} WHERE f.upstream = :upstream AND f.downstream = :downstream AND f.at >= :since AND f.at <= :until"
+        " ORDER BY f.at DESC LIMIT :most"
+    )
+)
+_PASSED_IN_HOUR = Statement(
+    text(
+        "SELECT count(*) AS number FROM (SELECT 1 AS one FROM jobs WHERE upstream = :upstream AND downstream = :downstream"
+        " AND event = :event AND completed_at >= :since AND completed_at <= :until AND ended_as IS NOT NULL"
+        " AND ended_as = 'success' LIMIT :most) AS passed"
+    )
+)
+_PULLS_PASSED = Statement(
+    text(
+        "SELECT day_at, success FROM job_days WHERE upstream = :upstream AND downstream = :downstream"
+        " AND kind = 'pull_request' AND day_at >= :since AND workflow = :workflow AND job_name = :job_name"
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedHistory:
+    """The history of one job for one base branch, with the rows of its failures."""
+
+    history: JobHistory
+    rows: dict[int, Row]
+    """The failures by id."""
+
+    def find(self, failure_id: int) -> RecordedFailure | None:
+        return next((one for one in self.history.failures if one.failure_id == failure_id), None)
+
+
+async def load_history(
+    tx: Tx, job: dict[str, Any], ref: str | None, now: datetime, policy: VerdictPolicy
+) -> LoadedHistory:
+    """`job` names upstream, downstream, workflow and job_name; `ref` is the base branch."""
+    since = to_us(now - policy.window)
+    rows = await tx.all(_FAILURES, since=since, most=_MOST_FAILURES, **job)
+    results = await tx.all(_BASE, ref=ref or "", since=since, most=_MOST_BASE, **job)
+    failed = {(row["delivery"], row["run_id"], row["attempt"]): row for row in rows}
+    base = tuple(result for row in results if (result := _base_result(row, failed)) is not None)
+    failures = tuple(read_failure(row) for row in rows)
+    days = await _passes_by_day(tx, job, now, policy)
+    history = JobHistory(
+        base=base,
+        failures=failures,
+        pulls_passed=sum(number for _, number in days),
+        pulls_passed_by_day=days,
+    )
+    return LoadedHistory(history, {row["failure_id"]: row for row in rows})
+
+
+async def _passes_by_day(
+    tx: Tx, job: dict[str, Any], now: datetime, policy: VerdictPolicy
+) -> tuple[tuple[datetime, int], ...]:
+    day = (now - policy.window).replace(hour=0, minute=0, second=0, microsecond=0)
+    rows = await tx.all(_PULLS_PASSED, since=to_us(day), **job)
+    return tuple((from_us(row["day_at"]), row["success"]) for row in rows)
+
+
+def _base_result(row: Row, failed: dict[tuple[Any, ...], Row]) -> BaseResult | None:
+    """A result as the baseline counts it: pushed commits and nights that passed or failed by themselves."""
+    nightly = row["event"] not in ("push", "merge_group")
+    if row["position"] is None and not nightly:
+        return None  # of another branch, or of a merge group that was not merged
+    failure = failed.get((row["delivery"], row["run_id"], row["attempt"]))
+    if row["ended_as"] not in ("success", "failure") or (
+        failure is not None and (failure["verdict"] == "infrastructure" or failure["passed_at"] is not None)
+    ):
+        return None
+    return BaseResult(
+        sha=row["head_sha"],
+        position=row["position"],
+        at=from_us(row["at"]),
+        nightly=nightly,
+        passed=row["ended_as"] == "success",
+        fingerprints=frozenset((failure["fingerprints"] or "").split()) if failure else frozenset(),
+    )
+
+
+async def load_hour(
+    tx: Tx, job: dict[str, Any], failure: RecordedFailure, policy: VerdictPolicy
+) -> tuple[BackendHour, list[Row]]:
+    """The backend's failures around this one; its passes are counted only when there are enough failures to matter."""
+    span = {"since": to_us(failure.at - FLEET_SPAN), "until": to_us(failure.at + FLEET_SPAN)}
+    backend = {name: job[name] for name in ("upstream", "downstream")}
+    rows = await tx.all(_IN_HOUR, most=_MOST_IN_HOUR, **span, **backend)
+    heads = {(row["number"], row["head_sha"]) for row in rows}
+    if len(rows) < policy.fleet_jobs or len(heads) < policy.fleet_heads:
+        return BackendHour(), []
+    most = int(len(rows) / policy.fleet_share) - len(rows) + 1
+    passed = 0
+    for event in ("pull_request", "push", "merge_group", "nightly"):
+        counted = await tx.one(_PASSED_IN_HOUR, event=event, most=most, **span, **backend)
+        passed += counted["number"] if counted else 0
+    return BackendHour(failed=tuple(read_failure(row) for row in rows), passed=passed), rows
+
+
+def is_in_span(failure: RecordedFailure, now: datetime) -> bool:
+    """Whether the failure is recent enough for the backend's hour to change its verdict."""
+    return now - failure.at <= FLEET_SPAN + timedelta(minutes=1)

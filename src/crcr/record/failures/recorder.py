@@ -1,0 +1,200 @@
+"""Follows each counted result: records a failure, judges it, and judges others anew whose history it changes.
+
+Runs in the transaction of the result. All facts that a verdict rests on belong to one backend and are written in its lane,
+so no other report can change them meanwhile; the order of the base's commits is written by webhooks, which run alone.
+
+- A failure is recorded and judged; other failures of the same job are judged again, since it may explain them.
+- A pass on a commit where the job had failed, and every result of the base, does the same for the job's failures.
+- When a backend turns out to be sick, all its failures of the hour are judged again.
+- A passing first run on a pull request changes nothing, and costs nothing.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.failures.history import BackendHour, FailedAs, RecordedFailure
+from crcr.decide.failures.verdict import VerdictKind, VerdictPolicy, judge_failure
+from crcr.decide.jobs.report import FailedTest
+from crcr.decide.model import Conclusion, RepoName
+from crcr.decide.statistics.figures import EndedAs
+from crcr.record.change_and_audit_log import note_change
+from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.failures.failure_rows import JOB_KEY, FailedJob, add_failure, note_pass, write_verdict
+from crcr.record.failures.job_history import LoadedHistory, load_history, load_hour
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+
+_MOST_JUDGED_AGAIN = 60
+_MOST_SICK_JOBS = 20
+_JOB = Statement(
+    text(
+        "SELECT j.event, j.number, j.head_sha, j.conclusion, j.ended_as, j.superseded, j.failed_tests, j.completed_at,"
+        " j.swept_at, j.in_progress_at, coalesce(d.test, 0) AS test, coalesce(d.tests_merged, 0) AS tests_merged,"
+        " d.superseded_at FROM jobs j LEFT JOIN dispatches d ON d.delivery = j.delivery AND d.upstream = j.upstream"
+        " AND d.downstream = j.downstream WHERE j.delivery = :delivery AND j.upstream = :upstream"
+        " AND j.downstream = :downstream AND j.workflow = :workflow AND j.run_id = :run_id AND j.attempt = :attempt"
+        " AND j.job_name = :job_name"
+    )
+)
+_BASES = Statement(
+    text(
+        "SELECT DISTINCT base_ref FROM failures WHERE upstream = :upstream AND downstream = :downstream"
+        " AND workflow = :workflow AND job_name = :job_name AND at >= :since"
+    )
+)
+_BASE_REF = Statement(text("SELECT base_ref FROM failures WHERE failure_id = :failure_id"))
+_NAMES = ("upstream", "downstream", "workflow", "job_name")
+_FAILED_AS = {
+    EndedAs.FAILURE.value: FailedAs.FAILURE,
+    EndedAs.TIMED_OUT.value: FailedAs.TIMED_OUT,
+    EndedAs.SILENT.value: FailedAs.SILENT,
+}
+
+
+class FailureRecorder:
+    def __init__(
+        self, refresher: CheckRefresher, policies: Mapping[str, VerdictPolicy] | None = None
+    ) -> None:
+        """`policies` are by upstream; the others have the defaults."""
+        self._refresher = refresher
+        self._policies = policies or {}
+
+    async def follow(self, tx: Tx, key: Mapping[str, Any], now: datetime) -> None:
+        """Follow one job whose category in the sums was just written."""
+        job = {name: key[name] for name in JOB_KEY}
+        row = await tx.one(_JOB, **job)
+        if row is None or row["test"]:
+            return
+        failed_as = _failed_as(row)
+        if failed_as is not None:
+            await self._follow_failure(tx, job, row, failed_as, now)
+        elif row["ended_as"] == EndedAs.SUCCESS.value:
+            flipped = await note_pass(tx, job, now)
+            if flipped or row["event"] != "pull_request":
+                await self._judge_job(tx, job, now)
+
+    async def _follow_failure(
+        self, tx: Tx, job: dict[str, Any], row: Row, failed_as: FailedAs, now: datetime
+    ) -> None:
+        failure_id = await add_failure(
+            tx,
+            FailedJob(
+                key=job,
+                event=row["event"],
+                number=row["number"],
+                head_sha=row["head_sha"],
+                ended=failed_as,
+                tests=read_failed_tests(row["failed_tests"]),
+                at=from_us(row["completed_at"] or row["swept_at"] or row["in_progress_at"]),
+                tests_merged=bool(row["tests_merged"]),
+            ),
+        )
+        if failure_id is not None:
+            await self._judge_job(tx, job, now, newest=failure_id)
+
+    async def _judge_job(
+        self, tx: Tx, job: Mapping[str, Any], now: datetime, *, newest: int | None = None
+    ) -> None:
+        """Judge the job's failures of the window by its history now, for each base branch that they have."""
+        names = {name: job[name] for name in _NAMES}
+        policy = self._policy(names["upstream"])
+        if newest is not None:
+            row = await tx.one(_BASE_REF, failure_id=newest)
+            refs = [row["base_ref"] if row else None]
+        else:
+            rows = await tx.all(_BASES, since=to_us(now - policy.window), **names)
+            refs = [row["base_ref"] for row in rows]
+        for ref in refs:
+            loaded = await load_history(tx, names, ref, now, policy)
+            failure = loaded.find(newest) if newest is not None else None
+            if failure is not None:
+                await self._judge_newest(tx, names, failure, loaded, now)
+            await self._judge_others(tx, names, loaded, ref, now, without=newest)
+
+    async def _judge_newest(
+        self, tx: Tx, names: dict[str, Any], failure: RecordedFailure, loaded: LoadedHistory, now: datetime
+    ) -> None:
+        policy = self._policy(names["upstream"])
+        hour, rows = await load_hour(tx, names, failure, policy)
+        judged = judge_failure(failure, loaded.history, hour, policy)
+        await write_verdict(tx, loaded.rows[failure.failure_id], judged, now)
+        is_sick = judged.verdict.kind is VerdictKind.INFRASTRUCTURE and failure.ended is FailedAs.FAILURE
+        if is_sick:
+            await self._judge_sick_hour(tx, names, hour, rows, now)
+
+    async def _judge_sick_hour(
+        self, tx: Tx, names: dict[str, Any], hour: BackendHour, rows: list[Row], now: datetime
+    ) -> None:
+        """Judge the backend's other failures of the hour again, job by job."""
+        policy = self._policy(names["upstream"])
+        waiting = [row for row in rows if row["verdict"] not in (VerdictKind.INFRASTRUCTURE.value, None)]
+        jobs = {(row["workflow"], row["job_name"], row["base_ref"]) for row in waiting}
+        for workflow, job_name, ref in sorted(jobs, key=str)[:_MOST_SICK_JOBS]:
+            job = {**names, "workflow": workflow, "job_name": job_name}
+            loaded = await load_history(tx, job, ref, now, policy)
+            for row in waiting:
+                failure = loaded.find(row["failure_id"])
+                if failure is not None:
+                    judged = judge_failure(failure, loaded.history, hour, policy)
+                    await self._write(tx, names, loaded.rows[failure.failure_id], judged, now)
+
+    async def _judge_others(
+        self,
+        tx: Tx,
+        names: dict[str, Any],
+        loaded: LoadedHistory,
+        ref: str | None,
+        now: datetime,
+        *,
+        without: int | None,
+    ) -> None:
+        policy = self._policy(names["upstream"])
+        for failure in loaded.history.failures[:_MOST_JUDGED_AGAIN]:
+            row = loaded.rows[failure.failure_id]
+            was_sick = failure.infrastructure and failure.ended is FailedAs.FAILURE
+            if failure.failure_id == without or failure.base_ref != ref or was_sick:
+                continue
+            judged = judge_failure(failure, loaded.history, BackendHour(), policy)
+            await self._write(tx, names, row, judged, now)
+
+    async def _write(self, tx: Tx, names: dict[str, Any], row: Row, judged: Any, now: datetime) -> None:
+        """Record a changed verdict, and publish it where the pull request is open."""
+        if not await write_verdict(tx, row, judged, now) or row["number"] is None or not row["is_open"]:
+            return
+        upstream = RepoName(names["upstream"])
+        await note_change(
+            tx,
+            upstream,
+            "job",
+            downstream=names["downstream"],
+            delivery=row["delivery"],
+            number=row["number"],
+            now=now,
+        )
+        if row["head_sha"]:
+            await self._refresher.request_refresh_if_shown(tx, upstream, (row["head_sha"],), now)
+
+    def _policy(self, upstream: str) -> VerdictPolicy:
+        return self._policies.get(upstream) or VerdictPolicy()
+
+
+def _failed_as(row: Row) -> FailedAs | None:
+    """How the job failed; None for a pass, a result that no longer counts, and one that is neither."""
+    if (
+        row["conclusion"] == Conclusion.CANCELLED.value
+        and not row["superseded"]
+        and row["superseded_at"] is None
+    ):
+        return FailedAs.CANCELLED if row["ended_as"] == EndedAs.OTHER.value else None
+    return _FAILED_AS.get(row["ended_as"])
+
+
+def read_failed_tests(column: str | None) -> tuple[FailedTest, ...]:
+    return tuple(
+        FailedTest(test["name"], test.get("file"), test.get("message")) for test in json.loads(column or "[]")
+    )

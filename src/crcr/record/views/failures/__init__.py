@@ -1,0 +1,1 @@
+"""Queries behind verdicts and groups of failures on pages and in the API."""

@@ -7,7 +7,7 @@ witness for its cause. The witnesses are these; nothing is taken from the relay'
 | --- | --- | --- |
 | regression | the job (the test) passed at least 3 times without the change | fewer: `unknown` is accepted too |
 | breakage of the base | the newest base result at or before the tested commit shows it | see below |
-| flake | the same commit also passed, or it came and went at least twice on commits without the change | see below |
+| flake | the same commit also passed, or it came and went at least twice along the commits without the change | see below |
 | sick fleet | at least 3 unrelated commits fail there within two hours, and most jobs with them | undecidable |
 | stuck job | its conclusion | always there |
 | silence | the backend answered at least 3 dispatches | fewer: `unknown` is accepted too |
@@ -15,8 +15,11 @@ witness for its cause. The witnesses are these; nothing is taken from the relay'
 - A breakage that the base shows only at a later commit, while the nearest earlier result passed, is `pre-existing` or
   `unknown`: nobody knows on which side of the tested commit it began. Without any base result it takes 3 pull requests
   of 2 other trusted authors; with fewer it is undecidable.
-- A flake that was seen once elsewhere is `flaky` or `unknown`; one that was never seen elsewhere is undecidable: nothing
-  distinguishes it from a regression. One that also hit the base at the tested commit is `pre-existing` as well.
+- Other commits decide between a broken backend and a sick one. While at least 3 unrelated commits and most jobs of the
+  backend failed from the first to the last sight of a breakage, `infrastructure` is accepted too.
+- A flake that came once elsewhere is `flaky` or `unknown`, and `pre-existing` too where no commit between passed. One that
+  was never seen elsewhere is undecidable: nothing distinguishes it from a regression. One that also hit the base at the
+  tested commit is `pre-existing` as well.
 - Sick hours that also hit the base at the tested commit make `pre-existing` acceptable too.
 - A job that lists no tests shows only that it failed. If other causes made it fail elsewhere, nobody can tell them
   apart, and it is undecidable, unless those failures can be recognised as infrastructure.
@@ -174,6 +177,21 @@ class _Judge:
         ]
 
     def _about_breakage(self, result: Result, failure: Failure) -> Kinds:
+        accepted = self._about_landed_breakage(result, failure)
+        if accepted and self._looks_sick(result, failure.cause):
+            return accepted | {"infrastructure"}
+        return accepted
+
+    def _looks_sick(self, result: Result, cause: Cause) -> bool:
+        """Whether most jobs fail from the first to the last time that the breakage was seen, whatever the commit."""
+        own = self._of_backend[result.backend]
+        hit = [each.at for each in own if any(failure.cause is cause for failure in each.failures)]
+        meanwhile = [each for each in own if hit[0] - _SAME_TIME <= each.at <= hit[-1] + _SAME_TIME]
+        failed = [each for each in meanwhile if each.failures]
+        unrelated = {each.code.pull or each.code.sha for each in failed}
+        return len(unrelated) >= _ENOUGH and len(failed) >= _MOST_JOBS * len(meanwhile)
+
+    def _about_landed_breakage(self, result: Result, failure: Failure) -> Kinds:
         base = self._base_results(result)
         nearest = _nearest(base, result.code.base)
         if nearest is not None and _has(nearest, failure):
@@ -209,9 +227,12 @@ class _Judge:
         )
         if any(_passes(each, failure) for each in same_commit):
             return frozenset(accepted)
-        episodes = _episodes(self._without_change(result), failure)
+        elsewhere = self._without_change(result)
+        episodes = _episodes(elsewhere, failure)
         if episodes == 1:
             accepted.add("unknown")
+            if _episodes([*elsewhere, result], failure) == 1:
+                accepted.add("pre-existing")
         return frozenset(accepted) if episodes else UNDECIDABLE
 
     def _about_sick_fleet(self, result: Result, failure: Failure) -> Kinds:
@@ -300,9 +321,9 @@ def _nearest(base: list[Result], position: int) -> Result | None:
 
 
 def _episodes(results: list[Result], failure: Failure) -> int:
-    """How often the failure came and went, in the order of time."""
+    """How often the failure came and went in the order of commits: a breakage of the base branch does so once."""
     episodes, failing = 0, False
-    for result in results:
+    for result in sorted(results, key=lambda result: (result.code.base, result.at)):
         if _has(result, failure):
             episodes += not failing
             failing = True

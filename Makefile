@@ -15,10 +15,10 @@ TEST_JOBS ?= $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format lint types docs-check test test-fast bench docs screenshots pins clean
+.PHONY: help setup demo check format lint types docs-check test test-fast bench bench-answers docs screenshots pins clean
 
 help: ## show these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "crcr needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
@@ -71,6 +71,9 @@ test: .venv/.dev $(NPM)/.done ## all tests, with real processes and a real brows
 bench: .venv/.dev ## run the benchmarks and compare them with docs/performance.md
 	@./tools/debian-packages wrk:wrk chromium:chromium $(SERVICES)
 	$(BIN)/python -m bench
+
+bench-answers: .venv/.dev ## how often verdicts are right, on generated histories (ANSWERS='--histories 300 --seed 1')
+	$(BIN)/python -m bench.answers $(ANSWERS)
 
 docs: setup ## regenerate the documents that come from the code
 	$(BIN)/python -m crcr.docs

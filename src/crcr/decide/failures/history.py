@@ -72,8 +72,6 @@ class BaseResult:
     passed: bool
     fingerprints: frozenset[str] = NO_DETAILS
     """Of a failure."""
-    flipped: bool = False
-    """It failed and passed on the same commit."""
 
 
 class BaseState(StrEnum):
@@ -109,6 +107,16 @@ FLEET_SPAN = timedelta(minutes=45)
 """How far from each other in time failures may be that one sick fleet explains."""
 
 
+@dataclass(frozen=True, slots=True)
+class PullPass:
+    """The job passed on a pull request that was built on this commit of the base."""
+
+    number: int
+    head_sha: str
+    position: int
+    at: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHistory:
     """What is recorded about one job of one backend, as far as a failure can be judged by it."""
@@ -116,6 +124,8 @@ class JobHistory:
     base: tuple[BaseResult, ...] = ()
     failures: tuple[RecordedFailure, ...] = ()
     """All recorded failures of the job in the window, also those on the base."""
+    pull_passes: tuple[PullPass, ...] = ()
+    """Passing results on pull requests whose place in the order is known; of the newest only."""
     pulls_passed: int = 0
     """Passing results on pull requests in the window."""
     pulls_passed_by_day: tuple[tuple[datetime, int], ...] = field(default=())

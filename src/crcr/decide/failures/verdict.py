@@ -11,8 +11,9 @@ A verdict with high confidence may excuse a failure where an upstream allows it,
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import takewhile
 
 from crcr.decide.failures.history import (
     FLEET_SPAN,
@@ -99,8 +100,6 @@ class VerdictPolicy:
 
 
 _MOST_EVIDENCE = 5
-_SHORT_SPELL = 2
-"""So many failing results of the base in a row, between two passes, may be chance."""
 _ORDER = (
     VerdictKind.NEW,
     VerdictKind.UNKNOWN,
@@ -173,71 +172,124 @@ def _follow_worst(verdicts: Sequence[Verdict]) -> Verdict:
 # One fingerprint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BaseView:
-    """The base branch as one failure sees it, before and after the commit that its head was built on."""
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """One result of the job that shows the failure, or shows that it is absent, at a place in the order of the base."""
 
-    before: tuple[tuple[BaseResult, BaseState], ...]
-    """Decided results at or before that commit, in the order of commits."""
-    after: tuple[tuple[BaseResult, BaseState], ...]
+    position: float
+    at: datetime
+    fails: bool
+    base: BaseResult | None = None
+    pull: RecordedFailure | None = None
 
     @property
-    def all(self) -> tuple[tuple[BaseResult, BaseState], ...]:
+    def order(self) -> tuple[float, datetime]:
+        return self.position, self.at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Course:
+    """The failure in the order of the base's commits, without the judged change: where it came and where it went.
+
+    A breakage of the base is one episode: it came with a commit and went with one. A failure by chance comes and goes.
+    """
+
+    before: tuple[_Sighting, ...]
+    """At or before the commit that the head was built on."""
+    after: tuple[_Sighting, ...]
+
+    @property
+    def sightings(self) -> tuple[_Sighting, ...]:
         return self.before + self.after
 
     @property
-    def failing_in_a_row(self) -> list[BaseResult]:
-        """The failing results right before the head's commit."""
-        row: list[BaseResult] = []
-        for result, state in reversed(self.before):
-            if state is BaseState.CLEAN:
-                break
-            row.append(result)
-        return row
+    def row_before(self) -> list[_Sighting]:
+        """The failing sightings right before the head, the nearest first."""
+        return list(takewhile(lambda sighting: sighting.fails, reversed(self.before)))
+
+    @property
+    def row_after(self) -> list[_Sighting]:
+        return list(takewhile(lambda sighting: sighting.fails, self.after))
+
+    @property
+    def row(self) -> list[_Sighting]:
+        """The episode that the head is in."""
+        return [*self.row_before, *self.row_after]
+
+    @property
+    def episodes(self) -> list[_Sighting]:
+        """The first sighting of each row of failures."""
+        starts, failing = [], False
+        for sighting in self.sightings:
+            if sighting.fails and not failing:
+                starts.append(sighting)
+            failing = sighting.fails
+        return starts
+
+    @property
+    def base_passes(self) -> int:
+        return sum(not sighting.fails and sighting.base is not None for sighting in self.sightings)
 
     @property
     def last_clean(self) -> BaseResult | None:
-        return next((result for result, state in reversed(self.before) if state is BaseState.CLEAN), None)
+        clean = (one.base for one in reversed(self.before) if one.base is not None and not one.fails)
+        return next(clean, None)
 
     @property
-    def next_decided(self) -> tuple[BaseResult, BaseState] | None:
-        return self.after[0] if self.after else None
-
-    @property
-    def passes(self) -> int:
-        return sum(state is BaseState.CLEAN for _, state in self.all)
-
-    @property
-    def short_spells(self) -> list[BaseResult]:
-        """The first result of each short row of failures between two passes, and results that flipped by themselves."""
-        spells: list[BaseResult] = []
-        row: list[BaseResult] = []
-        seen_clean = False
-        for result, state in self.all:
-            if state is BaseState.FAILS:
-                row.append(result)
-                continue
-            if seen_clean and 0 < len(row) <= _SHORT_SPELL:
-                spells.append(row[0])
-            row, seen_clean = [], True
-        return spells
+    def fail_rate(self) -> float:
+        """How often it fails outside of the head's own episode."""
+        others = len(self.sightings) - len(self.row)
+        failing = sum(sighting.fails for sighting in self.sightings) - len(self.row)
+        return max(failing / others if others else 0.0, _LEAST_RATE)
 
 
-def _look_at_base(failure: RecordedFailure, fingerprint: str | None, history: JobHistory) -> _BaseView:
-    decided = [
-        (result, state)
+def _trace_course(failure: RecordedFailure, fingerprint: str | None, history: JobHistory) -> _Course:
+    sightings = [
+        _Sighting(_position(result, history.base), result.at, state is BaseState.FAILS, base=result)
         for result in history.base
-        if (state := state_of(result, fingerprint)) is not BaseState.UNCLEAR
-        and not (failure.on_base and result.sha == failure.head_sha and result.at == failure.at)
+        if (state := state_of(result, fingerprint)) is not BaseState.UNCLEAR and not _is_own(result, failure)
     ]
-    placed = sorted(decided, key=lambda pair: _order_key(pair[0], history.base))
-    before = tuple(pair for pair in placed if _is_before(pair[0], failure, history.base))
-    after = tuple(pair for pair in placed if not _is_before(pair[0], failure, history.base))
-    return _BaseView(before=before, after=after)
+    if not failure.on_base:
+        sightings += _pull_sightings(failure, fingerprint, history)
+    if failure.landed:
+        # What fails alike after the change has landed is its own doing.
+        sightings = [one for one in sightings if one.at <= failure.at or not one.fails]
+    sightings.sort(key=lambda sighting: sighting.order)
+    own = (failure.position, failure.at) if failure.position is not None else None
+    is_before = [
+        sighting.order <= own if own is not None else sighting.at <= failure.at for sighting in sightings
+    ]
+    if not failure.on_base and own is not None:
+        # Every result of the base at that very commit counts, whenever it came.
+        is_before = [
+            before or (sighting.base is not None and sighting.position <= own[0])
+            for before, sighting in zip(is_before, sightings, strict=True)
+        ]
+    return _Course(
+        before=tuple(one for one, before in zip(sightings, is_before, strict=True) if before),
+        after=tuple(one for one, before in zip(sightings, is_before, strict=True) if not before),
+    )
 
 
-def _order_key(result: BaseResult, base: Sequence[BaseResult]) -> tuple[float, float]:
-    return _position(result, base), result.at.timestamp()
+def _pull_sightings(
+    failure: RecordedFailure, fingerprint: str | None, history: JobHistory
+) -> list[_Sighting]:
+    """Results on unrelated pull requests whose place in the order is known; where the base is not tested, they are all."""
+    failing = {
+        other.head_sha: _Sighting(other.position, other.at, fails=True, pull=other)
+        for other in unrelated(history.failures, failure)
+        if other.position is not None and other.exact and _is_same(other, fingerprint, failure)
+    }
+    passing = [
+        _Sighting(passed.position, passed.at, fails=False)
+        for passed in history.pull_passes
+        if passed.number != failure.number and passed.head_sha not in failing
+    ]
+    return [*failing.values(), *passing]
+
+
+def _is_own(result: BaseResult, failure: RecordedFailure) -> bool:
+    return failure.on_base and result.sha == failure.head_sha and result.at == failure.at
 
 
 def _position(result: BaseResult, base: Sequence[BaseResult]) -> float:
@@ -248,30 +300,19 @@ def _position(result: BaseResult, base: Sequence[BaseResult]) -> float:
     return max(earlier, default=0) + 0.5
 
 
-def _is_before(result: BaseResult, failure: RecordedFailure, base: Sequence[BaseResult]) -> bool:
-    if failure.position is None:
-        return result.at <= failure.at
-    position = _position(result, base)
-    if failure.on_base and position == failure.position:
-        return result.at < failure.at
-    return position <= failure.position
-
-
 def _judge_unit(
     failure: RecordedFailure, fingerprint: str | None, history: JobHistory, policy: VerdictPolicy
 ) -> Verdict:
-    base = _look_at_base(failure, fingerprint, history)
+    course = _trace_course(failure, fingerprint, history)
     same = [other for other in history.failures if _is_same(other, fingerprint, failure)]
     flips = _flips_elsewhere(same, failure)
     if failure.passed_at is not None:
-        return _flaky_on_this_commit(base, flips, fingerprint, policy)
-    if base.failing_in_a_row:
-        return _judge_failing_base(failure, base, flips, fingerprint, policy)
+        return _flaky_on_this_commit(course, flips, fingerprint, policy)
     return (
-        _judge_known_flake(base, flips, fingerprint, policy)
-        or _judge_gap(failure, base)
-        or _judge_others(failure, base, same, history, policy)
-        or _judge_new(failure, base, history, fingerprint, policy)
+        _judge_row(failure, course, flips, fingerprint, policy)
+        or _judge_known_flake(course, flips, fingerprint, policy)
+        or _judge_others(failure, course, same, history, policy)
+        or _judge_new(failure, course, history, fingerprint, policy)
     )
 
 
@@ -294,111 +335,115 @@ def _flips_elsewhere(same: Iterable[RecordedFailure], failure: RecordedFailure) 
 
 
 def _flaky_on_this_commit(
-    base: _BaseView, flips: list[RecordedFailure], fingerprint: str | None, policy: VerdictPolicy
+    course: _Course, flips: list[RecordedFailure], fingerprint: str | None, policy: VerdictPolicy
 ) -> Verdict:
-    spells = base.short_spells
-    sure = fingerprint is not None and len(flips) + len(spells) >= policy.flips_for_flaky
-    elsewhere = f", and it failed by chance {len(flips) + len(spells)} times elsewhere" if sure else ""
+    times = len(flips) + len(course.episodes)
+    sure = fingerprint is not None and times >= policy.flips_for_flaky
+    elsewhere = f", and it came and went {times} times elsewhere" if sure else ""
     return Verdict(
         kind=VerdictKind.FLAKY,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
         sentence=f"The same commit passed when it was run again{elsewhere}.",
-        evidence=(_rerun_evidence(), *_flip_evidence(flips, spells))[:_MOST_EVIDENCE],
+        evidence=(_rerun_evidence(), *_flip_evidence(flips, course.episodes))[:_MOST_EVIDENCE],
     )
 
 
-def _judge_failing_base(
+def _judge_row(
     failure: RecordedFailure,
-    base: _BaseView,
+    course: _Course,
     flips: list[RecordedFailure],
     fingerprint: str | None,
     policy: VerdictPolicy,
-) -> Verdict:
-    """The base fails alike at the commit that the head was built on: pre-existing, unless it only fails by chance."""
-    row, spells = base.failing_in_a_row, base.short_spells
-    flaked = len(flips) + len([spell for spell in spells if spell not in row])
-    decided = len(base.all)
-    rate = max(len(spells) / decided if decided else 0.0, _LEAST_RATE)
-    next_is_clean = base.next_decided is not None and base.next_decided[1] is BaseState.CLEAN
-    if flaked >= policy.flips_for_flaky and rate ** len(row) > _CHANCE**2 and len(row) <= _SHORT_SPELL:
+) -> Verdict | None:
+    """It fails alike around the commit that the head was built on: pre-existing, unless it fails there by chance."""
+    row = course.row
+    if not row:
+        return None
+    # The head's own episode may be chance too, where there are others and it is no longer than chance makes it.
+    others = len(flips) + len(course.episodes) - 1
+    is_chance = others >= 1 and course.fail_rate ** len(row) > _CHANCE
+    if is_chance:
         return Verdict(
             kind=VerdictKind.FLAKY,
-            confidence=Confidence.MEDIUM,
-            sentence=f"It fails by chance: {flaked} times on other commits in the window, the base's newest result among them.",
-            evidence=_flip_evidence(flips, spells)[:_MOST_EVIDENCE],
+            confidence=Confidence.HIGH if others >= policy.flips_for_flaky else Confidence.MEDIUM,
+            sentence=f"The same failure came and went {others + 1} times without a change of code in the window.",
+            evidence=_flip_evidence(flips, course.episodes)[:_MOST_EVIDENCE],
         )
-    long_enough = len(row) > 1 or (base.next_decided is not None and not next_is_clean)
-    sure = failure.exact and long_enough and fingerprint is not None and not flaked
-    times = f"{len(row)} times in a row" if len(row) > 1 else "once"
-    where = "at the commit that this was built on" if failure.exact else "before this"
+    on_base = [sighting for sighting in row if sighting.base is not None]
+    if not course.row_before and on_base and not _may_be_gap(failure, course):
+        return None
+    base_before = [sighting for sighting in course.row_before if sighting.base is not None]
+    surrounded = bool(base_before) and len(on_base) > 1
+    sure = failure.exact and surrounded and fingerprint is not None and not others
     return Verdict(
         kind=VerdictKind.PRE_EXISTING,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
-        sentence=f"The base failed alike {times}, last {where}.",
-        evidence=tuple(_base_evidence(result, BaseState.FAILS) for result in row[:_MOST_EVIDENCE]),
+        sentence=_describe_row(failure, row, base_before),
+        evidence=tuple(_sighting_evidence(sighting) for sighting in row[:_MOST_EVIDENCE]),
     )
+
+
+def _may_be_gap(failure: RecordedFailure, course: _Course) -> bool:
+    """Whether the failure may have landed between the last clean commit and the one that the head was built on."""
+    last = course.before[-1] if course.before else None
+    return not failure.on_base and (
+        last is None or failure.position is None or last.position < failure.position
+    )
+
+
+def _describe_row(
+    failure: RecordedFailure, row: Sequence[_Sighting], base_before: Sequence[_Sighting]
+) -> str:
+    pulls = len({sighting.pull.number for sighting in row if sighting.pull is not None})
+    beside = f"{pulls} other pull request{'s' * (pulls > 1)} fail{'s' * (pulls == 1)} alike" if pulls else ""
+    if base_before:
+        times = f"{len(base_before)} times in a row" if len(base_before) > 1 else "once"
+        where = "at the commit that this was built on" if failure.exact else "before this"
+        return f"The base failed alike {times}, last {where}{f'; {beside}' if beside else ''}."
+    if any(sighting.base is not None for sighting in row):
+        return "The base fails alike at the next commit that was tested after the one that this was built on."
+    return f"{beside}, built on the same commits of the base."
 
 
 def _judge_known_flake(
-    base: _BaseView, flips: list[RecordedFailure], fingerprint: str | None, policy: VerdictPolicy
+    course: _Course, flips: list[RecordedFailure], fingerprint: str | None, policy: VerdictPolicy
 ) -> Verdict | None:
+    """It came and went elsewhere, and is absent around the head's own commit."""
     if fingerprint is None:
         return None  # without details a failure of a flaky job may as well be another one
-    spells = base.short_spells
-    times = len(flips) + len(spells)
-    if not flips and times < policy.flips_for_flaky:
+    times = len(flips) + len(course.episodes)
+    if not times:
         return None
-    sure = len(flips) >= policy.flips_for_flaky or times > policy.flips_for_flaky
+    sure = times > policy.flips_for_flaky or len(flips) >= policy.flips_for_flaky
     return Verdict(
         kind=VerdictKind.FLAKY,
-        confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
-        sentence=f"The same failure came and went {times} times without a change of code in the window.",
-        evidence=_flip_evidence(flips, spells)[:_MOST_EVIDENCE],
-    )
-
-
-def _judge_gap(failure: RecordedFailure, base: _BaseView) -> Verdict | None:
-    """The base began to fail alike between two tested commits, and the head was built on one between them."""
-    following = base.next_decided
-    if following is None or following[1] is not BaseState.FAILS or failure.landed or failure.on_base:
-        return None
-    last = base.last_clean
-    if last is not None and last.position is not None and last.position == failure.position:
-        return None
-    return Verdict(
-        kind=VerdictKind.PRE_EXISTING,
-        confidence=Confidence.MEDIUM,
-        sentence="The base fails alike at the next commit that was tested after the one that this was built on.",
-        evidence=(
-            _base_evidence(following[0], BaseState.FAILS),
-            *((_base_evidence(last, BaseState.CLEAN),) if last else ()),
-        ),
+        confidence=Confidence.HIGH if sure else Confidence.MEDIUM if times > 1 else Confidence.LOW,
+        sentence=f"The same failure came and went {times} time{'s' * (times > 1)} elsewhere, without a change of code.",
+        evidence=_flip_evidence(flips, course.episodes)[:_MOST_EVIDENCE],
     )
 
 
 def _judge_others(
     failure: RecordedFailure,
-    base: _BaseView,
+    course: _Course,
     same: list[RecordedFailure],
     history: JobHistory,
     policy: VerdictPolicy,
 ) -> Verdict | None:
-    """The same failure on pull requests of other authors: pre-existing if most fail since it began, else flaky."""
-    others = unrelated(same, failure)
+    """The same failure on pull requests whose place in the order is unknown: their number and the passes decide."""
+    others = [other for other in unrelated(same, failure) if other.position is None or not other.exact]
     by_pull = {other.number: other for other in others}
-    if len(by_pull) < policy.flips_for_flaky:
+    if len(by_pull) < policy.flips_for_flaky or failure.landed:
         return None
     began_at = min(other.at for other in others)
     passes = history.passes_since(began_at)
-    base_passed_later = any(state is BaseState.CLEAN and result.at >= began_at for result, state in base.all)
+    base_passed_later = any(
+        one.base is not None and not one.fails and one.at >= began_at for one in course.sightings
+    )
     authors = {other.author for other in others if other.trusted}
     evidence = tuple(_pull_evidence(other) for other in by_pull.values())[:_MOST_EVIDENCE]
-    if (
-        len(by_pull) >= policy.pulls_for_pre_existing
-        and len(authors) >= policy.authors_for_pre_existing
-        and not base_passed_later
-        and passes <= len(by_pull)
-    ):
+    enough = len(by_pull) >= policy.pulls_for_pre_existing and len(authors) >= policy.authors_for_pre_existing
+    if enough and not base_passed_later and passes <= len(by_pull):
         return Verdict(
             kind=VerdictKind.PRE_EXISTING,
             confidence=Confidence.MEDIUM,
@@ -417,45 +462,40 @@ def _judge_others(
 
 def _judge_new(
     failure: RecordedFailure,
-    base: _BaseView,
+    course: _Course,
     history: JobHistory,
     fingerprint: str | None,
     policy: VerdictPolicy,
 ) -> Verdict:
-    passes, on_pulls = base.passes, history.pulls_passed
-    clean = next(
-        (result for result, state in reversed(base.before) if state is BaseState.CLEAN),
-        None,
-    )
+    passes, on_pulls = course.base_passes, history.pulls_passed
+    clean = course.last_clean
+    evidence = (_base_evidence(clean, fails=False),) if clean else ()
     if passes < policy.passes_for_new and on_pulls < policy.pulls_for_new:
         return Verdict(
             kind=VerdictKind.UNKNOWN,
             confidence=Confidence.LOW,
             sentence=f"Too little history: {passes} passing results of the base and {on_pulls} on pull requests.",
-            evidence=(_base_evidence(clean, BaseState.CLEAN),) if clean else (),
+            evidence=evidence,
         )
     repeated = _fails_again(failure, history, fingerprint)
-    if fingerprint is None and not repeated and _flaked_without_details(base, history):
+    if fingerprint is None and not repeated and _flaked_without_details(course, history):
         return Verdict(
             kind=VerdictKind.UNKNOWN,
             confidence=Confidence.LOW,
             sentence="The job failed without details, and it has failed by chance before: run it again to know.",
-            evidence=(_base_evidence(clean, BaseState.CLEAN),) if clean else (),
+            evidence=evidence,
         )
-    sure = passes >= policy.passes_for_new and repeated
+    enough_base = passes >= policy.passes_for_new
     seen = (
         f"The base passed {passes} times in the window"
-        if passes >= policy.passes_for_new
+        if enough_base
         else f"{on_pulls} results on other pull requests passed in the window"
     )
     return Verdict(
         kind=VerdictKind.NEW,
-        confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
+        confidence=Confidence.HIGH if enough_base and repeated else Confidence.MEDIUM,
         sentence=f"{seen} and this failure is not known{', and a re-run failed again' if repeated else ''}.",
-        evidence=(
-            *((_rerun_evidence(),) if repeated else ()),
-            *((_base_evidence(clean, BaseState.CLEAN),) if clean else ()),
-        ),
+        evidence=(*((_rerun_evidence(),) if repeated else ()), *evidence),
     )
 
 
@@ -469,8 +509,8 @@ def _fails_again(failure: RecordedFailure, history: JobHistory, fingerprint: str
     )
 
 
-def _flaked_without_details(base: _BaseView, history: JobHistory) -> bool:
-    return bool(base.short_spells) or any(
+def _flaked_without_details(course: _Course, history: JobHistory) -> bool:
+    return bool(course.episodes) or any(
         other.passed_at is not None and not other.fingerprints for other in history.failures
     )
 
@@ -546,12 +586,20 @@ def _rerun_evidence() -> Evidence:
     return Evidence(kind=EvidenceKind.RERUN, text="another run of the same commit")
 
 
-def _base_evidence(result: BaseResult, state: BaseState) -> Evidence:
+def _base_evidence(result: BaseResult, *, fails: bool) -> Evidence:
     what = "nightly run" if result.nightly else "base"
-    words = "failed alike" if state is BaseState.FAILS else "passed"
+    words = "failed alike" if fails else "passed"
     return Evidence(
         kind=EvidenceKind.BASE, text=f"{what} {words}, {result.at:%d %b %H:%M} UTC", sha=result.sha
     )
+
+
+def _sighting_evidence(sighting: _Sighting) -> Evidence:
+    if sighting.base is not None:
+        return _base_evidence(sighting.base, fails=True)
+    if sighting.pull is not None:
+        return _pull_evidence(sighting.pull)
+    raise ValueError("a failing sighting is of the base or of a pull request")
 
 
 def _pull_evidence(other: RecordedFailure) -> Evidence:
@@ -563,7 +611,7 @@ def _pull_evidence(other: RecordedFailure) -> Evidence:
     )
 
 
-def _flip_evidence(flips: Sequence[RecordedFailure], spells: Sequence[BaseResult]) -> tuple[Evidence, ...]:
+def _flip_evidence(flips: Sequence[RecordedFailure], episodes: Sequence[_Sighting]) -> tuple[Evidence, ...]:
     return (
         *(
             Evidence(
@@ -574,5 +622,5 @@ def _flip_evidence(flips: Sequence[RecordedFailure], spells: Sequence[BaseResult
             )
             for flip in flips
         ),
-        *(_base_evidence(spell, BaseState.FAILS) for spell in spells),
+        *map(_sighting_evidence, episodes),
     )

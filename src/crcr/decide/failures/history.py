@@ -53,6 +53,8 @@ class RecordedFailure:
     run_id: str = ""
     landed: bool = False
     """Its pull request was merged."""
+    stacked_on: frozenset[int] = frozenset()
+    """The open pull requests whose heads its own head contains."""
     infrastructure: bool = False
     """Judged as a failure of the backend's machines: it says nothing about code."""
 
@@ -135,13 +137,20 @@ class JobHistory:
         return sum(number for start, number in self.pulls_passed_by_day if start >= day)
 
 
+def is_stacked(one: RecordedFailure, other: RecordedFailure) -> bool:
+    """Whether one's head contains the other's, or both contain a third one's."""
+    own = one.stacked_on | ({one.number} if one.number is not None else frozenset())
+    others = other.stacked_on | ({other.number} if other.number is not None else frozenset())
+    return bool(own & others)
+
+
 def unrelated(failures: Iterable[RecordedFailure], to: RecordedFailure) -> list[RecordedFailure]:
     """Failures on pull requests that cannot share the judged change: other authors, heads and numbers, the same base."""
     return [
         other
         for other in failures
         if not other.on_base
-        and other.number != to.number
+        and not is_stacked(other, to)
         and other.head_sha != to.head_sha
         and (other.author is None or other.author != to.author)
         and other.base_ref == to.base_ref

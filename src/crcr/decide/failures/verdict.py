@@ -23,6 +23,7 @@ from crcr.decide.failures.history import (
     FailedAs,
     JobHistory,
     RecordedFailure,
+    is_stacked,
     state_of,
     unrelated,
 )
@@ -86,15 +87,13 @@ class VerdictPolicy:
     window: timedelta = timedelta(days=14)
     """How far back history counts."""
     passes_for_new: int = 3
-    """Passing results of the base that make a failure elsewhere new."""
-    pulls_for_new: int = 5
-    """Passing results on pull requests that do the same for a backend without results of the base."""
+    """Passing results without the change, of the base or of pull requests, that make a failure new."""
     pulls_for_pre_existing: int = 3
     authors_for_pre_existing: int = 2
     flips_for_flaky: int = 2
     """Separate short failures of the base, or re-runs elsewhere that passed, that make a failure flaky."""
     fleet_jobs: int = 4
-    fleet_heads: int = 2
+    fleet_heads: int = 3
     fleet_share: float = 0.8
     """A fleet is sick when this share of its results fails, of so many jobs on so many unrelated commits."""
 
@@ -109,6 +108,8 @@ _ORDER = (
 _CHANCE = 0.05
 """A row of failures that chance alone makes less often than this is not flakiness."""
 _LEAST_RATE = 0.01
+_MOST_PASSES = 4
+"""So many passes on other pull requests for each failing one: they may have branched off before it began."""
 _CONFIDENCES = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
 
 
@@ -278,7 +279,10 @@ def _pull_sightings(
     failing = {
         other.head_sha: _Sighting(other.position, other.at, fails=True, pull=other)
         for other in unrelated(history.failures, failure)
-        if other.position is not None and other.exact and _is_same(other, fingerprint, failure)
+        if other.position is not None
+        and other.exact
+        and other.passed_at is None
+        and _is_same(other, fingerprint, failure)
     }
     passing = [
         _Sighting(passed.position, passed.at, fails=False)
@@ -433,7 +437,7 @@ def _judge_others(
     """The same failure on pull requests whose place in the order is unknown: their number and the passes decide."""
     others = [other for other in unrelated(same, failure) if other.position is None or not other.exact]
     by_pull = {other.number: other for other in others}
-    if len(by_pull) < policy.flips_for_flaky or failure.landed:
+    if not by_pull or failure.landed:
         return None
     began_at = min(other.at for other in others)
     passes = history.passes_since(began_at)
@@ -443,21 +447,23 @@ def _judge_others(
     authors = {other.author for other in others if other.trusted}
     evidence = tuple(_pull_evidence(other) for other in by_pull.values())[:_MOST_EVIDENCE]
     enough = len(by_pull) >= policy.pulls_for_pre_existing and len(authors) >= policy.authors_for_pre_existing
-    if enough and not base_passed_later and passes <= len(by_pull):
+    if enough and not base_passed_later and passes <= _MOST_PASSES * len(by_pull):
         return Verdict(
             kind=VerdictKind.PRE_EXISTING,
             confidence=Confidence.MEDIUM,
             sentence=f"{len(by_pull)} other pull requests fail alike since {began_at:%d %b %H:%M} UTC.",
             evidence=evidence,
         )
-    if passes > len(by_pull) or base_passed_later:
-        return Verdict(
-            kind=VerdictKind.FLAKY,
-            confidence=Confidence.MEDIUM,
-            sentence=f"{len(by_pull)} unrelated pull requests failed alike, and others passed in between.",
-            evidence=evidence,
-        )
-    return None
+    is_flaky = len(by_pull) >= policy.flips_for_flaky and (passes > len(by_pull) or base_passed_later)
+    seen = f"{len(by_pull)} unrelated pull request{'s' * (len(by_pull) > 1)} failed alike"
+    return Verdict(
+        kind=VerdictKind.FLAKY if is_flaky else VerdictKind.UNKNOWN,
+        confidence=Confidence.MEDIUM if is_flaky else Confidence.LOW,
+        sentence=f"{seen}, and others passed in between."
+        if is_flaky
+        else f"{seen}: more than this change fails, and nothing says since when.",
+        evidence=evidence,
+    )
 
 
 def _judge_new(
@@ -470,7 +476,7 @@ def _judge_new(
     passes, on_pulls = course.base_passes, history.pulls_passed
     clean = course.last_clean
     evidence = (_base_evidence(clean, fails=False),) if clean else ()
-    if passes < policy.passes_for_new and on_pulls < policy.pulls_for_new:
+    if passes + on_pulls < policy.passes_for_new:
         return Verdict(
             kind=VerdictKind.UNKNOWN,
             confidence=Confidence.LOW,
@@ -478,18 +484,20 @@ def _judge_new(
             evidence=evidence,
         )
     repeated = _fails_again(failure, history, fingerprint)
-    if fingerprint is None and not repeated and _flaked_without_details(course, history):
+    flaked = 0 if fingerprint is not None or repeated else _count_unexplained(course, history)
+    if flaked:
         return Verdict(
-            kind=VerdictKind.UNKNOWN,
+            kind=VerdictKind.FLAKY if flaked >= policy.flips_for_flaky else VerdictKind.UNKNOWN,
             confidence=Confidence.LOW,
-            sentence="The job failed without details, and it has failed by chance before: run it again to know.",
+            sentence=f"The job failed without details, and it came and went {flaked} time{'s' * (flaked > 1)} before: "
+            "run it again to know.",
             evidence=evidence,
         )
     enough_base = passes >= policy.passes_for_new
     seen = (
         f"The base passed {passes} times in the window"
         if enough_base
-        else f"{on_pulls} results on other pull requests passed in the window"
+        else f"{passes + on_pulls} results of the base and on pull requests passed in the window"
     )
     return Verdict(
         kind=VerdictKind.NEW,
@@ -509,10 +517,12 @@ def _fails_again(failure: RecordedFailure, history: JobHistory, fingerprint: str
     )
 
 
-def _flaked_without_details(course: _Course, history: JobHistory) -> bool:
-    return bool(course.episodes) or any(
-        other.passed_at is not None and not other.fingerprints for other in history.failures
-    )
+def _count_unexplained(course: _Course, history: JobHistory) -> int:
+    """How often the job failed without details elsewhere, and passed again."""
+    flips = {
+        other.head_sha for other in history.failures if other.passed_at is not None and not other.fingerprints
+    }
+    return len(course.episodes) + len(flips)
 
 
 # The backend as a whole
@@ -531,8 +541,8 @@ def _judge_fleet(
     that was broken by a commit: its results before and after say so.
     """
     near = [other for other in hour.failed if abs(other.at - failure.at) <= FLEET_SPAN]
-    heads = {(other.number, None if other.number else other.head_sha) for other in near}
-    if len(near) < policy.fleet_jobs or len(heads) < policy.fleet_heads:
+    heads = _count_unrelated_heads(near)
+    if len(near) < policy.fleet_jobs or heads < policy.fleet_heads:
         return None
     if len(near) < policy.fleet_share * (len(near) + hour.passed):
         return None
@@ -545,17 +555,32 @@ def _judge_fleet(
     return Verdict(
         kind=VerdictKind.INFRASTRUCTURE,
         confidence=Confidence.HIGH if len(near) - own >= policy.fleet_jobs else Confidence.MEDIUM,
-        sentence=f"{len(near)} jobs of this backend failed within the hour on {len(heads)} unrelated commits, "
+        sentence=f"{len(near)} jobs of this backend failed within the hour on {heads} unrelated commits, "
         f"in {len(ways)} way{'s' * (len(ways) > 1)}; {hour.passed or 'none'} passed.",
         evidence=(
             Evidence(
                 kind=EvidenceKind.BACKEND,
-                text=f"{len(near)} failures on {len(heads)} commits",
+                text=f"{len(near)} failures on {heads} commits",
                 sha=failure.head_sha,
             ),
             *(_pull_evidence(other) for other in near if other.number not in (None, failure.number)),
         )[:_MOST_EVIDENCE],
     )
+
+
+def _count_unrelated_heads(failures: Iterable[RecordedFailure]) -> int:
+    """Count pull requests and pushes; a stack of pull requests is one."""
+    heads: list[RecordedFailure] = []
+    for failure in failures:
+        if not any(_is_same_head(failure, head) for head in heads):
+            heads.append(failure)
+    return len(heads)
+
+
+def _is_same_head(one: RecordedFailure, other: RecordedFailure) -> bool:
+    if one.number is None or other.number is None:
+        return one.head_sha == other.head_sha
+    return is_stacked(one, other)
 
 
 def _way(failure: RecordedFailure) -> str:

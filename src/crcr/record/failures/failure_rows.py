@@ -1,5 +1,6 @@
 """The rows of failures: written with a failed result, and read back as the values that `decide.failures` judges."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -211,7 +212,7 @@ async def write_verdict(tx: Tx, row: Row, judged: JobVerdict, now: datetime) -> 
 
 
 def read_failure(row: Row) -> RecordedFailure:
-    """Needs the columns of `failures`, `position` of its `built_on`, and `landed` of its pull request."""
+    """Needs the columns of `failures`, `position` of its `built_on`, `landed` and `stacked_on` of its pull request."""
     return RecordedFailure(
         failure_id=row["failure_id"],
         kind=ResultKind(row["kind"]),
@@ -230,6 +231,7 @@ def read_failure(row: Row) -> RecordedFailure:
         run_id=row["run_id"],
         landed=bool(row["landed"]),
         infrastructure=row["verdict"] == VerdictKind.INFRASTRUCTURE.value,
+        stacked_on=frozenset(json.loads(row["stacked_on"] or "[]")),
     )
 
 

@@ -549,12 +549,14 @@ def _judge_fleet(
     ways = Counter(_way(other) for other in near)
     if len(ways) > max(2, len(near) // 5) or not _is_common(failure, near):
         return None
-    if verdict.kind is VerdictKind.PRE_EXISTING and not _base_failed_only_then(failure, history):
+    if is_contradicted(failure, verdict, history):
         return None
     own = sum(other.number == failure.number and other.head_sha == failure.head_sha for other in near)
     return Verdict(
         kind=VerdictKind.INFRASTRUCTURE,
-        confidence=Confidence.HIGH if len(near) - own >= policy.fleet_jobs else Confidence.MEDIUM,
+        confidence=Confidence.HIGH
+        if len(near) - own >= policy.fleet_jobs and _is_known_good(failure, history)
+        else Confidence.MEDIUM,
         sentence=f"{len(near)} jobs of this backend failed within the hour on {heads} unrelated commits, "
         f"in {len(ways)} way{'s' * (len(ways) > 1)}; {hour.passed or 'none'} passed.",
         evidence=(
@@ -597,6 +599,20 @@ def _is_common(failure: RecordedFailure, near: Sequence[RecordedFailure]) -> boo
         )
         for other in near
     )
+
+
+def _is_known_good(failure: RecordedFailure, history: JobHistory) -> bool:
+    """Whether the job passed on a commit that contains all of the base that the failing one does."""
+    if failure.position is None:
+        return False
+    passed = [result.position for result in history.base if result.passed and result.position is not None]
+    passed += [one.position for one in history.pull_passes]
+    return any(position >= failure.position for position in passed)
+
+
+def is_contradicted(failure: RecordedFailure, verdict: Verdict, history: JobHistory) -> bool:
+    """Whether a verdict without the backend's hour shows that its machines were not sick: the base fails at other times."""
+    return verdict.kind is VerdictKind.PRE_EXISTING and not _base_failed_only_then(failure, history)
 
 
 def _base_failed_only_then(failure: RecordedFailure, history: JobHistory) -> bool:

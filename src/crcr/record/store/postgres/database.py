@@ -252,8 +252,8 @@ class PostgresDatabase:
         """Run the group; after a lost race or a failed unit run it again, one unit at a time."""
         for attempt in range(1, _TRIES + 1):
             try:
-                async with _transaction(connection, group.locks, group.slowest):
-                    await group.gather(connection)
+                async with _transaction(connection, group.locks, group.others, group.slowest) as tried:
+                    await group.gather(connection, tried)
                     return await (_run_units if attempt == 1 else _run_with_savepoints)(connection, group)
             except asyncpg.PostgresError as fault:
                 if not is_lost_race(fault) or attempt == _TRIES:
@@ -314,13 +314,20 @@ class _Group:
         """The locks to begin with. After a lost race these are all, in the same order in every process."""
         return sorted(self.by_lane) or self._lanes[:1]
 
-    async def gather(self, connection: Connection) -> None:
-        """Take the units of all lanes whose lock is free."""
+    @property
+    def others(self) -> list[int]:
+        """The lanes whose locks are tried without waiting."""
+        return [] if self.by_lane else self._lanes[1:]
+
+    async def gather(self, connection: Connection, tried: int) -> None:
+        """Take the units of all lanes whose lock is free; `tried` is how many of the others' locks were granted."""
         if self.by_lane:
             return
         first, *others = self._lanes
-        if others:
-            held = {row["lane"] for row in await connection.fetch(_TRY, others)}
+        if tried < len(others):
+            held = {
+                row["lane"] for row in await connection.fetch(_TRY, others)
+            }  # what is held is granted again
             self._queues.release_lanes(lane for lane in others if lane not in held)
             self._lanes = [first, *(lane for lane in others if lane in held)]
         self.by_lane = self._queues.pop_units(self._lanes, _GROUP)
@@ -341,14 +348,18 @@ class _UnitFailed(Exception):
 
 @asynccontextmanager
 async def _transaction(
-    connection: Connection, lanes: list[int], slowest: SlowestStatement
-) -> AsyncIterator[None]:
+    connection: Connection, lanes: list[int], others: list[int], slowest: SlowestStatement
+) -> AsyncIterator[int]:
+    """Wait for the locks of `lanes`, and try those of `others`: yields how many of these were granted."""
     lane_locks = [f"SELECT pg_advisory_xact_lock({_LOCKS}, {lane})" for lane in lanes if lane != EXCLUSIVE]
     common_lock = f"SELECT pg_advisory_xact_lock{'_shared' if lane_locks else ''}({_LOCKS}, {EXCLUSIVE})"
     try:
         with slowest.timing("the lane's lock"):
-            await connection.execute("; ".join(["BEGIN", common_lock, *lane_locks, _MARK_RUNNING]))
-        yield
+            begin = ["BEGIN", common_lock, *lane_locks, _MARK_RUNNING]
+            if others:
+                begin.append(_TRY.replace("$1", f"'{{{','.join(map(str, others))}}}'"))
+            status = await connection.execute("; ".join(begin))
+        yield int(status.rpartition(" ")[2]) if others else 0
         with slowest.timing("COMMIT"):
             await _commit(connection)
     except BaseException:
@@ -367,10 +378,8 @@ async def _run_units(connection: Connection, group: _Group) -> set[str]:
     """Run all without savepoints, since a unit rarely fails."""
     tx = PostgresTx()
     try:
-        await run_batched(
-            connection, [tx.run_units(units) for units in group.by_lane.values()], group.slowest
-        )
-        await run_batched(connection, [tx.write_sums()], group.slowest)
+        lanes = [tx.run_units(units) for units in group.by_lane.values()]
+        await run_batched(connection, lanes, group.slowest, last_writes=tx.sum_writes)
     except Exception as failure:
         if as_unavailable(failure) is not None:  # or a lost race, which concerns the whole group
             raise
@@ -384,8 +393,8 @@ async def _run_with_savepoints(connection: Connection, group: _Group) -> set[str
         tx, queued.failure = PostgresTx(), None
         await connection.execute("SAVEPOINT unit")
         try:
-            await run_batched(connection, [tx.run_units([queued])], group.slowest)
-            await run_batched(connection, [tx.write_sums()], group.slowest)
+            steps = tx.run_units([queued])
+            await run_batched(connection, [steps], group.slowest, last_writes=tx.sum_writes)
         except Exception as failure:
             if as_unavailable(failure) is not None:
                 raise

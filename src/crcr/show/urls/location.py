@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from urllib.parse import parse_qsl, quote, urlencode
 
 from crcr.decide.model import RepoName
@@ -125,7 +126,7 @@ def data_links(
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for the cached property
 class PageLinks:
     location: PageLocation
     kept: Mapping[str, str]
@@ -144,7 +145,11 @@ class PageLinks:
     def job(self, job: JobView) -> str | None:
         """The page with this job's details open."""
         token = job_token(job, shared=self.shared)
-        return self.query(**{JOB: token}) if token else None
+        return f"{self._job_prefix}{token}" if token else None
+
+    @cached_property
+    def _job_prefix(self) -> str:
+        return self.query_prefix(JOB)
 
     def query_prefix(self, name: str) -> str:
         """Return the query up to the value of one parameter, for many links that differ in that value only."""

@@ -10,8 +10,9 @@ from hashlib import sha256
 
 from markupsafe import Markup, escape
 
+from crcr.decide.statistics.figures import Tally
 from crcr.show.render.safe_text import visible
-from crcr.show.render.status import Status, day, stamp
+from crcr.show.render.status import Status, day, percent, stamp
 
 _KEPT_TIMES = 8_192
 _KEPT_NAMES = 8_192
@@ -40,6 +41,13 @@ def draw_chip(status: Status, text: str | None = None) -> Markup:
     return Markup(  # noqa: S704
         f'<span class="chip {status.tone}"><b aria-hidden="true">{letter}</b><span class="word">{word}</span></span>'
     )
+
+
+def draw_rate(tally: Tally) -> Markup:
+    """Draw a pass rate; a dash where nothing was decided."""
+    if tally.pass_rate is None:
+        return Markup('<span class="faint">—</span>')
+    return Markup(f'<b class="rate">{percent(tally.pass_rate)}</b>')  # noqa: S704
 
 
 def make_id(*facts: object) -> str:

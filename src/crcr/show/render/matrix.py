@@ -17,7 +17,7 @@ from crcr.decide.model import DispatchState, Level
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import Column, Matrix, MatrixRow
 from crcr.decide.views.commit import BackendState, backend_state
-from crcr.decide.views.overview import DispatchView, JobView
+from crcr.decide.views.overview import DispatchView, JobCell
 from crcr.show.render.status import ANSWERS, BACKENDS, Status, duration, job_status
 from crcr.show.urls.job_tokens import job_token
 
@@ -148,7 +148,7 @@ WORST_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.
 class CombinedJobs:
     """Several jobs in one cell: the worst, how many have its result, how many reported, and how many there are."""
 
-    worst: JobView
+    worst: JobCell
     alike: int
     present: int
     total: int
@@ -163,15 +163,14 @@ class CombinedJobs:
         return f"{self.alike}/{self.total}" if self.alike != self.total else str(self.total)
 
 
-def combine_jobs(cells: Iterable[JobView | None], total: int) -> CombinedJobs | None:
+def combine_jobs(cells: Iterable[JobCell | None], total: int) -> CombinedJobs | None:
     """Combine jobs into one cell; None when none has reported."""
     jobs = [cell for cell in cells if cell is not None]
     if not jobs:
         return None
     outcomes = [job.counted for job in jobs]
-    grade = min(outcomes, key=WORST_FIRST.index)
-    worst = next(job for job, outcome in zip(jobs, outcomes, strict=True) if outcome is grade)
-    return CombinedJobs(worst, outcomes.count(grade), len(jobs), total)
+    grade = next(outcome for outcome in WORST_FIRST if outcome in outcomes)
+    return CombinedJobs(jobs[outcomes.index(grade)], outcomes.count(grade), len(jobs), total)
 
 
 ROOM = 36
@@ -348,7 +347,7 @@ def _make_row(
     return GridRow(row, state, text, why, tuple(cells))
 
 
-def _make_cell(job: JobView | None) -> GridCell | None:
+def _make_cell(job: JobCell | None) -> GridCell | None:
     if job is None:
         return None
     status = job_status(job)

@@ -18,6 +18,7 @@ from crcr.decide.statistics.window import Span
 from crcr.show.http.page_parts import mark_part
 from crcr.show.http.static_files import load_static_files
 from crcr.show.render import job_lines, markup, status
+from crcr.show.render.job_table import draw_job_rows
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.render.status import waiting_reason
 from crcr.show.render.trend_charts import draw_strip
@@ -124,6 +125,8 @@ _GLOBALS: Mapping[str, Any] = {
     "ranges": tuple(Span),
     "pass_strip": draw_strip,
     "chip": markup.draw_chip,
+    "rate": markup.draw_rate,
+    "job_rows": draw_job_rows,
     "split_jobs": job_lines.split_jobs,
     "job_line": job_lines.draw_line,
     "job_list": job_lines.draw_list,

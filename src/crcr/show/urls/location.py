@@ -153,8 +153,12 @@ class PageLinks:
 
     def query_prefix(self, name: str) -> str:
         """Return the query up to the value of one parameter, for many links that differ in that value only."""
-        query = self.query(**{name: None})
-        return f"{query}&{name}=" if query != "?" else f"?{name}="
+        return f"?{self.url_prefix(name).partition('?')[2]}"
+
+    def url_prefix(self, name: str, **changes: str | None) -> str:
+        """Return the page with some choices changed, up to the value of one parameter."""
+        url = self.url(**{**changes, name: None})
+        return f"{url}{'&' if '?' in url else '?'}{name}="
 
     def fields(self, *shown: str) -> tuple[tuple[str, str], ...]:
         """Hidden fields for a form that shows the fields `shown` itself."""

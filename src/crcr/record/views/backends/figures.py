@@ -79,23 +79,28 @@ _EXTREMES_INGESTED = Statement(
 )
 _OLDER_US = 7 * 24 * 3_600_000_000
 """The delivery of another relay's result may be older than the result by this."""
+
+
 # Running jobs are few, and a partial index has them all. They are selected first: with the upstream in the same query,
 # SQLite would scan all jobs of the upstream in the order of another index.
-_ALL_RUNNING = (
-    "(SELECT delivery, upstream, downstream, workflow, run_id, attempt, job_name, event, superseded FROM jobs"
-    " WHERE state = 'in_progress' AND silent_at > 0 LIMIT 1000000)"
-)
-_RUNNING = Statement(
-    text(
-        f"SELECT j.downstream, j.event, count(*) AS number FROM {_ALL_RUNNING} j"  # noqa: S608  ours
-        " LEFT JOIN dispatches d ON d.delivery = j.delivery AND d.upstream = j.upstream AND d.downstream = j.downstream"
-        " WHERE j.upstream = :upstream AND j.superseded = 0"
-        " AND d.superseded_at IS NULL AND coalesce(d.test, 0) = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
-        " WHERE later.delivery = j.delivery AND later.upstream = j.upstream AND later.downstream = j.downstream"
-        " AND later.workflow = j.workflow AND later.run_id = j.run_id AND later.attempt > j.attempt"
-        " AND later.job_name = j.job_name) GROUP BY j.downstream, j.event"
+def _count_running(condition: str = "") -> Statement:
+    return Statement(
+        text(
+            "SELECT j.downstream, j.event, count(*) AS number FROM (SELECT delivery, upstream, downstream, workflow,"  # noqa: S608  ours
+            " run_id, attempt, job_name, event, superseded FROM jobs WHERE state = 'in_progress' AND silent_at > 0"
+            f"{condition} LIMIT 1000000) j"
+            " LEFT JOIN dispatches d ON d.delivery = j.delivery AND d.upstream = j.upstream AND d.downstream = j.downstream"
+            " WHERE j.upstream = :upstream AND j.superseded = 0"
+            " AND d.superseded_at IS NULL AND coalesce(d.test, 0) = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
+            " WHERE later.delivery = j.delivery AND later.upstream = j.upstream AND later.downstream = j.downstream"
+            " AND later.workflow = j.workflow AND later.run_id = j.run_id AND later.attempt > j.attempt"
+            " AND later.job_name = j.job_name) GROUP BY j.downstream, j.event"
+        )
     )
-)
+
+
+_RUNNING = _count_running()
+_RUNNING_OF_BACKEND = _count_running(" AND downstream = :downstream")
 _LAST = Statement(
     text(
         "SELECT state, conclusion, expected, job_name, completed_at FROM jobs WHERE upstream = :upstream"
@@ -159,9 +164,14 @@ class Running:
         return sum(self.by_event.get((downstream, event), 0) for event in kind.events)
 
 
-async def read_running(tx: Tx, upstream: str) -> Running:
+async def read_running(tx: Tx, upstream: str, downstream: str | None = None) -> Running:
+    """Count the running jobs of all backends, or of one."""
     counts: defaultdict[tuple[str, str], int] = defaultdict(int)
-    for row in await tx.all(_RUNNING, upstream=upstream):
+    if downstream is None:
+        rows = await tx.all(_RUNNING, upstream=upstream)
+    else:
+        rows = await tx.all(_RUNNING_OF_BACKEND, upstream=upstream, downstream=downstream)
+    for row in rows:
         counts[row["downstream"], row["event"]] += row["number"]
     return Running(counts)
 

@@ -19,7 +19,7 @@ from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
 from crcr.decide.statistics.figures import EndedAs, Tally
 from crcr.decide.statistics.window import ResultKind, Window, result_kind
 from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
-from crcr.decide.views.overview import JobPage, JobQuery, JobView
+from crcr.decide.views.overview import JobCell, JobPage, JobQuery, JobView
 from crcr.errors import NotFound
 from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.schema.main_tables import jobs
@@ -52,6 +52,23 @@ VIEW_COLUMNS = tuple(
     )
 )
 """All a view needs; the bodies and the lists of failed tests, which may be megabytes, are left where they are."""
+
+CELL_COLUMNS = tuple(
+    jobs.c[name]
+    for name in (
+        *("delivery", "downstream", "workflow", "workflow_name", "run_id", "attempt", "job_name", "state"),
+        *(
+            "conclusion",
+            "disputed_conclusion",
+            "event",
+            "head_sha",
+            "in_progress_at",
+            "execution_s",
+            "expected",
+        ),
+    )
+)
+"""What a cell of a matrix needs: of thousands of jobs, half of the time is moving their columns."""
 
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 _FAILED_TESTS = Statement(
@@ -185,8 +202,41 @@ def job_view(
     )
 
 
+def job_cell(row: Row, visible: VisibleBackends) -> JobCell:
+    """A row of `CELL_COLUMNS` as a cell of a matrix."""
+    values: Iterable[Any] = row
+    (
+        delivery, downstream, workflow, workflow_name, run_id, attempt, job_name, state,
+        conclusion, disputed_conclusion, event, head_sha, in_progress_at, execution_s, expected,
+    ) = values  # fmt: skip
+    return JobCell(
+        delivery=delivery,
+        downstream=visible.full_name(downstream),
+        workflow=workflow,
+        workflow_name=workflow_name,
+        run_id=run_id,
+        attempt=attempt,
+        job_name=job_name,
+        state=_STATES[state],
+        conclusion=_CONCLUSIONS[conclusion],
+        disputed_conclusion=_CONCLUSIONS[disputed_conclusion],
+        event=event,
+        head_sha=head_sha,
+        started_at=from_us(in_progress_at),
+        execution_s=execution_s,
+        expected=_CONCLUSIONS[expected],
+    )
+
+
 async def add_failed_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView) -> JobView:
     """The job with its first failed tests."""
+    return await read_job_with_tests(tx, upstream, visible, job) or job
+
+
+async def read_job_with_tests(
+    tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobCell
+) -> JobView | None:
+    """The whole job with its first failed tests; None when it is no longer kept."""
     row = await tx.one(
         _FAILED_TESTS,
         upstream=upstream.key,
@@ -198,7 +248,7 @@ async def add_failed_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends,
         job_name=job.job_name,
     )
     if row is None:
-        return job
+        return None
     return job_view(row, visible, row["failed_tests"], most=MOST_LISTED_TESTS, cut=row["failed_tests_cut"])
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 
 from markupsafe import Markup, escape
 
@@ -21,6 +22,7 @@ _FLOOR = HEIGHT - BOTTOM
 _MOST_TICKS = 5
 _MOST_DATES = 6
 _GAP = 1.5
+_KEPT_DATES = 2_048
 _MARKS_UPTO = 45
 """With more parts than this the marks of a line would overlap, so only single values get one."""
 
@@ -264,7 +266,9 @@ def _dated_parts(parts: int) -> range:
     return range(0, parts, max(1, -(-parts // _MOST_DATES)))
 
 
+@lru_cache(_KEPT_DATES)
 def _date(at: datetime) -> str:
+    """All charts of a page, and their tables, have the same dates."""
     utc = at.astimezone(UTC)
     return f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
 

@@ -129,6 +129,7 @@ _BEGUN_INGESTED = Statement(
 )
 
 
+PART_COLUMNS = (*_COUNTS, *_SECONDS, *QUEUE, *EXECUTION, *LOWS, *HIGHS)
 PART_SUMS = f"{_SUMS}, {_EXTREMES}"
 """The columns that are read for each part of a window, for one backend or for all of them (`overview`)."""
 

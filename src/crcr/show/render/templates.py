@@ -19,9 +19,9 @@ from crcr.show.http.page_parts import mark_part
 from crcr.show.http.static_files import load_static_files
 from crcr.show.render import job_lines, markup, status
 from crcr.show.render.job_table import draw_job_rows
+from crcr.show.render.number_cells import draw_metrics_cells, draw_summary_cells
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.render.status import waiting_reason
-from crcr.show.render.trend_charts import draw_strip
 from crcr.show.urls.location import is_sha
 
 HEADERS = {
@@ -123,7 +123,8 @@ _GLOBALS: Mapping[str, Any] = {
     "level_words": status.LEVELS,
     "kind_words": status.KINDS,
     "ranges": tuple(Span),
-    "pass_strip": draw_strip,
+    "summary_cells": draw_summary_cells,
+    "metrics_cells": draw_metrics_cells,
     "chip": markup.draw_chip,
     "rate": markup.draw_rate,
     "job_rows": draw_job_rows,

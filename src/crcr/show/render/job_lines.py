@@ -11,7 +11,7 @@ from markupsafe import Markup
 from crcr.decide.checks.commit import Verification
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.overview import JobView
-from crcr.show.render.markup import draw_chip, escape_name, escape_text, format_time, make_id
+from crcr.show.render.markup import draw_chip, escape_link, escape_name, escape_text, format_time, make_id
 from crcr.show.render.status import DOUBTS, duration, job_details, job_status
 from crcr.show.urls.location import PageLinks, PageLocation, is_sha
 
@@ -76,13 +76,13 @@ def _short_name(job: JobView, links: PageLinks) -> str:
     if link is None:
         return name
     title = escape_text(job_details(job), 300)
-    return f'<a class="text" href="{escape_text(link)}" data-panel title="{title}">{name}</a>'
+    return f'<a class="text" href="{escape_link(link)}" data-panel title="{title}">{name}</a>'
 
 
 def _line(job: JobView, links: PageLinks, location: PageLocation | None) -> str:
     name, link = escape_name(job.job_name, 120), links.job(job)
     shown = (
-        f'<a class="text name" href="{escape_text(link)}" data-panel>{name}</a>'
+        f'<a class="text name" href="{escape_link(link)}" data-panel>{name}</a>'
         if link
         else f'<span class="text name">{name}</span>'
     )
@@ -109,13 +109,13 @@ def _describe(job: JobView) -> str:
 def _commit(job: JobView, location: PageLocation) -> str:
     pull = ""
     if job.number:
-        pull = f'<a href="{escape_text(location.pull(job.number))}">#{job.number}</a> '
+        pull = f'<a href="{escape_link(location.pull(job.number))}">#{job.number}</a> '
     if not job.head_sha:
         return pull
     short = escape_text(job.head_sha[:8])
     if not is_sha(job.head_sha):
         return f'{pull}<span class="sha text">{short}</span>\n'
-    link = escape_text(location.commit(job.head_sha, job.delivery))
+    link = escape_link(location.commit(job.head_sha, job.delivery))
     return f'{pull}<a class="sha" href="{link}">{short}</a>\n'
 
 

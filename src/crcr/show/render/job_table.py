@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from crcr.decide.views.backend import JobFigures
 from crcr.show.http.page_parts import mark_part
-from crcr.show.render.markup import draw_rate, escape_name, escape_text, make_id
+from crcr.show.render.markup import draw_rate, escape_link, escape_name, escape_text, make_id
 from crcr.show.render.status import count, duration
 from crcr.show.urls.location import PageLinks
 
@@ -18,13 +18,13 @@ _LONGEST_FILTER = 200
 
 
 def draw_job_rows(jobs: Iterable[JobFigures], links: PageLinks) -> Markup:
-    prefix = escape_text(links.url_prefix("jobs", after=None))
+    prefix = escape_link(links.url_prefix("jobs", after=None))
     return Markup("").join([mark_part(_row(job, prefix)) for job in jobs])
 
 
 def _row(job: JobFigures, prefix: str) -> str:
     column, tally = job.column, job.tally
-    link = f"{prefix}{escape_text(quote_plus(column.job_name[:_LONGEST_FILTER], safe='/'))}#matrix"
+    link = f"{prefix}{escape_link(quote_plus(column.job_name[:_LONGEST_FILTER], safe='/'))}#matrix"
     name = escape_name(column.job_name, 120)
     alert = " strong-bad" if tally.failure else ""
     return (

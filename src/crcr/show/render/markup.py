@@ -16,6 +16,7 @@ from crcr.show.render.status import Status, day, percent, stamp
 
 _KEPT_TIMES = 8_192
 _KEPT_NAMES = 8_192
+_LONGEST_KEPT = 200
 _KEPT_CHIPS = 1_024
 _PLAIN = re.compile(r"[\w !#$%()*+,\-./:;=?@\[\\\]^`{|}~]*", re.ASCII)
 """Characters that neither act nor are markup."""
@@ -28,10 +29,17 @@ def escape_text(text: str, most: int = 2_000) -> str:
     return str(escape(visible(text, most)))
 
 
-@lru_cache(_KEPT_NAMES)
+def escape_link(link: str) -> str:
+    """Like `escape_text`, for an address within the site: it is never cut."""
+    return escape_text(link, len(link))
+
+
 def escape_name(name: str, most: int) -> str:
     """Like `escape_text`, for names of jobs and workflows: most of them are on the next page too."""
-    return escape_text(name, most)
+    return _escape_short_name(name, most) if len(name) <= _LONGEST_KEPT else escape_text(name, most)
+
+
+_escape_short_name = lru_cache(_KEPT_NAMES)(escape_text)
 
 
 @lru_cache(_KEPT_CHIPS)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from crcr.decide.checks.status import left_out_words
 from crcr.decide.model import DispatchState, Level
@@ -18,6 +18,7 @@ from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import Column, Matrix, MatrixRow
 from crcr.decide.views.commit import BackendState, backend_state
 from crcr.decide.views.overview import DispatchView, JobCell
+from crcr.show.render.markup import escape_link, escape_text
 from crcr.show.render.status import ANSWERS, BACKENDS, Status, duration, job_status
 from crcr.show.urls.job_tokens import job_token
 
@@ -426,20 +427,21 @@ def draw_cells(line: GridRow, details: str, opening: str, open_token: str) -> Ma
 
     `details` and `opening` are the links up to a token and up to the value of `?open=`; `open_token` is the open job.
     """
-    before, unfold = escape(details), escape(opening)
+    before, unfold = escape_link(details), escape_link(opening)
     drawn = "".join([_draw_cell(cell, before, unfold, open_token) for cell in line.cells])
     return Markup(drawn)  # noqa: S704  every piece of it is escaped
 
 
-def _draw_cell(cell: GridCell | None, details: Markup, opening: Markup, open_token: str) -> str:
+def _draw_cell(cell: GridCell | None, details: str, opening: str, open_token: str) -> str:
+    """Tones, letters, counts and tokens are made of plain characters; titles may hold `<1s`."""
     if cell is None:
         return "<td></td>"
-    tone, title, letter, count = map(escape, (cell.tone, cell.title, cell.letter, cell.count))
+    tone, letter, count, title = cell.tone, cell.letter, cell.count, escape_text(cell.title)
     if cell.toggle is not None:
-        link = f'href="{opening}{escape(cell.toggle)}#matrix" data-in-place title="{title}"'
+        link = f'href="{opening}{escape_link(cell.toggle)}#matrix" data-in-place title="{title}"'
         return f'<td class="{tone}"><a {link}>{letter}<i>{count}</i></a></td>'
     if not cell.token:
         return f'<td class="{tone}" title="{title}">{letter}</td>'
     current = ' aria-current="true"' if cell.token == open_token else ""
-    link = f'href="{details}{escape(cell.token)}" title="{title}"{current}'
+    link = f'href="{details}{cell.token}" title="{title}"{current}'
     return f'<td class="{tone}"><a {link}>{letter}{count}</a></td>'

@@ -53,6 +53,12 @@ _MOST_JOBS = 0.6
 
 Kinds = frozenset[Kind]
 UNDECIDABLE: Kinds = frozenset()
+_CONFUSED_WITH: dict[type, tuple[type, ...]] = {
+    Regression: (Regression, Breakage, Flake, SickFleet),
+    Breakage: (Flake, SickFleet),
+    Flake: (Regression, Breakage, SickFleet),
+}
+"""Causes that look the same in a job that lists no tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +157,17 @@ class _Judge:
         return self._witnesses[type(failure.cause)](result, failure)
 
     def _is_confounded(self, result: Result, cause: Cause) -> bool:
-        """Whether the job also failed without listed tests for another reason that nobody can recognise."""
+        """Whether the job also failed without listed tests for another reason that nobody can recognise.
+
+        What the base shows at the tested commit is a breakage, whatever other pull requests did: only chance is like it.
+        """
+        alike = _CONFUSED_WITH[type(cause)]
         return any(
             other.cause is not cause and not self._is_recognisable(each, other)
             for each in self._at_place[result.backend, result.job]
             if not _shows_tests(each)
             for other in each.failures
-            if not _is_same_origin(other.cause, cause)
+            if isinstance(other.cause, alike) and not _is_same_origin(other.cause, cause)
         )
 
     def _is_recognisable(self, result: Result, failure: Failure) -> bool:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from bench.answers.causes import Backend, Breakage, Cause, Job, Outage, Places, Regression
 from bench.answers.symptoms import DEVICES, Symptom, SymptomBook
 
-MERGE_OPTION_IS_ACCEPTED = False
+MERGE_OPTION_IS_ACCEPTED = True
 """Whether the allowlist has the option `tests: merge`."""
 
 BEGINNING = datetime(2026, 1, 5, 6, tzinfo=UTC)

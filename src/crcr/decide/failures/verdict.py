@@ -108,6 +108,8 @@ _ORDER = (
 _CHANCE = 0.05
 """A row of failures that chance alone makes less often than this is not flakiness."""
 _LEAST_RATE = 0.01
+_SHORT_ROW = 2
+"""So many failures in a row, between two passes, may be chance."""
 _MOST_PASSES = 4
 """So many passes on other pull requests for each failing one: they may have branched off before it began."""
 _CONFIDENCES = (Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH)
@@ -218,13 +220,19 @@ class _Course:
         return [*self.row_before, *self.row_after]
 
     @property
-    def episodes(self) -> list[_Sighting]:
-        """The first sighting of each row of failures."""
-        starts, failing = [], False
+    def chances(self) -> list[_Sighting]:
+        """The first sighting of each short row of failures that came and went, without the head's own row.
+
+        A longer row is a breakage that was fixed, and a row that has not ended says nothing about chance.
+        """
+        own, starts, row = {id(sighting) for sighting in self.row}, [], list[_Sighting]()
         for sighting in self.sightings:
-            if sighting.fails and not failing:
-                starts.append(sighting)
-            failing = sighting.fails
+            if sighting.fails:
+                row.append(sighting)
+                continue
+            if 0 < len(row) <= _SHORT_ROW and id(row[0]) not in own:
+                starts.append(row[0])
+            row = []
         return starts
 
     @property
@@ -341,14 +349,14 @@ def _flips_elsewhere(same: Iterable[RecordedFailure], failure: RecordedFailure) 
 def _flaky_on_this_commit(
     course: _Course, flips: list[RecordedFailure], fingerprint: str | None, policy: VerdictPolicy
 ) -> Verdict:
-    times = len(flips) + len(course.episodes)
+    times = len(flips) + len(course.chances)
     sure = fingerprint is not None and times >= policy.flips_for_flaky
     elsewhere = f", and it came and went {times} times elsewhere" if sure else ""
     return Verdict(
         kind=VerdictKind.FLAKY,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
         sentence=f"The same commit passed when it was run again{elsewhere}.",
-        evidence=(_rerun_evidence(), *_flip_evidence(flips, course.episodes))[:_MOST_EVIDENCE],
+        evidence=(_rerun_evidence(), *_flip_evidence(flips, course.chances))[:_MOST_EVIDENCE],
     )
 
 
@@ -364,14 +372,16 @@ def _judge_row(
     if not row:
         return None
     # The head's own episode may be chance too, where there are others and it is no longer than chance makes it.
-    others = len(flips) + len(course.episodes) - 1
+    others = len(flips) + len(course.chances)
     is_chance = others >= 1 and course.fail_rate ** len(row) > _CHANCE
     if is_chance:
         return Verdict(
             kind=VerdictKind.FLAKY,
-            confidence=Confidence.HIGH if others >= policy.flips_for_flaky else Confidence.MEDIUM,
+            confidence=Confidence.HIGH
+            if others >= policy.flips_for_flaky and fingerprint is not None
+            else Confidence.MEDIUM,
             sentence=f"The same failure came and went {others + 1} times without a change of code in the window.",
-            evidence=_flip_evidence(flips, course.episodes)[:_MOST_EVIDENCE],
+            evidence=_flip_evidence(flips, course.chances)[:_MOST_EVIDENCE],
         )
     on_base = [sighting for sighting in row if sighting.base is not None]
     if not course.row_before and on_base and not _may_be_gap(failure, course):
@@ -415,7 +425,7 @@ def _judge_known_flake(
     """It came and went elsewhere, and is absent around the head's own commit."""
     if fingerprint is None:
         return None  # without details a failure of a flaky job may as well be another one
-    times = len(flips) + len(course.episodes)
+    times = len(flips) + len(course.chances)
     if not times:
         return None
     sure = times > policy.flips_for_flaky or len(flips) >= policy.flips_for_flaky
@@ -423,7 +433,7 @@ def _judge_known_flake(
         kind=VerdictKind.FLAKY,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM if times > 1 else Confidence.LOW,
         sentence=f"The same failure came and went {times} time{'s' * (times > 1)} elsewhere, without a change of code.",
-        evidence=_flip_evidence(flips, course.episodes)[:_MOST_EVIDENCE],
+        evidence=_flip_evidence(flips, course.chances)[:_MOST_EVIDENCE],
     )
 
 
@@ -522,7 +532,7 @@ def _count_unexplained(course: _Course, history: JobHistory) -> int:
     flips = {
         other.head_sha for other in history.failures if other.passed_at is not None and not other.fingerprints
     }
-    return len(course.episodes) + len(flips)
+    return len(course.chances) + len(flips)
 
 
 # The backend as a whole
@@ -652,7 +662,7 @@ def _pull_evidence(other: RecordedFailure) -> Evidence:
     )
 
 
-def _flip_evidence(flips: Sequence[RecordedFailure], episodes: Sequence[_Sighting]) -> tuple[Evidence, ...]:
+def _flip_evidence(flips: Sequence[RecordedFailure], chances: Sequence[_Sighting]) -> tuple[Evidence, ...]:
     return (
         *(
             Evidence(
@@ -663,5 +673,5 @@ def _flip_evidence(flips: Sequence[RecordedFailure], episodes: Sequence[_Sightin
             )
             for flip in flips
         ),
-        *map(_sighting_evidence, episodes),
+        *map(_sighting_evidence, chances),
     )

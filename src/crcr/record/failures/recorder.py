@@ -17,13 +17,9 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.failures.history import BackendHour, FailedAs, RecordedFailure
-from crcr.decide.failures.verdict import (
-    JobVerdict,
-    VerdictKind,
-    VerdictPolicy,
-    is_contradicted,
-    judge_failure,
-)
+from crcr.decide.failures.judge import judge_failure
+from crcr.decide.failures.sick_fleet import is_contradicted
+from crcr.decide.failures.verdict import JobVerdict, VerdictKind, VerdictPolicy
 from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.statistics.figures import EndedAs

@@ -14,7 +14,8 @@ from crcr.decide.failures.history import (
     PullPass,
     RecordedFailure,
 )
-from crcr.decide.failures.verdict import Confidence, JobVerdict, VerdictKind, VerdictPolicy, judge_failure
+from crcr.decide.failures.judge import judge_failure
+from crcr.decide.failures.verdict import Confidence, JobVerdict, VerdictKind, VerdictPolicy
 from crcr.decide.statistics.window import ResultKind
 
 NOON = datetime(2026, 11, 10, 12, tzinfo=UTC)
@@ -25,9 +26,19 @@ HIGH, MEDIUM, LOW = Confidence
 def own(**facts: Any) -> RecordedFailure:
     """The judged failure: pull request 7, built on the base's commit 10."""
     values: dict[str, Any] = {
-        "failure_id": 1, "kind": ResultKind.PULLS, "number": 7, "head_sha": "head-7", "base_ref": "main",
-        "position": 10, "exact": True, "author": "ada", "trusted": True, "at": NOON,
-        "ended": FailedAs.FAILURE, "fingerprints": frozenset({OWN}), "run_id": "1",
+        "failure_id": 1,
+        "kind": ResultKind.PULLS,
+        "number": 7,
+        "head_sha": "head-7",
+        "base_ref": "main",
+        "position": 10,
+        "exact": True,
+        "author": "ada",
+        "trusted": True,
+        "at": NOON,
+        "ended": FailedAs.FAILURE,
+        "fingerprints": frozenset({OWN}),
+        "run_id": "1",
     }
     return RecordedFailure(**(values | facts))
 

@@ -140,9 +140,10 @@ def _pull_sightings(failure: RecordedFailure, fingerprint: str | None, history: 
         and other.passed_at is None
         and is_same_failure(other, fingerprint, failure)
     }
+    # Passes of pull requests say nothing where the base itself was tested: one may contain the fix.
     passing = [
         Sighting(passed.position, passed.at, fails=False)
-        for passed in history.pull_passes
+        for passed in (() if history.base else history.pull_passes)
         if passed.number != failure.number and passed.head_sha not in failing
     ]
     return [*failing.values(), *passing]

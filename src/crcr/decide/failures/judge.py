@@ -232,14 +232,11 @@ def _judge_others(
             sentence=f"{len(by_pull)} other pull requests fail alike since {began_at:%d %b %H:%M} UTC.",
             evidence=evidence,
         )
-    is_flaky = len(by_pull) >= policy.flips_for_flaky and (passes > len(by_pull) or base_passed_later)
-    seen = f"{len(by_pull)} unrelated pull request{'s' * (len(by_pull) > 1)} failed alike"
+    seen = f"{len(by_pull)} other pull request{'s' * (len(by_pull) > 1)} failed alike"
     return Verdict(
-        kind=VerdictKind.FLAKY if is_flaky else VerdictKind.UNKNOWN,
-        confidence=Confidence.MEDIUM if is_flaky else Confidence.LOW,
-        sentence=f"{seen}, and others passed in between."
-        if is_flaky
-        else f"{seen}: more than this change fails, and nothing says since when.",
+        kind=VerdictKind.UNKNOWN,
+        confidence=Confidence.LOW,
+        sentence=f"{seen}, and nothing says on which commits of the base: they may contain this change.",
         evidence=evidence,
     )
 

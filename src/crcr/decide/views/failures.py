@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
-from urllib.parse import quote
 
 from crcr.decide.failures.verdict import Confidence, Evidence, VerdictKind
 from crcr.decide.jobs.report import FailedTest
@@ -102,10 +101,10 @@ def evidence_url(upstream: RepoName, evidence: Evidence) -> str:
     if evidence.number is not None:
         path = f"/crcr/pr/{evidence.number}"
     elif evidence.sha is not None:
-        path = f"/crcr/commit/{quote(evidence.sha)}"
+        path = f"/crcr/commit/{evidence.sha}"
     else:
         path = "/crcr"
-    return f"{path}?upstream={quote(str(upstream), safe='/')}"
+    return f"{path}?upstream={upstream}"
 
 
 def describe_group(group: "FailureGroup", *, failing: int, of: int, is_first_here: bool, on_base: int) -> str:

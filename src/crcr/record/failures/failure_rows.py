@@ -189,11 +189,12 @@ async def note_pass(tx: Tx, key: Mapping[str, Any], now: datetime) -> bool:
 
 
 async def write_verdict(tx: Tx, row: Row, judged: JobVerdict, now: datetime) -> bool:
-    """Record the verdict if it differs from the recorded one; return whether kind or confidence changed."""
+    """Record the verdict if its kind or confidence differs from the recorded one; return whether it does.
+
+    Evidence that only grows is not worth a write for each of its failures: the sentence says what decided.
+    """
     verdict = judged.verdict
-    before = (row["verdict"], row["confidence"])
-    changed = before != (verdict.kind.value, verdict.confidence.value)
-    if not changed and row["sentence"] == verdict.sentence:
+    if (row["verdict"], row["confidence"]) == (verdict.kind.value, verdict.confidence.value):
         return False
     await tx.run(
         _JUDGED,
@@ -208,7 +209,7 @@ async def write_verdict(tx: Tx, row: Row, judged: JobVerdict, now: datetime) -> 
         if row["verdict"] not in (None, verdict.kind.value)
         else row["verdict_before"],
     )
-    return changed
+    return True
 
 
 def read_failure(row: Row) -> RecordedFailure:

@@ -61,7 +61,7 @@ failures = Table(
         *("delivery", "upstream", "downstream", "workflow", "run_id", "attempt", "job_name"),
         unique=True,
     ),
-    Index("ix_failures_history", "upstream", "downstream", "workflow", "job_name", "at"),
+    Index("ix_failures_history", "upstream", "downstream", "job_name", "at"),
     Index("ix_failures_backend", "upstream", "downstream", "at"),
     Index("ix_failures_rules", "rules"),
     sqlite_autoincrement=True,

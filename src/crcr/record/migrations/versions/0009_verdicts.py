@@ -47,7 +47,7 @@ def _bases() -> None:
     op.create_index(
         "ix_jobs_base",
         "jobs",
-        ["upstream", "downstream", "workflow", "job_name", "in_progress_at"],
+        ["upstream", "downstream", "job_name", "in_progress_at"],
         sqlite_where=ended_on_base,
         postgresql_where=ended_on_base,
     )
@@ -92,8 +92,7 @@ def _failures() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("uq_failures_job", "failures", [*job, "attempt", "job_name"], unique=True)
-    history = ["upstream", "downstream", "workflow", "job_name", "at"]
-    op.create_index("ix_failures_history", "failures", history)
+    op.create_index("ix_failures_history", "failures", ["upstream", "downstream", "job_name", "at"])
     op.create_index("ix_failures_backend", "failures", ["upstream", "downstream", "at"])
     op.create_index("ix_failures_rules", "failures", ["rules"])
 

@@ -42,7 +42,7 @@ def judge_fleet(
     ways = Counter(_way(other) for other in near)
     if len(ways) > max(2, len(near) // 5) or not _is_common(failure, near):
         return None
-    if is_contradicted(failure, verdict, history) or _may_be_breakage(failure, near, history):
+    if is_contradicted(failure, verdict, history) or _may_be_code(failure, near, history):
         return None
     own = sum(other.number == failure.number and other.head_sha == failure.head_sha for other in near)
     return Verdict(
@@ -101,13 +101,16 @@ def _is_known_good(failure: RecordedFailure, history: JobHistory) -> bool:
     return any(position >= failure.position for position in _passed_positions(history))
 
 
-def _may_be_breakage(failure: RecordedFailure, near: Sequence[RecordedFailure], history: JobHistory) -> bool:
-    """Whether all failing commits are later than every commit on which the job is known to pass: one may have broken it."""
+def _may_be_code(failure: RecordedFailure, near: Sequence[RecordedFailure], history: JobHistory) -> bool:
+    """Whether a commit may have broken the job: none between the failing commits is known to pass.
+
+    Where the places of heads are unknown, pull requests that contain the same change look unrelated: then a push must fail too.
+    """
     if failure.position is None or not failure.exact:
-        return False
+        return not any(other.on_base for other in near)
     passed = _passed_positions(history)
     placed = [other.position for other in (failure, *near) if other.exact and other.position is not None]
-    return bool(passed) and min(placed) > max(passed)
+    return bool(passed) and not any(min(placed) <= position <= max(placed) for position in passed)
 
 
 def _passed_positions(history: JobHistory) -> list[int]:

@@ -97,26 +97,28 @@ HISTORIES: dict[str, tuple[History, Told]] = {
         None,
     ),
     "a re-run passed": (
-        lambda base: (
-            base.push(1, FAIL, run_id="7", ended_as="earlier", passed_at=base.store.ago(hours=0.5)),
-            base.push(1, PASS, run_id="7", attempt=2, hours_ago=0.5),
+        _all(
+            lambda base: base.push(
+                1, FAIL, run_id="7", ended_as="earlier", passed_at=base.store.ago(hours=0.5)
+            ),
+            lambda base: base.push(1, PASS, run_id="7", attempt=2, hours_ago=0.5),
         ),
         None,
     ),
     "a re-run failed too": (
-        lambda base: (
-            base.push(1, FAIL, run_id="7", ended_as="earlier"),
-            base.push(1, FAIL, run_id="7", attempt=2, hours_ago=0.5),
+        _all(
+            lambda base: base.push(1, FAIL, run_id="7", ended_as="earlier"),
+            lambda base: base.push(1, FAIL, run_id="7", attempt=2, hours_ago=0.5),
         ),
         (1, 1, None),
     ),
     "a re-run passed, and a later commit fails": (
-        lambda base: (
-            base.push(
+        _all(
+            lambda base: base.push(
                 1, FAIL, run_id="7", ended_as="earlier", passed_at=base.store.ago(hours=2), hours_ago=3
             ),
-            base.push(1, PASS, run_id="7", attempt=2, hours_ago=2),
-            base.push(2, FAIL, hours_ago=1),
+            lambda base: base.push(1, PASS, run_id="7", attempt=2, hours_ago=2),
+            lambda base: base.push(2, FAIL, hours_ago=1),
         ),
         (1, 2, 1),
     ),
@@ -197,7 +199,10 @@ HISTORIES: dict[str, tuple[History, Told]] = {
     ),
     "the last failure is long ago": (lambda base: base.push(1, FAIL, hours_ago=31 * DAY), None),
     "the first failure is long ago": (
-        lambda base: (base.push(1, FAIL, hours_ago=60 * DAY), base.push(2, FAIL, hours_ago=DAY)),
+        _all(
+            lambda base: base.push(1, FAIL, hours_ago=60 * DAY),
+            lambda base: base.push(2, FAIL, hours_ago=DAY),
+        ),
         (2, 1, None),
     ),
 }

@@ -105,24 +105,18 @@ class BaseHistory:
             {
                 "upstream": UPSTREAM.key,
                 **{name: row[name] for name in (*names, "passed_at")},
-                **{
-                    "kind": kind,
-                    "ended": ended,
-                    "base_ref": "main",
-                    "built_on": row["head_sha"],
-                    "built_on_exact": 1,
-                },
-                **{
-                    "fingerprint": mark,
-                    "fingerprints": mark,
-                    "rules": RULES,
-                    "sample": message if mark else None,
-                },
-                **{
-                    "verdict": row["verdict"] or "new",
-                    "confidence": "medium",
-                    "sentence": "It is not known.",
-                },
+                "kind": kind,
+                "ended": ended,
+                "base_ref": "main",
+                "built_on": row["head_sha"],
+                "built_on_exact": 1,
+                "fingerprint": mark,
+                "fingerprints": mark,
+                "rules": RULES,
+                "sample": message if mark else None,
+                "verdict": row["verdict"] or "new",
+                "confidence": "medium",
+                "sentence": "It is not known.",
             },
         )
 

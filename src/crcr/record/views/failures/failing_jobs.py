@@ -1,7 +1,7 @@
 """Continuously failing jobs, worked out when they are read: callbacks write nothing for them.
 
 Candidates are jobs with a failure on the base in the last 30 days whose last pass to arrive is not of a later commit: one
-statement, along the index of the base's failures. Only for these the passes and failures are read that decide.
+statement, along the index of the base's failures. Only for these the newest passes are read, and the failures after them.
 """
 
 # ruff: noqa: S608 - every name in these statements is our own
@@ -42,7 +42,7 @@ FAILED_WITHIN = timedelta(days=30)
 HISTORY = timedelta(days=90)
 """How far back the first failure and the last pass are looked for."""
 _MOST_JOBS = 1_000
-_MOST_PASSES = 200
+_MOST_PASSES = 50
 _MOST_FAILURES = 1_000
 _MOST_FINGERPRINTS = 10
 
@@ -95,7 +95,7 @@ def _write_failures(kind: FailingKind) -> str:
         " LEFT JOIN jobs j ON j.delivery = f.delivery AND j.upstream = f.upstream AND j.downstream = f.downstream"
         " AND j.workflow = f.workflow AND j.run_id = f.run_id AND j.attempt = f.attempt AND j.job_name = f.job_name"
         f" WHERE {_OF_JOB.format('f', ':')} AND f.kind <> 'pull_request' AND f.kind = '{kind.value}'"
-        " AND f.at >= :since ORDER BY f.at DESC LIMIT :most"
+        f" AND f.at >= :since AND {failed} > :last_good ORDER BY f.at DESC LIMIT :most"
     )
 
 
@@ -157,7 +157,8 @@ async def _find_failing(
             continue
         job = {**place, **since, **{name: names[name] for name in ("downstream", "workflow", "job_name")}}
         passes = await tx.all(_PASSES[query.kind], most=_MOST_PASSES, **job)
-        failures = await tx.all(_FAILURES[query.kind], most=_MOST_FAILURES, **job)
+        last_good = max((row["place"] for row in passes), default=-1)
+        failures = await tx.all(_FAILURES[query.kind], last_good=last_good, most=_MOST_FAILURES, **job)
         results = [_read_pass(row, query.kind) for row in passes]
         results += [_read_failure(row, query.kind) for row in failures if _counts(row)]
         if (row := find_failing_row(results)) is not None:

@@ -40,6 +40,7 @@ GROWING = (
     *("checks", "gates", "waivers", "commands", "recovered", "merge_groups", "approvals"),
     *("hours", "days", "job_days", "ingested", "levels"),
     *("refusals", "sandbox_jobs", "builds", "commits"),
+    *("failures", "base_commits"),
 )
 BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested")
 """Of these, all that an upstream or even one delivery of many backends has is too much to walk."""
@@ -55,8 +56,12 @@ def statements() -> list[tuple[str, Statement]]:
         if module.name.startswith("crcr.record.migrations"):
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
-            if isinstance(value, Statement) and _QUERY.match(value.for_dialect("sqlite").sql):
-                found.append((f"{module.name}.{name}", value))
+            values = value.items() if isinstance(value, dict) else [("", value)]
+            found += [
+                (f"{module.name}.{name}{f'[{key}]' if key else ''}", one)
+                for key, one in values
+                if isinstance(one, Statement) and _QUERY.match(one.for_dialect("sqlite").sql)
+            ]
     return found
 
 
@@ -165,7 +170,7 @@ PAGES = (
     "/crcr/big/backend?kind=nightly", "/crcr/big/backend?kind=ingested", "/crcr/big/backend?author=mira-holt&older=1",
     "/crcr/few/jobs?q=fix", "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/commit/{night}", "/crcr/metrics?range=90d", "/crcr/deliveries",
     "/crcr/deliveries?number={number}", "/crcr/deliveries?sha={sha}", "/crcr/deliveries/{guid}", "/crcr/waivers",
-    "/crcr/audit", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
+    "/crcr/failing", "/crcr/failing?kind=nightly", "/crcr/failing?branch=release", "/crcr/audit", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
     "/crcr/search?q=mira-holt", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
     "/badge/big/backend.svg?kind=ingested",
 )  # fmt: skip

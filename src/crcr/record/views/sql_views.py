@@ -24,6 +24,7 @@ from crcr.decide.views.backend import (
     MetricsView,
 )
 from crcr.decide.views.commit import CommitView, PullView, WaiverPage
+from crcr.decide.views.failing import FailingPage, FailingQuery
 from crcr.decide.views.joining import RefusalList, SandboxPage, SandboxQuery
 from crcr.decide.views.logs import (
     AuditPage,
@@ -58,6 +59,7 @@ from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
+from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
 from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
@@ -198,6 +200,9 @@ class SqlViews:
         self, upstream: RepoName, head_sha: str, now: datetime, *, delivery: str | None = None
     ) -> CommitView:
         return await self._commit_view(upstream, now, lambda reader: commit_view(reader, head_sha, delivery))
+
+    async def failing(self, query: FailingQuery, now: datetime) -> FailingPage:
+        return await self._view(query.upstream, lambda tx, visible: failing_page(tx, query, visible, now))
 
     async def waivers(
         self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int

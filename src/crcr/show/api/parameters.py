@@ -19,6 +19,7 @@ from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery
 from crcr.decide.views.commit import WaiverState
+from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadRequest, NotFound
@@ -330,12 +331,51 @@ def waiver_query(
     )
 
 
+def failing_query(
+    *,
+    kind: Annotated[
+        FailingKind,
+        Query(description="`push`: commits of the base branch; `nightly`: nightly and periodic runs"),
+    ] = FailingKind.PUSH,
+    branch: Annotated[
+        str | None, _text("the base branch, for `push`; default: the upstream's default branch", 255)
+    ] = None,
+    backend: Annotated[str | None, _text("only backends whose `owner/repo` contains this text", 150)] = None,
+    q: Annotated[
+        str | None, _text("only jobs whose name, workflow, message or on-call contains this text", 100)
+    ] = None,
+    known: Annotated[
+        bool | None, Query(description="only jobs whose failure is linked to an issue, or only the others")
+    ] = None,
+    sort: Annotated[
+        str,
+        Query(
+            pattern=f"^-?({'|'.join(FailingSort)})$",
+            description="a column; with a minus sign highest first; default: those that fail for longest first",
+        ),
+    ] = FailingSort.SINCE.value,
+    cursor: CursorParam = None,
+) -> Callable[..., FailingQuery]:
+    return partial(
+        FailingQuery,
+        kind=kind,
+        branch=branch or None,
+        backend=backend or None,
+        text=q or None,
+        known=known,
+        sort=FailingSort(sort.removeprefix("-")),
+        down=sort.startswith("-"),
+        after=cursors.decode(cursor),
+    )
+
+
 BackendQueryParam = Annotated[Callable[..., BackendQuery], Depends(backend_query)]
 JobQueryParam = Annotated[Callable[..., JobQuery], Depends(job_query)]
 DeliveryQueryParam = Annotated[Callable[..., DeliveryQuery], Depends(delivery_query)]
 EffectQueryParam = Annotated[Callable[..., EffectQuery], Depends(effect_query)]
 AuditQueryParam = Annotated[Callable[..., AuditQuery], Depends(audit_query)]
 WaiverQueryParam = Annotated[Callable[..., WaiverQuery], Depends(waiver_query)]
+FailingQueryParam = Annotated[Callable[..., FailingQuery], Depends(failing_query)]
 
 
 def _repository(name: str, failure: type[BadRequest | NotFound]) -> RepoName:

@@ -13,6 +13,7 @@ from operator import attrgetter
 from crcr.decide.statistics.figures import Durations, Figures, LastResult, LeftOut, Part, Tally
 from crcr.decide.views.backend import BackendMetrics, JobFigures, LevelChange, MatrixRow
 from crcr.decide.views.commit import CommitBackend, WaiverView
+from crcr.decide.views.failing import FailingJob
 from crcr.decide.views.logs import AuditView, EffectView, Hit
 from crcr.decide.views.overview import BackendSummary, DeliveryView, DispatchView, JobView, ListedBackend
 from crcr.show.csv.writer import CsvRow, CsvTable
@@ -226,6 +227,32 @@ _WAIVER = (
 )
 _waiver: Callable[[WaiverView], CsvRow] = attrgetter(*_WAIVER)
 WAIVERS: CsvTable[WaiverView] = CsvTable(_WAIVER, lambda waiver: [_waiver(waiver)])
+
+_FAILING = (
+    "backend",
+    "workflow",
+    "job",
+    "since",
+    "failures_in_a_row",
+    "first_bad",
+    "last_good",
+    "fingerprint",
+)
+_KNOWN = ("url", "state", "by", "until")
+_FAILING_MORE = ("sample", "last_bad", "last_failed_at")
+_failing: Callable[[FailingJob], CsvRow] = attrgetter(*_FAILING)
+_failing_more: Callable[[FailingJob], CsvRow] = attrgetter(*_FAILING_MORE)
+
+
+def _failing_rows(job: FailingJob) -> Iterator[CsvRow]:
+    known = job.known
+    issue = (safe_link(known.url), known.state, known.by, known.until) if known else (None,) * len(_KNOWN)
+    yield *_failing(job), " ".join(job.oncalls), *issue, *_failing_more(job)
+
+
+FAILING = CsvTable(
+    (*_FAILING, "oncalls", *(f"known_{name}" for name in _KNOWN), *_FAILING_MORE), _failing_rows
+)
 
 _HIT = ("kind", "title", "detail", "number", "head_sha", "delivery", "backend", "job", "at")
 _hit: Callable[[Hit], CsvRow] = attrgetter(*_HIT)

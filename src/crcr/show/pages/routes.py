@@ -8,7 +8,7 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.show.http.static_files import load_static_files
 from crcr.show.live.change_feed import LiveDelay
-from crcr.show.pages import backend, badge, commit, logs, onboarding, overview, sandbox
+from crcr.show.pages import backend, badge, commit, failing, logs, onboarding, overview, sandbox
 from crcr.show.pages.api_docs import docs_endpoint
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
@@ -23,6 +23,7 @@ def routes(
         Route("/crcr/", _without_slash),
         *overview.routes(frame, delay),
         *commit.routes(frame),
+        *failing.routes(frame),
         *logs.routes(frame),
         *onboarding.routes(frame, settings),
         *sandbox.routes(frame, (settings or OnboardingSettings()).audience),

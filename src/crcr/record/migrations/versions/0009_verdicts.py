@@ -95,6 +95,9 @@ def _failures() -> None:
     op.create_index("ix_failures_history", "failures", ["upstream", "downstream", "job_name", "at"])
     op.create_index("ix_failures_backend", "failures", ["upstream", "downstream", "at"])
     op.create_index("ix_failures_rules", "failures", ["rules"])
+    on_base = sa.text("kind <> 'pull_request'")
+    base = ["upstream", "kind", *history[1:]]
+    op.create_index("ix_failures_base", "failures", base, sqlite_where=on_base, postgresql_where=on_base)
 
 
 def _groups() -> None:

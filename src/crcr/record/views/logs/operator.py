@@ -13,6 +13,7 @@ from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.dispatch.webhook_body import decompress_body
 from crcr.decide.health.relay import Health, judge_health
 from crcr.decide.model import Level, RepoName
+from crcr.decide.views.failing import FailingPage, FailingQuery
 from crcr.decide.views.operator import (
     AuditLine,
     DeliveryDetail,
@@ -29,8 +30,9 @@ from crcr.record.schema.main_tables import audit, effects, repositories
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.relay.health import NOTHING_HINDERS, health_facts, waiting_reason
-from crcr.record.views.visibility import AllowlistReader, allowlist_state
+from crcr.record.views.visibility import AllowlistReader, allowlist_state, visible_backends
 
 _DELIVERY = (
     "SELECT upstream, guid, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes,"
@@ -145,6 +147,13 @@ class OperatorViews:
     async def health(self, upstream: RepoName, now: datetime) -> Health:
         facts = await self._database.read(lambda tx: health_facts(tx, upstream))
         return judge_health(facts, now)
+
+    async def failing(self, query: FailingQuery, now: datetime) -> FailingPage:
+        async def unit(tx: Tx) -> FailingPage:
+            visible = await visible_backends(tx, self._lists, query.upstream, everything=True)
+            return await failing_page(tx, query, visible, now)
+
+        return await self._database.read(unit)
 
     async def repositories(self, upstream: RepoName) -> list[RepositoryLine]:
         async def unit(tx: Tx) -> list[RepositoryLine]:

@@ -1,8 +1,9 @@
-"""The JSON API's models of pull requests, commits and waivers."""
+"""The JSON API's models of pull requests, commits, waivers and continuously failing jobs."""
 
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.views import commit as views
-from crcr.decide.views import failures
+from crcr.decide.views import failing, failures
+from crcr.show.api.models import examples
 from crcr.show.api.models.derive import Model, Next, derive_model
 from crcr.show.api.models.shared import FAILED_JOB
 
@@ -71,6 +72,29 @@ COMMIT_GROUP = derive_model(
         "on_base": "How often it failed on the base branch in the last 7 days.",
         "known": "Null unless a maintainer linked it to an issue.",
     },
+)
+FAILING_JOB = derive_model(
+    failing.FailingJob,
+    "FailingJob",
+    "A job that failed on the newest commits of the base branch, or in the newest nights, without a pass since.",
+    without=("first_delivery", "last_delivery", "good_delivery"),
+    described={
+        "since": "When it first failed in the row.",
+        "failures_in_a_row": "Commits, or nights, each counted once.",
+        "first_bad": "The oldest commit of the row; null where a night named none.",
+        "last_good": "The newest commit before the row where it passed; null where no pass is recorded.",
+        "fingerprint": "Of the newest failure; null where it reported no failed test.",
+        "known": "Null unless a maintainer linked the newest failure to an issue.",
+        "sample": "The first line of one of the newest failure's messages, as it was reported.",
+        "last_bad": "The newest commit of the row.",
+    },
+)
+FAILING = derive_model(
+    failing.FailingPage,
+    "FailingJobs",
+    without=("cursor", "branch"),
+    types={"next": Next},
+    example=examples.FAILING,
 )
 WAIVER = derive_model(views.WaiverView, "Waiver")
 WAIVERS = derive_model(views.WaiverPage, "Waivers", without=("cursor",), types={"next": Next})

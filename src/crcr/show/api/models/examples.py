@@ -306,3 +306,29 @@ VERDICT: dict[str, object] = {
     "by": "rules",
     "was": "new",
 }
+
+FAILING: dict[str, object] = {
+    "items": [
+        {
+            "backend": "org/backend",
+            "workflow": ".github/workflows/ci.yml",
+            "job": "test (3.12)",
+            "since": _AT,
+            "failures_in_a_row": 7,
+            "first_bad": "4f0a5f8c1d2e3b4a5968778695a4b3c2d1e0f9a8",
+            "last_good": "9b1c2d3e4f5061728394a5b6c7d8e9f001122334",
+            "fingerprint": "7d3f0c5ab1e24986",
+            "oncalls": ["ada"],
+            "known": {
+                "url": "https://github.com/org/backend/issues/12",
+                "state": "open",
+                "by": "grace",
+                "until": _AT,
+            },
+            "sample": "NotImplementedError: aten::foo",
+            "last_bad": "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00",
+            "last_failed_at": _AT,
+        }
+    ],
+    "next": _NEXT,
+}

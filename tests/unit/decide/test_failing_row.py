@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.failures.failing import TestedCommit, find_failing_row
+from crcr.decide.failures.failing import BranchCommit, find_failing_row
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 
 
-def result(position: int, ended: str, minute: int) -> TestedCommit:
+def result(position: int, ended: str, minute: int) -> BranchCommit:
     sha = f"{position:040x}"
-    return TestedCommit(
+    return BranchCommit(
         order=(position, sha),
         sha=sha,
         at=START + timedelta(minutes=minute),
@@ -28,7 +28,7 @@ RESULTS = st.lists(
 
 
 @given(RESULTS)
-def test_a_row_has_the_failing_commits_after_the_last_one_with_a_pass(results: list[TestedCommit]) -> None:
+def test_a_row_has_the_failing_commits_after_the_last_one_with_a_pass(results: list[BranchCommit]) -> None:
     passed = {one.order[0] for one in results if one.passed}
     failed = {one.order[0] for one in results if not one.passed and not one.sick}
     bad = sorted(position for position in failed if position > max(passed, default=0))
@@ -43,7 +43,7 @@ def test_a_row_has_the_failing_commits_after_the_last_one_with_a_pass(results: l
 
 
 @given(RESULTS, st.randoms())
-def test_the_order_of_arrival_does_not_matter(results: list[TestedCommit], chance: object) -> None:
+def test_the_order_of_arrival_does_not_matter(results: list[BranchCommit], chance: object) -> None:
     shuffled = results.copy()
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
     first, second = find_failing_row(results), find_failing_row(shuffled)

@@ -18,7 +18,7 @@ from crcr.decide.failures.history import NO_DETAILS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestedCommit:
+class BranchCommit:
     """One result of the job on a commit of the base, or of a night."""
 
     __test__ = False  # not a pytest class
@@ -42,20 +42,20 @@ class FailingRow:
     """When the job first failed in the row."""
     number: int
     """How many commits or nights the row has."""
-    first: TestedCommit
-    newest: TestedCommit
-    last_good: TestedCommit | None
+    first: BranchCommit
+    newest: BranchCommit
+    last_good: BranchCommit | None
     """None where no pass is recorded."""
 
 
-def find_failing_row(results: Iterable[TestedCommit]) -> FailingRow | None:
+def find_failing_row(results: Iterable[BranchCommit]) -> FailingRow | None:
     """Return the row of failures that has no pass after it; None where the newest result passed, or there is none."""
     told = sorted(
         (result for result in results if not result.sick), key=lambda one: (one.order, one.at), reverse=True
     )
-    row: list[TestedCommit] = []
+    row: list[BranchCommit] = []
     since: datetime | None = None
-    last_good: TestedCommit | None = None
+    last_good: BranchCommit | None = None
     for _, group in groupby(told, key=lambda result: result.order):
         of_commit = list(group)
         last_good = next((result for result in of_commit if result.passed), None)

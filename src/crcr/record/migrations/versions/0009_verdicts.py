@@ -96,7 +96,7 @@ def _failures() -> None:
     op.create_index("ix_failures_backend", "failures", ["upstream", "downstream", "at"])
     op.create_index("ix_failures_rules", "failures", ["rules"])
     on_base = sa.text("kind <> 'pull_request'")
-    base = ["upstream", "kind", *history[1:]]
+    base = ["upstream", "kind", "downstream", "workflow", "job_name", "at"]
     op.create_index("ix_failures_base", "failures", base, sqlite_where=on_base, postgresql_where=on_base)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
-from crcr.decide.failures.failing import FailingRow, TestedCommit, find_failing_row
+from crcr.decide.failures.failing import BranchCommit, FailingRow, find_failing_row
 from crcr.decide.failures.history import FailedAs
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.statistics.figures import EndedAs
@@ -176,8 +176,8 @@ def _order(row: Row, kind: FailingKind) -> tuple[int, str]:
     return row["place"], row["head_sha"] if kind is FailingKind.PUSH else f"{row['delivery']} {row['run_id']}"
 
 
-def _read_pass(row: Row, kind: FailingKind) -> TestedCommit:
-    return TestedCommit(
+def _read_pass(row: Row, kind: FailingKind) -> BranchCommit:
+    return BranchCommit(
         order=_order(row, kind),
         sha=row["head_sha"],
         at=from_us(row["at"]),
@@ -186,10 +186,10 @@ def _read_pass(row: Row, kind: FailingKind) -> TestedCommit:
     )
 
 
-def _read_failure(row: Row, kind: FailingKind) -> TestedCommit:
+def _read_failure(row: Row, kind: FailingKind) -> BranchCommit:
     passed = row["passed_at"] is not None
     is_sick = row["ended"] == FailedAs.FAILURE.value and row["verdict"] == VerdictKind.INFRASTRUCTURE.value
-    return TestedCommit(
+    return BranchCommit(
         order=_order(row, kind),
         sha=row["head_sha"],
         at=from_us(row["at"]),
@@ -223,7 +223,7 @@ def _view(entry: AllowlistEntry, job: Mapping[str, Any], row: FailingRow) -> Fai
     )
 
 
-def _marks(newest: TestedCommit) -> Sequence[str]:
+def _marks(newest: BranchCommit) -> Sequence[str]:
     """The fingerprints by which the newest failure may be known, its own first."""
     others = sorted(newest.fingerprints - {newest.fingerprint or ""})
     return [mark for mark in (newest.fingerprint, *others) if mark][:_MOST_FINGERPRINTS]

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
-from urllib.parse import quote
 
-from crcr.decide.failures.verdict import Confidence, Evidence, VerdictKind
+from crcr.decide.failures.verdict import Confidence, VerdictKind
 from crcr.decide.jobs.report import FailedTest
-from crcr.decide.model import RepoName
 
 
 class JudgedBy(StrEnum):
@@ -95,17 +93,6 @@ class CommitGroup(FailureGroup):
     sentence: str
     members: tuple[Any, ...] = ()
     """Its jobs on the commit, each a `JobView`."""
-
-
-def evidence_url(upstream: RepoName, evidence: Evidence) -> str:
-    """Return the address of the page that shows the evidence; the upstream is named, since a relay may have several."""
-    if evidence.number is not None:
-        path = f"/crcr/pr/{evidence.number}"
-    elif evidence.sha is not None:
-        path = f"/crcr/commit/{quote(evidence.sha)}"
-    else:
-        path = "/crcr"
-    return f"{path}?upstream={quote(str(upstream), safe='/')}"
 
 
 def describe_group(group: "FailureGroup", *, failing: int, of: int, is_first_here: bool, on_base: int) -> str:

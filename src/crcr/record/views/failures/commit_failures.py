@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import text
 
+from crcr.decide.failures.evidence_pages import evidence_url
 from crcr.decide.failures.fingerprint import fingerprint_failure
 from crcr.decide.failures.verdict import Confidence, Evidence, VerdictKind
 from crcr.decide.model import RepoName
@@ -24,7 +25,6 @@ from crcr.decide.views.failures import (
     TestVerdict,
     VerdictView,
     describe_group,
-    evidence_url,
 )
 from crcr.decide.views.overview import JobView
 from crcr.record.store.database import Row, Tx

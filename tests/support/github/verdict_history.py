@@ -1,6 +1,7 @@
 """Histories that give a failure a verdict: results of the base branch, and re-runs that pass."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from github_sim.github import PullRequest, WorkflowRun
 from support.github.gated_upstream import GATING, newest_run, open_pull
@@ -18,15 +19,32 @@ def failed_tests(names: Sequence[str]) -> list[dict[str, str]]:
 
 
 async def end_build(
-    relay: RunningRelay, run: WorkflowRun, *tests: str, conclusion: str | None = None
+    relay: RunningRelay,
+    run: WorkflowRun,
+    *tests: str,
+    conclusion: str | None = None,
+    on_github: str | None = None,
+    counted: int | None = None,
 ) -> None:
-    """Start and end the run's jobs; `build` fails with these tests, or passes without any."""
+    """Start and end the run's jobs; `build` fails with these tests, or passes without any.
+
+    `conclusion` is another one that it reports, `on_github` the one that GitHub shows, and `counted` the number of failed
+    tests that it reports.
+    """
     for job in run.jobs:
         await relay.github.start_job(run, job.name)
-        named = tests if job.name == "build" else ()
-        ends_as = conclusion if conclusion and job.name == "build" else "failure" if named else "success"
-        more = {"failed_tests": failed_tests(named)} if named else {}
-        await relay.github.complete_job(run, job.name, conclusion=ends_as, **more)
+        if job.name != "build" or not tests:
+            await relay.github.complete_job(run, job.name)
+            continue
+        reported = conclusion or "failure"
+        relay.github.ci.complete(run, job, on_github or reported)
+        counts: dict[str, Any] = {}
+        if counted:
+            counts["test_results"] = {"passed": 1, "failed": counted, "skipped": 0, "total": 1 + counted}
+        await relay.github.report(
+            run, job, status="completed", conclusion=reported, failed_tests=failed_tests(tests), **counts
+        )
+        await relay.github.send_queued_webhooks()
     await relay.drain()
 
 
@@ -40,11 +58,13 @@ async def push_base(relay: RunningRelay, *tests: str) -> WorkflowRun:
     return run
 
 
-async def fail_pull(relay: RunningRelay, *tests: str, author: str = "alice", **more: object) -> PullRequest:
-    """Open a pull request on the newest base whose build fails with these tests."""
+async def fail_pull(
+    relay: RunningRelay, *tests: str, author: str = "alice", files: Sequence[str] = ("src/a.py",), **how: Any
+) -> PullRequest:
+    """Open a pull request on the newest base whose build fails with these tests; see `end_build` for `how`."""
     relay.clock.advance(600)
-    pull = await open_pull(relay, author=author, **more)
-    await end_build(relay, newest_run(relay), *tests)
+    pull = await open_pull(relay, author=author, files=files)
+    await end_build(relay, newest_run(relay), *tests, **how)
     return pull
 
 

@@ -13,8 +13,8 @@ no person's verdict, no job that timed out, was cancelled, has to run again or f
 and no backend without a literal list of `jobs`.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from crcr.decide.checks.commit import (
@@ -38,7 +38,7 @@ from crcr.decide.checks.status import (
 )
 from crcr.decide.checks.verification import Confirmation, confirm_result
 from crcr.decide.failures.verdict import Confidence, VerdictKind
-from crcr.decide.model import Conclusion, DispatchState, JobState
+from crcr.decide.model import Conclusion, DispatchState, JobState, RepoName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,7 @@ __all__ = [
     "QUIET",
     "BackendJudgement",
     "GateJudgement",
+    "GatePolicies",
     "GatePolicy",
     "GateState",
     "GateStatus",
@@ -143,6 +144,19 @@ class GatePolicy:
     job_timeout: timedelta
     excuses: frozenset[VerdictKind] = frozenset()
     """Kinds of verdicts that do not block, where their confidence is high; `EXCUSABLE` has the possible ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatePolicies:
+    """The policies of all upstreams' gates."""
+
+    timeouts: GatePolicy
+    """The policy of an upstream that excuses nothing."""
+    excuses: Mapping[str, frozenset[VerdictKind]] = field(default_factory=dict)
+    """By the upstream's key."""
+
+    def find(self, upstream: RepoName) -> GatePolicy:
+        return replace(self.timeouts, excuses=self.excuses.get(upstream.key, frozenset()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class PeopleRequests:
         for subject in commit.subjects:
             for backend in subject.backends:
                 if downstream in (None, backend.name, backend.recorded_name) and _may_run_again(backend):
-                    judged = judge_for_subject(subject, backend, self._checks.timeouts, now)
+                    judged = judge_for_subject(subject, backend, self._checks.gates.find(upstream), now)
                     reruns = plan_rerun_of_failed(judged)
                     if downstream is not None and not reruns:
                         reruns = plan_rerun(backend)

@@ -48,6 +48,15 @@ class FailedTestView(FailedTest):
     verdict: TestVerdict | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContradictedVerdicts:
+    """How often people contradicted the rules in the last 30 days."""
+
+    contradicted: int
+    of: int
+    """All verdicts of the rules in that time."""
+
+
 class IssueState(StrEnum):
     OPEN = "open"
     CLOSED = "closed"

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel
 
+from crcr.decide.checks.gate import EXCUSABLE
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.settings.readers import locations, single_values
 from crcr.settings.readers.locations import AllowlistSource
@@ -34,6 +36,18 @@ def _gate(raw: RawValue) -> str:
     if isinstance(raw.value, bool):
         return "on" if raw.value else "off"
     return single_values.one_of("auto", "on", "off")(raw)
+
+
+def _excuses(raw: RawValue) -> tuple[VerdictKind, ...]:
+    kinds = single_values.list_of_texts(raw)
+    if kinds == ("none",):
+        return ()
+    unknown = [kind for kind in kinds if kind not in EXCUSABLE]
+    if unknown:
+        raise InvalidValue(
+            f"must be none, or any of {', '.join(EXCUSABLE)}, not {single_values.quote(unknown[0])}."
+        )
+    return tuple(VerdictKind(kind) for kind in kinds)
 
 
 class UpstreamSetting(BaseModel):
@@ -105,6 +119,17 @@ class UpstreamSetting(BaseModel):
             "jobs that have a check of their own, besides their backend's: `failures`: the first 3 of a backend that "
             "fail; `all`: all of a backend with up to 20, which costs two requests to GitHub for each; `none`",
             default="failures",
+        ),
+    ]
+    excuses: Annotated[
+        tuple[VerdictKind, ...],
+        Setting(
+            "",
+            "upstream.excuses",
+            _excuses,
+            "verdicts that let a failed job not block the gate, where their confidence is high: `pre-existing`, `flaky`, both "
+            "in a list, or `none`; docs/upstream.md says what else an excuse needs",
+            default="none",
         ),
     ]
     ignore_refs: Annotated[

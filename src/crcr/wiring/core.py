@@ -8,6 +8,7 @@ from datetime import timedelta
 import httpx
 
 from crcr.clock import SystemClock
+from crcr.decide.checks.gate import GatePolicies, GatePolicy
 from crcr.decide.checks.wanted_checks import JobChecks
 from crcr.decide.model import RepoName
 from crcr.errors import BadSettings
@@ -153,6 +154,14 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
     )
 
 
+def gate_policies(settings: Settings) -> GatePolicies:
+    timeouts = GatePolicy(
+        timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s)
+    )
+    excuses = {upstream.name.key: frozenset(upstream.excuses) for upstream in settings.upstreams}
+    return GatePolicies(timeouts, excuses)
+
+
 def _checks(
     settings: Settings, database: Database, allowlists: Allowlists, refresher: CheckRefresher
 ) -> CommitChecks:
@@ -160,8 +169,7 @@ def _checks(
         database,
         allowlists,
         refresher,
-        gate_timeout=timedelta(seconds=settings.gate_timeout_s),
-        job_timeout=timedelta(seconds=settings.job_timeout_s),
+        gates=gate_policies(settings),
         hud_url=settings.public_url,
     )
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from crcr.cli.operator_session import OperatorSession
     from crcr.decide.health.relay import Health
     from crcr.decide.model import RepoName
+    from crcr.decide.views.failures import ContradictedVerdicts
 
 _STYLES = {"green": "green", "amber": "yellow", "red": "red"}
 
@@ -21,29 +22,43 @@ def register(app: typer.Typer) -> None:
 
 
 def status(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False) -> None:
-    """Print whether the relay is green, amber or red, what is delayed and until when.
+    """Print whether the relay is green, amber or red, what is delayed and until when, and how often verdicts were wrong.
 
     The exit code is 1 when it is red: gates cannot be published, or nothing is delivered.
     """
     from crcr.cli.operator_session import run_in_session
 
-    health_by_upstream = run_in_session(config, lambda session: _read(session, upstream))
+    statuses = run_in_session(config, lambda session: _read(session, upstream))
     if as_json:
-        print_json([{"upstream": str(name), "health": health} for name, health in health_by_upstream.items()])
+        print_json(
+            [
+                {"upstream": str(name), "health": health, "verdicts": verdicts}
+                for name, (health, verdicts) in statuses.items()
+            ]
+        )
     else:
-        for name, health in health_by_upstream.items():
+        for name, (health, verdicts) in statuses.items():
             _print(name, health)
-    if any(health.state == "red" for health in health_by_upstream.values()):
+            _print_contradicted(verdicts)
+    if any(health.state == "red" for health, _ in statuses.values()):
         raise typer.Exit(1)
 
 
-async def _read(session: "OperatorSession", requested: "RepoName | None") -> "dict[RepoName, Health]":
+async def _read(
+    session: "OperatorSession", requested: "RepoName | None"
+) -> "dict[RepoName, tuple[Health, ContradictedVerdicts]]":
     chosen = (
         (session.upstream_to_read(requested),)
         if requested
         else tuple(upstream.name for upstream in session.settings.upstreams)
     )
-    return {name: await session.views.health(name, session.now()) for name in chosen}
+    return {
+        name: (
+            await session.views.health(name, session.now()),
+            await session.views.contradicted(name, session.now()),
+        )
+        for name in chosen
+    }
 
 
 def _print(name: "RepoName", health: "Health") -> None:
@@ -54,3 +69,8 @@ def _print(name: "RepoName", health: "Health") -> None:
         print_line(f"  {text}")
     if not reasons and not delays:
         print_line("  Nothing delayed, nothing undelivered.")
+
+
+def _print_contradicted(verdicts: "ContradictedVerdicts") -> None:
+    if verdicts.of:
+        print_line(f"  People contradicted {verdicts.contradicted} of {verdicts.of} verdicts in 30 days.")

@@ -4,11 +4,13 @@
     unwaive owner/repo[:job]
     retry [owner/repo] [at 1a2b3c4]
     approve [at 1a2b3c4]
+    verdict owner/repo job is new|pre-existing|flaky|infrastructure|missing|unknown because <reason>
     status
 
 Where a job's name ends: before the first ` because `, and there before the last ` until ` and an ` at ` with a
-commit. A name that holds these words itself stands in double quotes (a quote in it is doubled) and is then taken as
-it is. What could be read in two ways is refused rather than guessed, because a waiver opens the gate.
+commit; in `verdict` before the last ` is `, after a blank or a colon. A name that holds these words itself stands in double
+quotes (a quote in it is doubled) and is then taken as it is. What could be read in two ways is refused rather than guessed,
+because a waiver opens the gate.
 """
 
 import re
@@ -21,6 +23,7 @@ from types import MappingProxyType
 
 from crcr.decide.checks.text.markdown import code, one_line
 from crcr.decide.commands.comment_lines import command_lines
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
 
@@ -33,7 +36,8 @@ HEAD_DIGITS = 12
 """Digits of the head in suggested commands."""
 
 _KEPT_CHARACTERS = 200
-_SHOWN_CHARACTERS = 80
+_SHOWN_CHARACTERS = 120
+_KINDS = tuple(kind.value for kind in VerdictKind)
 
 _TARGET = re.compile(r"(?P<name>[^\s:]+)(?P<colon>:\s*)?(?P<rest>.*)", re.DOTALL)
 # Phones turn straight quotes into curly ones.
@@ -42,6 +46,7 @@ _OPENING_QUOTES = ('"', "“")
 _BECAUSE = re.compile(r"(?:^|\s)because(?:\s|$)", re.IGNORECASE)
 _UNTIL = re.compile(r"(?:^|\s)until(?=\s|$)", re.IGNORECASE)
 _AT_HEAD = re.compile(r"(?:^|\s)at\s+(?P<head>[0-9a-f]{7,40})$", re.IGNORECASE)
+_IS_KIND = re.compile(r"(?P<job>.*)(?:^|\s)is\s+(?P<kind>\S+)\s*", re.IGNORECASE | re.DOTALL)
 _DURATION = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[mhd])", re.IGNORECASE)
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
 
@@ -78,11 +83,21 @@ class ApproveCommand:
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictCommand:
+    """Contradict the rules' verdict on a failed job of this head; it opens nothing."""
+
+    downstream: RepoName
+    job: str
+    kind: VerdictKind
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StatusCommand:
     """Answer with the status of this pull request's backends."""
 
 
-Command = WaiveCommand | UnwaiveCommand | RetryCommand | ApproveCommand | StatusCommand
+Command = WaiveCommand | UnwaiveCommand | RetryCommand | ApproveCommand | VerdictCommand | StatusCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,7 @@ REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
         WaiveCommand: RequiredRole(Role.MAINTAIN, author=False),
         UnwaiveCommand: RequiredRole(Role.MAINTAIN, author=False),
         ApproveCommand: RequiredRole(Role.WRITE, author=False),
+        VerdictCommand: RequiredRole(Role.MAINTAIN, author=False),
         RetryCommand: RequiredRole(Role.WRITE, author=True),
         StatusCommand: RequiredRole(Role.WRITE, author=True),
     }
@@ -146,11 +162,13 @@ def format_command(command: Command) -> str:
             words += ["until", _duration_text(until)] if until else []
         case UnwaiveCommand(downstream, job):
             words.append(_target_text(downstream, job))
+        case VerdictCommand(downstream, job, kind):
+            words += [_target_text(downstream, job), "is", kind.value]
         case RetryCommand(downstream=RepoName() as downstream):
             words.append(str(downstream))
     if isinstance(command, WaiveCommand | RetryCommand | ApproveCommand) and command.head is not None:
         words += ["at", command.head]
-    if isinstance(command, WaiveCommand):
+    if isinstance(command, WaiveCommand | VerdictCommand):
         words += ["because", command.reason]
     return " ".join(words)
 
@@ -194,14 +212,13 @@ def _parse_waive(text: str) -> WaiveCommand:
     downstream, job, rest = _split_target(text)
     because = _BECAUSE.search(rest)
     if because is None:
-        raise _Unclear(_explain_missing_reason(rest))
+        raise _Unclear(_explain_missing_reason(rest, "waiver"))
     words, head = _split_head(rest[: because.start()])
     words, until = _split_until(words)
     if head is None:
         words, head = _split_head(words)
-    return WaiveCommand(
-        downstream, _choose_job(job, words), until, _parse_reason(rest[because.end() :]), head
-    )
+    reason = _parse_reason(rest[because.end() :], "waiver")
+    return WaiveCommand(downstream, _choose_job(job, words), until, reason, head)
 
 
 def _parse_unwaive(text: str) -> UnwaiveCommand:
@@ -222,6 +239,23 @@ def _parse_approve(text: str) -> ApproveCommand:
     words, head = _split_head(text)
     _refuse_words(words)
     return ApproveCommand(head)
+
+
+def _parse_verdict(text: str) -> VerdictCommand:
+    downstream, job, rest = _split_target(text)
+    if job is None:
+        downstream, job, rest = _split_target(f"{downstream}:{rest.strip()}")
+    because = _BECAUSE.search(rest)
+    if because is None:
+        raise _Unclear(_explain_missing_reason(rest, "verdict"))
+    said = _IS_KIND.fullmatch(rest[: because.start()])
+    if said is None:
+        raise _Unclear("the verdict after `is` is missing")
+    kind = said["kind"].lower()
+    if kind not in _KINDS:
+        raise _Unclear(f"{_quote(kind)} is no verdict; the verdicts are {', '.join(_KINDS)}")
+    job = _choose_job(job, said["job"]) or ""
+    return VerdictCommand(downstream, job, VerdictKind(kind), _parse_reason(rest[because.end() :], "verdict"))
 
 
 def _parse_status(text: str) -> StatusCommand:
@@ -305,20 +339,20 @@ def _parse_duration(text: str) -> timedelta:
     return count * unit
 
 
-def _parse_reason(text: str) -> str:
+def _parse_reason(text: str, noun: str) -> str:
     reason = one_line(text)
     if not reason:
-        raise _Unclear("a waiver needs a reason after `because`")
+        raise _Unclear(f"a {noun} needs a reason after `because`")
     if len(reason) > MOST_REASON_CHARACTERS:
         raise _Unclear(f"the reason has {len(reason)} characters; at most {MOST_REASON_CHARACTERS} are kept")
     return reason
 
 
-def _explain_missing_reason(text: str) -> str:
+def _explain_missing_reason(text: str, noun: str) -> str:
     words = [word[:20].lower() for word in text.split(maxsplit=50)]
     for near in get_close_matches("because", words, n=1, cutoff=0.7):
-        return f"a waiver needs a reason: did you mean `because` by {_quote(near)}?"
-    return "a waiver needs a reason after `because`"
+        return f"a {noun} needs a reason: did you mean `because` by {_quote(near)}?"
+    return f"a {noun} needs a reason after `because`"
 
 
 def _target_text(downstream: RepoName, job: str | None) -> str:
@@ -343,5 +377,6 @@ _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
     "unwaive": ("/crcr unwaive owner/repo[:job]", _parse_unwaive),
     "retry": ("/crcr retry [owner/repo] [at 1a2b3c4]", _parse_retry),
     "approve": ("/crcr approve [at 1a2b3c4]", _parse_approve),
+    "verdict": (f"/crcr verdict owner/repo job is {'|'.join(_KINDS)} because <reason>", _parse_verdict),
     "status": ("/crcr status", _parse_status),
 }

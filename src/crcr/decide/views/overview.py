@@ -364,6 +364,8 @@ class Vitals:
     watched: AlarmFacts = field(default_factory=AlarmFacts)
     health: Health | None = None
     """None while it is unknown."""
+    contradicted: int = 0
+    """How many verdicts people contradicted in the last 30 days."""
     history_unfed: int = 0
     """The number of rows not copied to ClickHouse yet; counted up to 100,000."""
     history_lag_s: float | None = None

@@ -58,6 +58,7 @@ failures = Table(
     Column("test_verdicts", LargeBinary),
     Column("judged_at", BigInteger),
     Column("verdict_before", Text),
+    Column("excused_at", BigInteger),
     Index(
         "uq_failures_job",
         *("delivery", "upstream", "downstream", "workflow", "run_id", "attempt", "job_name"),
@@ -75,7 +76,8 @@ failures = Table(
 )
 """`built_on` is the base commit that the tested commit contains: the merge base where it is exact, else the base's newest
 commit by the webhook. `fingerprints` has the different ones of its tests, separated by blanks. `passed_at` is when the same job
-passed on the same commit. `rules` is the version of the fingerprints."""
+passed on the same commit. `rules` is the version of the fingerprints. `excused_at` is when the present verdict first excused it
+at the gate."""
 
 failure_fingerprints = Table(
     "failure_fingerprints",

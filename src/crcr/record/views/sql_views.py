@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from crcr.decide.checks.gate import GatePolicy
+from crcr.decide.checks.gate import GatePolicies, GatePolicy
 from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
@@ -73,7 +73,7 @@ from crcr.record.views.visibility import AllowlistReader, VisibleBackends, allow
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUTS = GatePolicy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
+DEFAULT_GATES = GatePolicies(GatePolicy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6)))
 """The defaults of the settings."""
 
 SANDBOX_OFF = (
@@ -89,7 +89,7 @@ class SqlViews:
         database: Database,
         lists: AllowlistReader,
         upstreams: tuple[RepoName, ...],
-        timeouts: GatePolicy = DEFAULT_TIMEOUTS,
+        gates: GatePolicies = DEFAULT_GATES,
         *,
         ingests: bool = False,
         sandbox: bool = False,
@@ -100,7 +100,7 @@ class SqlViews:
         self._history = history or HistoryReader(database)
         self._lists = lists
         self._upstreams = upstreams
-        self._timeouts = timeouts
+        self._gates = gates
         self._ingests = ingests
         self._sandbox = sandbox
         self._everything = everything
@@ -110,7 +110,7 @@ class SqlViews:
             self._database,
             self._lists,
             self._upstreams,
-            self._timeouts,
+            self._gates,
             ingests=self._ingests,
             sandbox=self._sandbox,
             everything=True,
@@ -327,7 +327,7 @@ class SqlViews:
         async def read(tx: Tx, visible: VisibleBackends) -> T:
             return await query(
                 await commit_reader(
-                    tx, self._lists, upstream, visible=visible, timeouts=self._timeouts, now=now
+                    tx, self._lists, upstream, visible=visible, policy=self._gates.find(upstream), now=now
                 )
             )
 

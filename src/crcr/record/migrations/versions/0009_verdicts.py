@@ -88,6 +88,7 @@ def _failures() -> None:
         sa.Column("test_verdicts", sa.LargeBinary(), nullable=True),
         _time("judged_at"),
         _text("verdict_before"),
+        _time("excused_at"),
         sa.PrimaryKeyConstraint("failure_id", name=op.f("pk_failures")),
         sqlite_autoincrement=True,
     )

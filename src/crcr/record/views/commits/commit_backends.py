@@ -97,7 +97,7 @@ class CommitReader:
     upstream: RepoName
     allowlist: Allowlist
     visible: VisibleBackends
-    timeouts: GatePolicy
+    policy: GatePolicy
     now: datetime
 
     async def gate(self, head_sha: str, delivery: str | None) -> GateView | None:
@@ -110,7 +110,7 @@ class CommitReader:
             return GateView(state=GateShown.NONE, title=None, judged_at=judged_at)
         commit = await load_commit(self.tx, self.upstream, head_sha, self.allowlist, self.now)
         if commit.subjects:
-            judgement = judge_gate(commit, self.timeouts, self.now)
+            judgement = judge_gate(commit, self.policy, self.now)
             shown = gate_view(judgement, self.visible.public, judged_at, head_sha)
             return replace(shown, unpublished=await self._read_unpublished(head_sha, shown.state))
         whole = delivery is not None and await self._sees_all_gating(delivery)
@@ -224,14 +224,14 @@ async def commit_reader(
     upstream: RepoName,
     *,
     visible: VisibleBackends,
-    timeouts: GatePolicy,
+    policy: GatePolicy,
     now: datetime,
 ) -> CommitReader:
     try:
         allowlist = await lists.in_force(tx, upstream)
     except NoAllowlist:
         allowlist = Allowlist(())
-    return CommitReader(tx, upstream, allowlist, visible, timeouts, now)
+    return CommitReader(tx, upstream, allowlist, visible, policy, now)
 
 
 def _make_backend(entry: AllowlistEntry, jobs: list[JobView], **facts: Any) -> CommitBackend:

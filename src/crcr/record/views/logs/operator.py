@@ -14,6 +14,7 @@ from crcr.decide.dispatch.webhook_body import decompress_body
 from crcr.decide.health.relay import Health, judge_health
 from crcr.decide.model import Level, RepoName
 from crcr.decide.views.failing import FailingPage, FailingQuery
+from crcr.decide.views.failures import ContradictedVerdicts
 from crcr.decide.views.operator import (
     AuditLine,
     DeliveryDetail,
@@ -26,6 +27,7 @@ from crcr.decide.views.operator import (
 from crcr.decide.views.overview import AllowlistState
 from crcr.errors import NoAllowlist, NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_fields
+from crcr.record.failures.person_verdicts import load_contradicted
 from crcr.record.schema.main_tables import audit, effects, repositories
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
@@ -109,6 +111,9 @@ class OperatorViews:
     def __init__(self, database: Database, lists: AllowlistReader) -> None:
         self._database = database
         self._lists = lists
+
+    async def contradicted(self, upstream: RepoName, now: datetime) -> ContradictedVerdicts:
+        return await self._database.read(lambda tx: load_contradicted(tx, upstream, now))
 
     async def deliveries(self, upstream: RepoName, *, state: str | None, limit: int) -> list[DeliveryLine]:
         async def unit(tx: Tx) -> list[DeliveryLine]:

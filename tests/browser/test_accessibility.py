@@ -37,6 +37,7 @@ PAGES = (
     "/crcr/deliveries",
     "/crcr/deliveries?show=effects",
     "/crcr/waivers",
+    "/crcr/failures",
     "/crcr/audit",
     "/crcr/sandbox",
     "/crcr/sandbox?repository=nobody",

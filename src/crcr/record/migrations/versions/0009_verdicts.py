@@ -165,4 +165,5 @@ def _failures_of_last_month() -> None:
         " FROM jobs j LEFT JOIN pulls p ON p.upstream = j.upstream AND p.number = j.number"
         " WHERE j.ended_as IN ('failure', 'timed_out', 'silent') AND j.in_progress_at >="
         " (SELECT max(in_progress_at) FROM jobs) - 2592000000000"
+        " ORDER BY coalesce(j.completed_at, j.swept_at, j.in_progress_at)"
     )

@@ -264,7 +264,7 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
         breathe=partial(asyncio.sleep, _RETENTION_PAUSE_S),
     )
     sweeps = Sweeps(core.database, core.refresher, build_outcomes(core))
-    return Sweeper(sweeps, retention, core.checks, core.clock)
+    return Sweeper(sweeps, retention, core.checks, core.known_failures, core.clock)
 
 
 def retention_periods(settings: Settings) -> RetentionPeriods:

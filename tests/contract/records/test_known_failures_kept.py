@@ -1,6 +1,7 @@
 """Known failures in the store: linked, replaced, ended by hand, by their issue, and read no more than once an hour."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotFound
 from crcr.record.failures.failure_rows import FailedJob, add_failure
 from crcr.record.failures.known_failures import KnownFailures, unlink_issue
-from crcr.record.store.database import Database, Tx
+from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from support.stores.databases import CORE, OTHER
 
@@ -35,7 +36,7 @@ _ACTS = Statement(text("SELECT who, act, subject FROM audit ORDER BY audit_id"))
 @pytest.fixture
 async def known(database: Database) -> KnownFailures:
     for upstream in (CORE, OTHER):
-        await database.write(lambda tx, upstream=upstream: add_failure(tx, failed_job(upstream)))
+        await database.write(partial(add_failure, job=failed_job(upstream)))
     return KnownFailures(database, GITHUB)
 
 

@@ -56,7 +56,8 @@ async def groups(relay: RunningRelay, **query: str) -> list[dict[str, Any]]:
 
 async def known(relay: RunningRelay) -> dict[str, Any] | None:
     (group,) = await groups(relay)
-    return group["known"]
+    found: dict[str, Any] | None = group["known"]
+    return found
 
 
 def reads(relay: RunningRelay) -> int:

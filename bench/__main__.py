@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bench.callbacks.callback_rate import measure_callbacks
 from bench.callbacks.fan_out import measure_fan_out
-from bench.callbacks.replicas import measure_replicas
+from bench.callbacks.replicas import measure_postgres_callbacks, measure_replicas
 from bench.github_budget.calls_per_head import measure_calls_per_head
 from bench.github_budget.demo_hours import measure_demo
 from bench.github_budget.peak_hours import measure_peak
@@ -43,6 +43,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "fan-out-100": partial(measure_fan_out, 100, 0.5, folder / "hundred"),
         "fan-out-1000": partial(measure_fan_out, 1000, 3.0, folder / "thousand"),
         "callbacks": partial(measure_callbacks, folder / "callbacks"),
+        "postgres-callbacks": partial(measure_postgres_callbacks, folder / "postgres-callbacks"),
         "github-calls": partial(measure_calls_per_head, folder),
         "replicas": partial(measure_replicas, folder),
         "live-streams": partial(measure_live_streams, folder / "streams"),
@@ -59,8 +60,8 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
 def _parse_options() -> Options:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
     names = (
-        *("fan-out-100", "fan-out-1000", "callbacks", "github-calls", "replicas", "many-backends"),
-        *("live-streams", "pages", "readers", "flood", "peak", "demo", "model"),
+        *("fan-out-100", "fan-out-1000", "callbacks", "postgres-callbacks", "github-calls", "replicas"),
+        *("many-backends", "live-streams", "pages", "readers", "flood", "peak", "demo", "model"),
     )
     parser.add_argument("--only", action="append", choices=names, help="run this benchmark; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")

@@ -127,6 +127,15 @@ def test_the_simulator_imports_nothing_of_the_relay() -> None:
     assert ours == set()
 
 
+def test_the_truth_about_verdicts_is_independent_of_the_rules() -> None:
+    """`bench/answers` knows the cause of each failure because it made it; it must not ask the rules that it measures."""
+    answers = sorted((SOURCE.parent.parent / "bench" / "answers").glob("*.py"))
+    assert answers
+    used = {name for path in answers for name in imports(path) if name.split(".")[0] == "crcr"}
+    outside = ("crcr.settings", "crcr.wiring", "crcr.record.migrations", "crcr.log")
+    assert [name for name in used if name != "crcr" and not name.startswith(outside)] == []
+
+
 def test_only_wiring_the_command_line_and_the_docs_know_the_settings() -> None:
     users = {room_of(path) for path in modules() if "settings" in rooms_imported(path)}
     assert users <= {"settings", "wiring", "demo", "cli", "docs"}

@@ -29,9 +29,14 @@ class Group:
 @dataclass(slots=True)
 class PullAnswers:
     jobs: dict[tuple[str, str], Answer] = field(default_factory=dict)
+    failed: set[tuple[str, str, int]] = field(default_factory=set)
+    """Backend, job and attempt of the jobs that count as failed."""
     tests: dict[tuple[str, str, str], Answer] = field(default_factory=dict)
     backends: dict[str, Answer] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
+
+    def shows(self, backend: str, job: str, attempt: int) -> bool:
+        return (backend, job, attempt) in self.failed
 
     def about(self, backend: str, job: str | None) -> Answer:
         """The answer about a job, or about a backend or a job that did not answer."""
@@ -54,6 +59,8 @@ def parse_pull(body: Json) -> PullAnswers:
         for job in _jobs(backend):
             key = name, str(job["job_name"])
             answers.jobs[key] = _answer(job.get("verdict"))
+            if job.get("conclusion") not in {None, "success"} or job.get("state") == "timed_out":
+                answers.failed.add((*key, int(job.get("attempt", 1))))
             for test in job.get("failed_tests") or ():
                 answers.tests[*key, str(test["name"])] = _answer(test.get("verdict"))
     answers.groups = [_group(group) for group in body.get("groups", ()) if "fingerprint" in group]

@@ -55,6 +55,11 @@ class TestedCode:
     pull: str | None = None
     head: int = 0
     """Which head of the pull request, counted from 1."""
+    below: tuple[tuple[str, int], ...] = ()
+    """Pull requests that it is stacked on, with their heads."""
+
+    def contains(self, pull: str | None) -> bool:
+        return pull is not None and (self.pull == pull or any(pull == other for other, _ in self.below))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +123,12 @@ class Regression:
 
     def strike(self, attempt: Attempt, job: Job, rng: random.Random) -> list[Failure]:  # noqa: ARG002
         code = attempt.code
-        last = code.head if self.last_head is None else self.last_head
-        active = code.pull == self.pull and self.first_head <= code.head <= last
+        heads = [head for pull, head in ((code.pull, code.head), *code.below) if pull == self.pull]
+        active = any(self._is_active(head) for head in heads)
         return _fail(self, self.symptoms) if active and _hits(self.where, attempt, job) else []
+
+    def _is_active(self, head: int) -> bool:
+        return self.first_head <= head and (self.last_head is None or head <= self.last_head)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from bench.answers.causes import Backend, Breakage, Cause, Job, Outage, Places, Regression
 from bench.answers.symptoms import DEVICES, Symptom, SymptomBook
 
-MERGE_OPTION_IS_ACCEPTED = False
+MERGE_OPTION_IS_ACCEPTED = True
 """Whether the allowlist has the option `tests: merge`."""
 
 BEGINNING = datetime(2026, 1, 5, 6, tzinfo=UTC)
@@ -34,6 +34,8 @@ class Open:
     author: str
     base: int
     """The commit of the base branch that it is built on."""
+    on_top_of: str | None = None
+    """A pull request whose head it is built on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +147,15 @@ class HistoryBuilder:
         self.tip += min(number, 20)
         self._add(Push(min(number, 20)))
 
-    def open(self, *, author: str | None = None, base: int | None = None) -> str:
+    def open(
+        self, *, author: str | None = None, base: int | None = None, on_top_of: str | None = None
+    ) -> str:
         self._pulls += 1
         pull = f"pull-{self._pulls}"
         chosen = base if base is not None else max(0, self.tip - self.rng.randint(0, self.furthest_behind))
-        self._bases[pull], self._heads[pull] = chosen, 1
-        self._add(Open(pull, author or self.rng.choice(tuple(AUTHORS)), chosen))
+        self._bases[pull] = chosen if on_top_of is None else self._bases[on_top_of]
+        self._heads[pull] = 1
+        self._add(Open(pull, author or self.rng.choice(tuple(AUTHORS)), self._bases[pull], on_top_of))
         return pull
 
     def new_head(self, pull: str, *, base: int | None = None) -> int:
@@ -200,8 +205,10 @@ class HistoryBuilder:
         return {backend.name: frozenset({self.rng.choice(backend.jobs).name})}
 
     def some_symptoms(self) -> tuple[Symptom, ...]:
-        """Failed tests, or none: the job fails before any test."""
-        return self.book.take(self.rng.randint(1, 3)) if self.rng.random() < 0.85 else ()
+        """Failed tests, few or many, or none: the job fails before any test."""
+        if self.rng.random() < 0.15:
+            return ()
+        return self.book.take(self.rng.randint(1, 3) if self.rng.random() < 0.9 else self.rng.randint(8, 20))
 
     def add_regression(self, pull: str, where: Places | None = None, **options: object) -> Regression:
         symptoms = options.pop("symptoms", None)

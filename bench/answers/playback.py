@@ -62,6 +62,7 @@ class PlayedPull:
     author: str
     base: int
     head: int = 1
+    below: tuple[tuple[str, int], ...] = ()
     runs: dict[str, WorkflowRun] = field(default_factory=dict)
     """The run of each backend for the newest head."""
 
@@ -74,7 +75,6 @@ class Played:
     unanswered: list[Unanswered] = field(default_factory=list)
     pulls: dict[str, PlayedPull] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
-    answered_dispatches: dict[str, int] = field(default_factory=dict)
 
 
 Act = Callable[[], Awaitable[None]]
@@ -144,24 +144,28 @@ class Playback:
         self._base += reversed(gained)
 
     async def _open(self, step: Open) -> None:
+        lower = None if step.on_top_of is None else self.played.pulls[step.on_top_of]
+        lowest = None if lower is None else lower.record.head_sha
+        below = () if lower is None else ((step.on_top_of or "", lower.head), *lower.below)
+
         async def send() -> WebhookDelivery | None:
             record = await self._github.open_pr(
                 UPSTREAM,
                 author=step.author,
                 author_association=self._history.authors[step.author],
-                before_webhook=lambda pull: self._build_on(pull, step.base),
+                before_webhook=lambda pull: self._build_on(pull, step.base, lowest),
             )
-            self.played.pulls[step.pull] = PlayedPull(record, step.author, step.base)
+            self.played.pulls[step.pull] = PlayedPull(record, step.author, step.base, below=below)
             return record.last_delivery
 
         await self._dispatch("pull", step.pull, send)
 
-    def _build_on(self, pull: PullRequest, base: int) -> None:
-        """Let the pull request's head be one commit on top of this one."""
+    def _build_on(self, pull: PullRequest, base: int, lower: str | None = None) -> None:
+        """Let the pull request's head be one commit on top of the base branch's, or of the lower one in a stack."""
         path = f"src/kernel_{pull.number}.py"
         changes = {path: f"{pull.number}.{self._rng.random()}".encode()}
         tip = self._github.world.commit(
-            self._upstream, pull.title, pull.author, parent=self._base[base], changes=changes
+            self._upstream, pull.title, pull.author, parent=lower or self._base[base], changes=changes
         )
         pull.head_sha, pull.commits, pull.files = tip.sha, 1, (path,)
         self._upstream.branches[pull.head_ref] = tip.sha
@@ -260,7 +264,8 @@ class Playback:
             newest = self._upstream.head_sha
             return TestedCode(newest, tip if self._base[-1] == newest else self._position(newest))
         pull = self.played.pulls[key]
-        return TestedCode(pull.record.head_sha, tip if backend.merges else pull.base, key, pull.head)
+        base = tip if backend.merges else pull.base
+        return TestedCode(pull.record.head_sha, base, key, pull.head, pull.below)
 
     def _position(self, sha: str) -> int:
         ahead = 0
@@ -317,8 +322,6 @@ class Playback:
                 )
                 self._check(await self._github.ci.send_report(run, record, body, token=token))
             self.played.results.append(result)
-        backend = attempt.backend.name
-        self.played.answered_dispatches[backend] = self.played.answered_dispatches.get(backend, 0) + 1
         await self._relay.drain()
 
     def _strike(self, attempt: Attempt, job: Job) -> tuple[Failure, ...]:
@@ -376,7 +379,8 @@ class Playback:
             await self._github.rerun(run, failed_only=not whole)
             self._started.clear()
             backend = self._by_id[run.repository_id]
-            code = TestedCode(pull.record.head_sha, self._base_tested(run, pull), key, pull.head)
+            base = self._base_tested(run, pull)
+            code = TestedCode(pull.record.head_sha, base, key, pull.head, pull.below)
             attempt = Attempt(backend, code, self._relay.clock.now(), run.attempt)
             self._plan_reports(run, attempt, "pull", None)
 

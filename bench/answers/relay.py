@@ -149,7 +149,11 @@ def _settings(folder: Path, github: GitHub, history: History) -> Settings:
 
 
 def _allowlist(history: History) -> str:
-    return json.dumps({"L2": {backend.name: _entry(backend) for backend in history.backends}})
+    entries = {backend.name: _entry(backend) for backend in history.backends}
+    if history.number % 5:
+        # An entry with `paths` makes the relay compare each head with its base: so the merge base is known.
+        next(iter(entries.values()))["paths"] = ["src/**"]
+    return json.dumps({"L2": entries})
 
 
 def _entry(backend: Backend) -> dict[str, object]:

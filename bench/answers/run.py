@@ -39,6 +39,11 @@ async def run_history(history: History, score: Score) -> Played:
             answers = await read_answers(relay.http, number)
             score.judged += judge_answers(history, number, own, answers)
             score.groups.append(_score_groups(own, played, answers))
+            score.refused += [
+                f"history {history.number}: pull request {number} does not show {truth.backend}: {truth.job}"
+                for truth in own
+                if truth.run is not None and not answers.shows(truth.backend, truth.job or "", truth.attempt)
+            ]
     score.refused += [f"history {history.number}: {refused}" for refused in played.refused]
     score.histories += 1
     return played

@@ -84,18 +84,18 @@ def _flaky_test(builder: HistoryBuilder) -> None:
     """Tests of some jobs fail in 1 to 20 percent of the runs."""
     builder.add_backends(lists_tests=True)
     _add_flakes(builder, with_tests=True)
-    builder.traffic(builder.rng.randint(22, 34))
+    builder.traffic(builder.rng.randint(34, 50))
 
 
 def _flaky_job(builder: HistoryBuilder) -> None:
     """Jobs that list no tests fail in 1 to 20 percent of the runs."""
     builder.add_backends(lists_tests=False)
     _add_flakes(builder, with_tests=False)
-    builder.traffic(builder.rng.randint(22, 34))
+    builder.traffic(builder.rng.randint(34, 50))
 
 
 def _add_flakes(builder: HistoryBuilder, *, with_tests: bool) -> None:
-    for number in range(builder.rng.randint(1, 3)):
+    for number in range(builder.rng.randint(1, 4)):
         rate = 0.01 * 20 ** builder.rng.random()
         symptoms = builder.book.take(1) if with_tests else ()
         builder.causes.append(Flake(f"flake {number}", builder.one_place(), symptoms, rate))
@@ -147,7 +147,7 @@ def _stuck_job(builder: HistoryBuilder) -> None:
     """A job of one pull request is cancelled, times out, or is never heard of again."""
     builder.add_backends()
     builder.traffic(builder.rng.randint(8, 14))
-    for _ in range(builder.rng.randint(1, 3)):
+    for _ in range(builder.rng.randint(2, 4)):
         pull = builder.open()
         conclusion: Conclusion = builder.rng.choice(("timed_out", "cancelled", "silent"))
         builder.causes.append(StuckJob(f"stuck job of {pull}", pull, builder.one_place(), conclusion))
@@ -174,7 +174,7 @@ def _silent_here(builder: HistoryBuilder) -> None:
     """A backend, or one of its jobs, does not answer to one pull request, while others get their answers."""
     builder.add_backends(names_jobs=True)
     builder.traffic(builder.rng.randint(9, 14))
-    for _ in range(builder.rng.randint(1, 2)):
+    for _ in range(builder.rng.randint(2, 3)):
         pull, backend = builder.open(), builder.rng.choice(builder.backends)
         one_job = len(backend.jobs) > 1 and builder.rng.random() < 0.5
         manner: Silence = "unreported" if one_job else builder.rng.choice(get_args(Silence))
@@ -200,6 +200,8 @@ def _without_pushes(builder: HistoryBuilder) -> None:
 def _nightly(builder: HistoryBuilder) -> None:
     """Backends that test no pushes and report a nightly run of the base branch."""
     builder.add_backends(tests_pushes=False, is_told_of_pushes=False, reports_nightly=True)
+    if builder.rng.random() < 0.5:
+        builder.add_backends(1)
     for _ in range(4):
         builder.nightly()
         builder.traffic(3)
@@ -332,12 +334,24 @@ def _broken_flaky_test(builder: HistoryBuilder) -> None:
     builder.traffic(4)
 
 
+def _stacked(builder: HistoryBuilder) -> None:
+    """Pull requests of other authors are built on one that breaks jobs: they fail like it, and excuse nothing."""
+    builder.add_backends(tests_pushes=builder.rng.random() < 0.5)
+    builder.traffic(builder.rng.randint(9, 14))
+    lowest = builder.open(author="ada")
+    builder.add_regression(lowest)
+    upper = lowest
+    for author in builder.rng.sample(("ben", "cleo", "dan", "eve"), builder.rng.randint(2, 4)):
+        upper = builder.open(author=author, on_top_of=builder.rng.choice((lowest, upper)))
+    builder.traffic(builder.rng.randint(2, 5))
+
+
 def _many_backends(builder: HistoryBuilder) -> None:
     """Ten to forty backends, of which many fail alike on one pull request."""
     builder.add_backends(builder.rng.randint(10, 40))
-    builder.traffic(5)
-    builder.add_regression(builder.open())
-    builder.break_base()
+    builder.traffic(6)
+    builder.add_regression(builder.open(), builder.some_places(most=12))
+    builder.break_base(builder.some_places(most=8))
     builder.open(base=builder.tip)
     builder.open()
 
@@ -361,6 +375,7 @@ SCENARIOS: dict[str, Scenario] = {
     "late-base": _late_base,
     "few-data": _few_data,
     "several": _several,
+    "stacked": _stacked,
     "many-backends": _many_backends,
     **({"merged-heads": _merged_heads} if MERGE_OPTION_IS_ACCEPTED else {}),
 }

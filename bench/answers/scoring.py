@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bench.answers.api_answers import Answer, Group
+from bench.answers.api_answers import NO_VERDICT, Answer, Group
 from bench.answers.causes import Kind
 from bench.answers.truth import Kinds
 
@@ -101,8 +101,10 @@ class Score:
         return [each for each in self.jobs() if each.kind == "new"]
 
     def regressions_called_otherwise(self) -> float:
-        called = {"new", "unknown", "none"}
-        return share(self._regressions(), lambda each: each.answer.kind not in called, empty=0.0)
+        allowed = {"new", "unknown", NO_VERDICT}
+        return share(
+            self._regressions(), lambda each: each.answer.kind not in allowed | each.accepted, empty=0.0
+        )
 
     def wrong_excuses(self) -> int:
         """Regressions that `excuses` would let pass."""

@@ -107,7 +107,7 @@ class SymptomBook:
 
     def take(self, number: int) -> tuple[Symptom, ...]:
         """Symptoms of one cause: tests of one operator fail with the same text, or each with its own."""
-        shared = self._text() if self._rng.random() < 0.6 else None
+        shared = self._text() if number > 3 or self._rng.random() < 0.6 else None
         return tuple(self._symptom(shared or self._text()) for _ in range(number))
 
     def take_infrastructure(self, number: int) -> tuple[Symptom, ...]:

@@ -17,6 +17,8 @@ witness for its cause. The witnesses are these; nothing is taken from the relay'
   of 2 other trusted authors; with fewer it is undecidable.
 - Other commits decide between a broken backend and a sick one. While at least 3 unrelated commits and most jobs of the
   backend failed from the first to the last sight of a breakage, `infrastructure` is accepted too.
+- A pull request on top of another one inherits its regression: `new` for the base branch, `pre-existing` for its author.
+  The lower one is `new`, however many are stacked on it.
 - A flake that came once elsewhere is `flaky` or `unknown`, and `pre-existing` too where no commit between passed. One that
   was never seen elsewhere is undecidable: nothing distinguishes it from a regression. One that also hit the base at the
   tested commit is `pre-existing` as well.
@@ -51,6 +53,12 @@ _MOST_JOBS = 0.6
 
 Kinds = frozenset[Kind]
 UNDECIDABLE: Kinds = frozenset()
+_CONFUSED_WITH: dict[type, tuple[type, ...]] = {
+    Regression: (Regression, Breakage, Flake, SickFleet),
+    Breakage: (Flake, SickFleet),
+    Flake: (Regression, Breakage, SickFleet),
+}
+"""Causes that look the same in a job that lists no tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +157,17 @@ class _Judge:
         return self._witnesses[type(failure.cause)](result, failure)
 
     def _is_confounded(self, result: Result, cause: Cause) -> bool:
-        """Whether the job also failed without listed tests for another reason that nobody can recognise."""
+        """Whether the job also failed without listed tests for another reason that nobody can recognise.
+
+        What the base shows at the tested commit is a breakage, whatever other pull requests did: only chance is like it.
+        """
+        alike = _CONFUSED_WITH[type(cause)]
         return any(
             other.cause is not cause and not self._is_recognisable(each, other)
             for each in self._at_place[result.backend, result.job]
             if not _shows_tests(each)
             for other in each.failures
-            if not _is_same_origin(other.cause, cause)
+            if isinstance(other.cause, alike) and not _is_same_origin(other.cause, cause)
         )
 
     def _is_recognisable(self, result: Result, failure: Failure) -> bool:
@@ -165,15 +177,25 @@ class _Judge:
 
     def _about_regression(self, result: Result, failure: Failure) -> Kinds:
         assert isinstance(failure.cause, Regression)
-        elsewhere = self._without_change(result, failure.cause.landed_at)
-        passed = sum(_passes(each, failure) for each in elsewhere)
-        return frozenset({"new"}) if passed >= _ENOUGH else frozenset({"new", "unknown"})
+        cause = failure.cause
+        elsewhere = [
+            each
+            for each in self._at_place[result.backend, result.job]
+            if not each.code.contains(cause.pull)
+            and (cause.landed_at is None or each.code.base < cause.landed_at)
+        ]
+        accepted: set[Kind] = {"new"}
+        if sum(_passes(each, failure) for each in elsewhere) < _ENOUGH:
+            accepted.add("unknown")
+        if result.code.pull != cause.pull:
+            accepted |= {"unknown", "pre-existing"}
+        return frozenset(accepted)
 
-    def _without_change(self, result: Result, landed_at: int | None = None) -> list[Result]:
+    def _without_change(self, result: Result) -> list[Result]:
         return [
             each
             for each in self._at_place[result.backend, result.job]
-            if each.code.pull != result.code.pull and (landed_at is None or each.code.base < landed_at)
+            if not each.code.contains(result.code.pull)
         ]
 
     def _about_breakage(self, result: Result, failure: Failure) -> Kinds:

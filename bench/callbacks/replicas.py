@@ -1,4 +1,6 @@
-"""Callbacks and fan-out with several processes on PostgreSQL and one on SQLite, in alternate rounds of one run.
+"""Callbacks on PostgreSQL beside the bare app; callbacks and fan-out with several processes, and with one on SQLite.
+
+All are alternate rounds of one run.
 
 PostgreSQL, the load client and the GitHub stub share the machine with them: with few cores more processes cannot be
 much faster, and the figures show what the sharing costs.
@@ -20,6 +22,7 @@ from uuid import uuid4
 import uvloop
 
 from bench.relay_process.load_client import percentile, post_bytes, send_all, send_spread
+from bench.relay_process.process_usage import cpu_seconds
 from bench.relay_process.processes import run_bare_app, run_github_stub, wait_for_dispatches, wait_until_idle
 from bench.relay_process.relay_setup import (
     RelaySetup,
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 CALLBACKS = 3_000
 ROUNDS = 3
+ROUNDS_BESIDE_BARE_APP = 5
 CLIENTS = 32
 BACKENDS = 32
 TARGETS = 1_000
@@ -54,6 +58,68 @@ class Deployment:
     on_postgres: bool = False
     rates: list[float] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Side:
+    """The relay or the bare app, with the figures of its rounds; PostgreSQL's processor time while it was measured."""
+
+    process_id: int
+    port: int
+    server_id: int
+    rates: list[float] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+    server_us: list[float] = field(default_factory=list)
+
+    def send_round(self, requests: list[bytes]) -> None:
+        own, server = cpu_seconds(self.process_id), cpu_seconds(self.server_id)
+        rate, latencies = _send_round([self.port], requests)
+        self.rates.append(rate)
+        self.latencies += latencies
+        self.cpu_us.append((cpu_seconds(self.process_id) - own) / CALLBACKS * 1e6)
+        self.server_us.append((cpu_seconds(self.server_id) - server) / CALLBACKS * 1e6)
+
+    @property
+    def times(self) -> str:
+        return f"{statistics.median(self.cpu_us):.0f} + {statistics.median(self.server_us):.0f} µs"
+
+
+def measure_postgres_callbacks(folder: Path) -> Iterator[Row]:
+    """One relay on PostgreSQL and the bare app in alternate rounds, each with the same processes throughout."""
+    from support.services.postgres import Cluster  # noqa: PLC0415  sys.path has it only from here on
+
+    cluster = Cluster.make(durable=True)
+    try:
+        deployment = Deployment("PostgreSQL, 1 process", 1, on_postgres=True)
+        with (
+            _run_deployment(deployment, folder, BACKENDS, cluster) as (setup, ports),
+            run_bare_app(setup, _create_database(cluster)) as (bare_port, bare_id),
+        ):
+            server_id = cluster.process_id
+            relay, bare = Side(setup.process_id, ports[0], server_id), Side(bare_id, bare_port, server_id)
+            for number in range(1, ROUNDS_BESIDE_BARE_APP + 1):
+                setup.request_stub("/reset")
+                requests = _callback_requests(setup, ports[0], number)
+                relay.send_round(requests)
+                bare.send_round(requests)
+        yield from _compare(relay, bare)
+    finally:
+        cluster.remove()
+
+
+def _compare(relay: Side, bare: Side) -> Iterator[Row]:
+    ratio = statistics.median(one / other for one, other in zip(relay.rates, bare.rates, strict=True))
+    both = ([sum(times) for times in zip(side.cpu_us, side.server_us, strict=True)] for side in (relay, bare))
+    cpu = statistics.median(other / one for one, other in zip(*both, strict=True))
+    p50, p99 = (percentile(relay.latencies, share) * 1000 for share in (0.5, 0.99))
+    rate = f"{statistics.median(relay.rates):,.0f}/s, P50 {p50:.0f} ms, P99 {p99:.0f} ms"
+    yield f"callbacks of {BACKENDS} backends, one relay on PostgreSQL", rate, "", True
+    bare_rate = f"{statistics.median(bare.rates):,.0f}/s"
+    yield "the bare app on PostgreSQL, in alternate rounds", bare_rate, "", True
+    yield f"ratio, median of {ROUNDS_BESIDE_BARE_APP} rounds", f"{ratio:.2f}", "≥ 0.70", ratio >= 0.7
+    times = f"{relay.times}; {bare.times}; {cpu:.2f}"
+    yield "processor time of a callback, own + PostgreSQL: the relay, the bare app, ratio", times, "", True
 
 
 def measure_replicas(folder: Path) -> Iterator[Row]:
@@ -75,7 +141,6 @@ def _measure_callbacks(cluster: "Cluster", folder: Path) -> Iterator[Row]:
             for n in (1, 2, 4)
         ),
     ]
-    bare: list[float] = []
     for number in range(1, ROUNDS + 1):
         for deployment in deployments:
             run_folder = folder / f"callbacks-{number}-{deployment.servers}-{deployment.on_postgres}"
@@ -84,10 +149,7 @@ def _measure_callbacks(cluster: "Cluster", folder: Path) -> Iterator[Row]:
                 rate, latencies = _send_round(ports, requests)
                 deployment.rates.append(rate)
                 deployment.latencies += latencies
-                if deployment.on_postgres and deployment.servers == 1:
-                    with run_bare_app(setup, _create_database(cluster)) as (port, _):
-                        bare.append(_send_round([port], requests)[0])
-    base, single = deployments[:2]
+    base = deployments[0]
     for deployment in deployments:
         ratio = statistics.median(
             rate / base_rate for rate, base_rate in zip(deployment.rates, base.rates, strict=True)
@@ -95,9 +157,6 @@ def _measure_callbacks(cluster: "Cluster", folder: Path) -> Iterator[Row]:
         p50, p99 = (percentile(deployment.latencies, share) * 1000 for share in (0.5, 0.99))
         text = f"{statistics.median(deployment.rates):,.0f}/s ({ratio:.2f} of SQLite's), P50 {p50:.0f} ms, P99 {p99:.0f} ms"
         yield f"callbacks of {BACKENDS} backends, {deployment.name}", text, "", True
-    yield "the bare app on PostgreSQL, the same callbacks", f"{statistics.median(bare):,.0f}/s", "", True
-    ratio = statistics.median(rate / bare_rate for rate, bare_rate in zip(single.rates, bare, strict=True))
-    yield "one relay on PostgreSQL beside it", f"{ratio:.2f}", "≥ 0.70", ratio >= 0.7
 
 
 def _callback_requests(setup: RelaySetup, port: int, number: int) -> list[bytes]:
@@ -178,10 +237,11 @@ def _run_deployment(
     environment, options = setup.environment(), ["--no-worker"] if deployment.workers else []
     with ExitStack() as stack:
         stack.enter_context(run_github_stub(setup))
-        for port in ports:
-            stack.enter_context(
+        for port in reversed(ports):
+            relay = stack.enter_context(
                 start_process("-m", "crcr", "serve", "--port", str(port), *options, environment=environment)
             )
+            setup.process_id = relay.pid
             _wait_until_healthy(port)
         for _ in range(deployment.workers):
             stack.enter_context(start_process("-m", "crcr", "worker", environment=environment))

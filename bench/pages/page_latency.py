@@ -86,6 +86,7 @@ def measure_pages(folder: Path, cache: Path | None, jobs: int, console: Console)
     setup = RelaySetup(run_folder, len(backends()), database=history.database, allowlist=allowlist())
     with run_relay(setup) as ready_s:
         yield "start on it → ready", f"{ready_s:.2f} s", "", True
+        setup.wait_for("/crcr")  # the intake is ready before the page process
         all_pages = list_pages(history.database)
         for page in all_pages:  # warm up: the first request of a page is not measured
             uvloop.run(_read(setup, page, _WARM, readers=1, cold=True))

@@ -153,6 +153,15 @@ def test_silence_between_two_heartbeats_ends_no_stream_and_nothing_is_limited() 
     assert f'proxy_set_header {settings_of(Settings)["hud_proxy_header"].default} "";' in NGINX
 
 
+def test_what_is_taken_in_and_pages_go_to_servers_of_their_own() -> None:
+    """So that pages can move to relays with the role hud, by changing one list of addresses."""
+    text = (FOLDER / "Caddyfile").read_text()
+    taken_in, rest = text.split("reverse_proxy @repeatable {")[1].split("reverse_proxy {")
+    assert ("import relays" in taken_in, "import pages" in rest) == (True, True)
+    assert nginx_directive("proxy_pass", "/github/webhook") == "http://crcr"
+    assert nginx_directive("proxy_pass", "/api/v1/events") == "http://crcr-pages"
+
+
 def test_nginx_and_caddy_take_their_files(tmp_path: Path) -> None:
     start = nginx(tmp_path, _certified(tmp_path), (8001, 8002))
     tested = subprocess.run([*start, "-t"], capture_output=True, text=True, check=False)

@@ -59,6 +59,7 @@ def installed(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_systemd_understands_every_line(installed: Path) -> None:
     instances = {
+        "crcr-hud@.service": "crcr-hud@8101.service",
         "crcr-serve@.service": "crcr-serve@8001.service",
         "crcr-worker@.service": "crcr-worker@9101.service",
     }
@@ -119,7 +120,7 @@ def test_the_time_to_stop_covers_what_the_code_takes_and_is_told_the_same_everyw
     assert set(re.findall(r"`CRCR_DRAIN_S` and (\d+) s", told)) == {str(STOP_S)}
 
 
-@pytest.mark.parametrize("name", ["crcr-serve@.service", "crcr-worker@.service"])
+@pytest.mark.parametrize("name", ["crcr-hud@.service", "crcr-serve@.service", "crcr-worker@.service"])
 def test_a_process_has_the_time_to_stop_cleanly_and_is_started_again(name: str) -> None:
     found = directives(FOLDER / name)
     assert int(found["TimeoutStopSec"][0]) >= DRAIN_ROOM_S + STOP_S
@@ -129,12 +130,26 @@ def test_a_process_has_the_time_to_stop_cleanly_and_is_started_again(name: str) 
 
 
 def test_units_differ_only_where_they_must() -> None:
-    """The closed part is written three times, since systemd has no way to share it; it stays the same."""
+    """The closed part is written four times, since systemd has no way to share it; it stays the same."""
     alone = {
         name: path.read_text().split("\nUser=crcr\n")[1].split("\n[Install]")[0].strip()
         for name, path in ((name, FOLDER / name) for name in SERVICES)
     }
     assert len(set(alone.values())) == 1
+
+
+def test_a_hud_serves_pages_alone_and_differs_from_a_relay_in_its_role_only() -> None:
+    hud, relay = (directives(FOLDER / name) for name in ("crcr-hud@.service", "crcr-serve@.service"))
+    different = {key for key in hud | relay if hud.get(key) != relay.get(key)}
+    assert different == {"Description", "ExecStart"}
+    assert hud["ExecStart"] == ["/opt/crcr/bin/crcr serve --role hud --host 127.0.0.1 --port %i"]
+
+
+@each_service
+def test_the_page_process_may_lower_its_priority(name: str) -> None:
+    """The lines are applied in their order: what the last one names is allowed again."""
+    filters = directives(FOLDER / name)["SystemCallFilter"]
+    assert filters == ["@system-service", "~@privileged @resources", "setpriority"]
 
 
 def test_by_hand_a_command_gets_the_settings_of_the_units(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ async def test_a_numbered_statement_asks_and_tells_what_it_did_and_its_number() 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_a_statement_over_arrays_asks_the_same_of_each_parameter_set() -> None:
     connection, arrays = await asyncpg.connect(new_database()), ParameterArrays()
-    rewritten: dict[str, set[str]] = {"SELECT": set(), "INSERT": set()}
+    rewritten: dict[str, set[str]] = {"SELECT": set(), "INSERT": set(), "UPDATE": set()}
     for name, statement in statements().items():
         sql = statement.for_dialect("postgresql").sql
         columns, parameters = await columns_and_parameters(connection, sql)
@@ -83,16 +83,19 @@ async def test_a_statement_over_arrays_asks_the_same_of_each_parameter_set() -> 
         if (insert := await arrays.insert_for(connection, sql)) is not None:
             assert await columns_and_parameters(connection, insert) == (columns, lists), name
             rewritten["INSERT"].add(name)
+        if (update := await arrays.update_for(connection, sql)) is not None:
+            assert await columns_and_parameters(connection, update) == (columns, lists), name
+            rewritten["UPDATE"].add(name)
     await connection.close()
     assert {
-        "crcr.record.jobs.report_context._DISPATCH.0",
+        "crcr.record.jobs.report_context._DISPATCH_AND_JOBS.0",
         "crcr.record.jobs.report_context._JOBS.0",
         "crcr.record.jobs.reports._STANDING_ROWS.0",
     } <= rewritten["SELECT"]
     assert {
         "crcr.record.change_and_audit_log._INSERT_CHANGE.0",
         "crcr.record.clickhouse.feed_queue._UNFED.0",
-        "crcr.record.statistics.sums._HOURS.0",
-        "crcr.record.statistics.sums._JOB_DAYS.0",
+        "crcr.record.jobs.outcomes._OPEN.0",
     } <= rewritten["INSERT"]
+    assert {"crcr.record.jobs.outcomes._CLOSE.0"} <= rewritten["UPDATE"]
     assert not {"crcr.record.clickhouse.feed_queue._EFFECT.0"} & rewritten["INSERT"]

@@ -11,6 +11,7 @@ from crcr.decide.model import Conclusion, JobState
 from crcr.decide.statistics.figures import CountedAs, LeftOut
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery, JobKey, Matrix
+from crcr.decide.views.overview import JobView
 from crcr.errors import NotFound
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.checks.refresh import CheckRefresher
@@ -81,7 +82,11 @@ async def test_fault_44_what_lost_its_start_or_its_end_is_shown(store: StoreRows
     store.job(build, "failure", job_name="came late", late=1, swept_at=store.ago(hours=1), execution_s=9.0)
     page = await backend_page(store)
     [row] = page.matrix.rows
-    shown = {cell.job_name: (cell.state, cell.counted, cell.marks) for cell in row.cells if cell}
+    shown = {
+        cell.job_name: (cell.state, cell.counted, cell.marks)
+        for cell in row.cells
+        if isinstance(cell, JobView)
+    }
     assert shown == {
         "lost its end": (JobState.TIMED_OUT, CountedAs.FAILURE, ()),
         "lost its start": (JobState.COMPLETED, CountedAs.SUCCESS, ("late",)),

@@ -45,7 +45,7 @@ async def test_a_group_spans_backends_and_commits(store: StoreRows) -> None:
     (group,) = (await list_groups(store)).items
     assert (group.fingerprint, group.sample, group.count) == (fingerprint, ALIKE, 3)
     assert group.backends == ("flaky/backend", "Good/Backend")
-    assert set(group.jobs) == {"build", "test"}
+    assert set(group.jobs) == {"Good/Backend:build", "flaky/backend:test", "Good/Backend:test"}
     assert group.first_seen == Sighting(sha="3" * 40, number=3, at=from_us(store.ago(hours=30)))
     assert group.last_seen == Sighting(sha=f"{7:040x}", number=7, at=from_us(store.ago(hours=2)))
     assert group.known is None
@@ -117,7 +117,7 @@ async def test_a_hidden_backend_is_neither_shown_nor_counted(store: StoreRows) -
         shown,
         ("Good/Backend",),
         1,
-        ("build",),
+        ("Good/Backend:build",),
     )
     assert {group.first_seen.number, group.last_seen.number} == {7}
     assert [member.downstream for member in (await read_group(store, shown)).failures] == ["Good/Backend"]

@@ -396,6 +396,7 @@ async def test_a_healthy_relay_is_told_so_to_its_operator(tmp_path: Path) -> Non
         assert set(states) == {
             *(
                 "settings",
+                "role",
                 "store",
                 "writing",
                 "disk",

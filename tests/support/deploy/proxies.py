@@ -73,12 +73,7 @@ def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
     (folder / "nginx.conf").write_text(replace_once((FOLDER / "nginx.conf").read_text(), changes))
     names = {f"{PUBLIC_HOST};": f"{PUBLIC_HOST} 127.0.0.1;"}
     (folder / "server_name.conf").write_text(replace_once((FOLDER / "server_name.conf").read_text(), names))
-    ports = {f"127.0.0.1:800{number}": f"127.0.0.1:{port}" for number, port in enumerate(relays, start=1)}
-    upstreams = (FOLDER / "upstream.conf").read_text()
-    for old, new in ports.items():
-        assert upstreams.count(old) == 2, old  # for what is taken in, and for pages
-        upstreams = upstreams.replace(old, new)
-    (folder / "upstream.conf").write_text(upstreams)
+    (folder / "upstream.conf").write_text(_with_ports((FOLDER / "upstream.conf").read_text(), relays))
     as_root = "user root; " if os.getuid() == 0 else ""
     directives = f"{as_root}daemon off; error_log stderr;"
     return [
@@ -92,17 +87,25 @@ def nginx(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
     ]
 
 
+def _with_ports(text: str, relays: Sequence[int]) -> str:
+    """Replace the relays' addresses, each of which is there for what is taken in and for pages."""
+    for number, port in enumerate(relays, start=1):
+        old = f"127.0.0.1:800{number}"
+        assert text.count(old) == 2, old
+        text = text.replace(old, f"127.0.0.1:{port}")
+    return text
+
+
 def caddy(folder: Path, proxy: Proxy, relays: Sequence[int]) -> list[str]:
     options = f"\tadmin off\n\thttp_port {proxy.plain_port}\n\thttps_port {proxy.port}\n\tstorage file_system {folder}/caddy\n"
     tls = f"\ttls {folder}/server.pem {folder}/server.key\n"
-    ports = {f"127.0.0.1:800{number}": f"127.0.0.1:{port}" for number, port in enumerate(relays, start=1)}
     changes = {
         "{\n\tservers": f"{{\n{options}\tservers",
         f"\n{PUBLIC_HOST} {{\n": f"\n127.0.0.1 {{\n{tls}",
         f"http://{PUBLIC_HOST} {{": "http://127.0.0.1 {",
-        **ports,
     }
-    (folder / "Caddyfile").write_text(replace_once((FOLDER / "Caddyfile").read_text(), changes))
+    text = _with_ports((FOLDER / "Caddyfile").read_text(), relays)
+    (folder / "Caddyfile").write_text(replace_once(text, changes))
     return [
         find_program("caddy", "caddy"),
         "run",

@@ -90,6 +90,11 @@ class Cluster:
     def url(self, database: str) -> str:
         return f"postgresql://crcr@127.0.0.1:{self.port}/{database}"
 
+    @property
+    def process_id(self) -> int:
+        """Of the server, while it runs: the parent of all its processes."""
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+
     def start(self) -> None:
         settings = (*_ALWAYS, *(() if self.durable else _QUICK), f"unix_socket_directories={self.folder}")
         options = [part for setting in settings for part in ("-c", setting)]

@@ -13,10 +13,13 @@ from crcr.cli.doctor.downstream.relay_api import parse_relay_url
 from crcr.cli.doctor.output import format_summary
 from crcr.cli.doctor.reachability import check_reachable, clock_finding, parse_version
 from crcr.cli.doctor.relay.github_app import _log
+from crcr.cli.doctor.relay.roles import role_finding
 from crcr.cli.doctor.relay.store import sqlite_findings
 from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.join.findings.finding import SetupFinding, State
 from crcr.record.migrations.run import head
+from crcr.settings import load_settings
+from support.data.operator_database import relay_environment
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 
@@ -154,3 +157,24 @@ def test_a_relay_that_leads_elsewhere_says_where() -> None:
         State.PROBLEM,
         "It redirects to https://new.example.org",
     )
+
+
+@pytest.mark.parametrize(
+    ("role", "clickhouse", "state", "words"),
+    [
+        ("all", None, State.OK, "a process of their own"),
+        ("intake", None, State.OK, "pages answer 404"),
+        ("hud", "clickhouse://127.0.0.1:8123/crcr", State.OK, "answer 503"),
+        ("all", "chdb:///history", State.OK, "same process as the intake"),
+        ("hud", "chdb:///history", State.PROBLEM, "does not start"),
+    ],
+)
+def test_the_role_is_told_and_what_chdb_changes_about_it(
+    tmp_path: Path, role: str, clickhouse: str | None, state: State, words: str
+) -> None:
+    environ = {**relay_environment(tmp_path), "CRCR_ROLE": role}
+    if clickhouse:
+        environ["CRCR_CLICKHOUSE_URL"] = clickhouse
+    finding = role_finding(load_settings(config=None, environ=environ, cwd=tmp_path))
+    assert (finding.name, finding.state, words in finding.text) == ("role", state, True), finding
+    assert (finding.hint is not None) is (clickhouse == "chdb:///history")

@@ -335,7 +335,9 @@ def test_the_parts_cover_the_window_without_gap_or_overlap(span: Span, now: date
     assert starts[0] == window.since
     assert {end - start for start, end in zip(starts, ends, strict=True)} == {window.width}
     assert window.until - window.since == span.length == window.width * window.parts
-    assert window.width % HOUR == timedelta(0), "the store's sums are of hours"
+    assert window.width == (timedelta(days=1) if window.whole_days else HOUR), (
+        "a part is one row of the store's sums"
+    )
 
 
 @given(st.sampled_from(Span), nows | edges | midnights)

@@ -26,8 +26,9 @@ def order_pushes(arrived: Sequence[Push]) -> tuple[Push, ...]:
     starts = [push for push in arrived if push.before not in ends] or list(arrived[:1])
     ordered: dict[int, Push] = {}
     for start in (*starts, *arrived):
-        push: Push | None = start
-        while push is not None and id(push) not in ordered:
-            ordered[id(push)] = push
-            push = next((one for one in following.get(push.commits[-1], ()) if id(one) not in ordered), None)
+        chain: Push | None = start if id(start) not in ordered else None
+        while chain is not None:
+            ordered[id(chain)] = chain
+            followers = following.get(chain.commits[-1], ())
+            chain = next((push for push in followers if id(push) not in ordered), None)
     return tuple(ordered.values())

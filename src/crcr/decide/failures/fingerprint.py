@@ -1,7 +1,7 @@
 """Fingerprints: two failures with the same fingerprint are the same failure.
 
 A fingerprint is a hash over the kind of failure and the first line of its message without the parts that differ from run to
-run (numbers, addresses, folders, links). A message that says nothing by itself ("Tensor-likes are not close!") counts
+run (numbers, addresses, folders, links) or from backend to backend (names of devices). A message that says nothing by itself ("Tensor-likes are not close!") counts
 together with the name of its test. A failure without any details has no fingerprint.
 
 The rules have a version. A change of them needs a new version: recorded failures are then computed again in the background
@@ -29,9 +29,17 @@ _DIGITS = 16
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"https?://\S+"), "<link>"),
     (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@+~-]+){2,}[\\/]?"), "<path>"),
+    (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<hex>"),
     (re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}\b"), "<hex>"),
     (re.compile(r"\d+(?:[.:,]\d+)*(?:e[+-]?\d+)?"), "<n>"),
+    (
+        re.compile(
+            r"(?<![a-z])(?:cuda|rocm|hip|xpu|npu|hpu|mps|mtia|tpu|xla|musa|mlu|ipu|vpu|gcu|vulkan|privateuseone)(?![a-z])",
+            re.IGNORECASE,
+        ),
+        "<device>",
+    ),
     (re.compile(r"\s+"), " "),
 )
 _MASKED = re.compile(r"<\w+>|\W")

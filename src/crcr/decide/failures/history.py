@@ -53,6 +53,8 @@ class RecordedFailure:
     run_id: str = ""
     landed: bool = False
     """Its pull request was merged."""
+    stacked_on: frozenset[int] = frozenset()
+    """The open pull requests whose heads its own head contains."""
     infrastructure: bool = False
     """Judged as a failure of the backend's machines: it says nothing about code."""
 
@@ -72,8 +74,6 @@ class BaseResult:
     passed: bool
     fingerprints: frozenset[str] = NO_DETAILS
     """Of a failure."""
-    flipped: bool = False
-    """It failed and passed on the same commit."""
 
 
 class BaseState(StrEnum):
@@ -109,6 +109,16 @@ FLEET_SPAN = timedelta(minutes=45)
 """How far from each other in time failures may be that one sick fleet explains."""
 
 
+@dataclass(frozen=True, slots=True)
+class PullPass:
+    """The job passed on a pull request that was built on this commit of the base."""
+
+    number: int
+    head_sha: str
+    position: int
+    at: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHistory:
     """What is recorded about one job of one backend, as far as a failure can be judged by it."""
@@ -116,6 +126,8 @@ class JobHistory:
     base: tuple[BaseResult, ...] = ()
     failures: tuple[RecordedFailure, ...] = ()
     """All recorded failures of the job in the window, also those on the base."""
+    pull_passes: tuple[PullPass, ...] = ()
+    """Passing results on pull requests whose place in the order is known; of the newest only."""
     pulls_passed: int = 0
     """Passing results on pull requests in the window."""
     pulls_passed_by_day: tuple[tuple[datetime, int], ...] = field(default=())
@@ -125,13 +137,20 @@ class JobHistory:
         return sum(number for start, number in self.pulls_passed_by_day if start >= day)
 
 
+def is_stacked(one: RecordedFailure, other: RecordedFailure) -> bool:
+    """Whether one's head contains the other's, or both contain a third one's."""
+    own = one.stacked_on | ({one.number} if one.number is not None else frozenset())
+    others = other.stacked_on | ({other.number} if other.number is not None else frozenset())
+    return bool(own & others)
+
+
 def unrelated(failures: Iterable[RecordedFailure], to: RecordedFailure) -> list[RecordedFailure]:
     """Failures on pull requests that cannot share the judged change: other authors, heads and numbers, the same base."""
     return [
         other
         for other in failures
         if not other.on_base
-        and other.number != to.number
+        and not is_stacked(other, to)
         and other.head_sha != to.head_sha
         and (other.author is None or other.author != to.author)
         and other.base_ref == to.base_ref

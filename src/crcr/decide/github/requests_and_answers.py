@@ -94,6 +94,8 @@ class ChangedFiles:
     """False when there are more than GitHub lists."""
     merge_base: str | None = None
     """The base branch's commit that the head was built on, where the comparison with it was read."""
+    commits: tuple[str, ...] = ()
+    """The head's own commits, from the same comparison."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cached_property
 from itertools import chain
 from typing import cast
 
@@ -290,7 +291,7 @@ class Part:
         return self.delay_s / self.sent if self.sent else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for the cached properties
 class Figures:
     """A backend's numbers over a window, and the window's parts, oldest first."""
 
@@ -301,17 +302,17 @@ class Figures:
 
     @property
     def strip(self) -> tuple[Tally, ...]:
-        return tuple(part.tally for part in self.parts)
+        return tuple([part.tally for part in self.parts])
 
-    @property
+    @cached_property
     def tally(self) -> Tally:
         return Tally.sum_up((*self.strip, Tally(running=self.running)))
 
-    @property
+    @cached_property
     def queue(self) -> Durations:
         return Durations.sum_up(part.queue for part in self.parts)
 
-    @property
+    @cached_property
     def execution(self) -> Durations:
         return Durations.sum_up(part.execution for part in self.parts)
 

@@ -8,7 +8,7 @@ from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, Figures, Tally
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
 from crcr.decide.views.joining import RefusalView
-from crcr.decide.views.overview import BackendSummary, DispatchView, JobView
+from crcr.decide.views.overview import BackendSummary, DispatchView, JobCell, JobView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,8 @@ class BackendQuery:
     """Include superseded commits and closings."""
     after: tuple[str | int, ...] | None = None
     limit: int = 30
+    whole_jobs: bool = True
+    """Whether the cells have all facts of their jobs; a page draws their results only."""
     detail: JobKey | None = None
     """The job whose details are open."""
 
@@ -69,7 +71,8 @@ class MatrixRow:
     test: bool
     dispatch: DispatchView | None
     """None for results without a dispatch."""
-    cells: tuple[JobView | None, ...]
+    cells: tuple[JobCell | None, ...]
+    """`JobView`s where the query asks for whole jobs."""
     place: CommitPlace | None = None
     """For a nightly run: the origin of its commit."""
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
-from urllib.parse import quote
 
 from crcr.decide.failures.history import FailedAs
 from crcr.decide.failures.verdict import Confidence, Evidence, VerdictKind
@@ -143,6 +142,7 @@ class FailurePage:
 
 
 OPEN_FOR = timedelta(days=14)
+_SHA_DIGITS = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +181,11 @@ def evidence_url(upstream: RepoName, evidence: Evidence) -> str:
     """Return the address of the page that shows the evidence; the upstream is named, since a relay may have several."""
     if evidence.number is not None:
         path = f"/crcr/pr/{evidence.number}"
-    elif evidence.sha is not None:
-        path = f"/crcr/commit/{quote(evidence.sha)}"
+    elif evidence.sha is not None and _SHA_DIGITS.issuperset(evidence.sha):
+        path = f"/crcr/commit/{evidence.sha}"
     else:
         path = "/crcr"
-    return f"{path}?upstream={quote(str(upstream), safe='/')}"
+    return f"{path}?upstream={upstream}"
 
 
 def describe_group(group: "FailureGroup", *, failing: int, of: int, is_first_here: bool, on_base: int) -> str:

@@ -142,7 +142,9 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobView:
+class JobCell:
+    """A job in a matrix, which may have thousands: its key, and what decides how its cell looks."""
+
     delivery: str
     downstream: str
     workflow: str
@@ -153,23 +155,31 @@ class JobView:
     state: JobState
     conclusion: Conclusion | None
     disputed_conclusion: Conclusion | None
-    marks: tuple[str, ...]
     event: str
-    number: int | None
     head_sha: str | None
+    started_at: datetime
+    execution_s: float | None
+    expected: Conclusion | None = None
+    """The conclusion that counts as a pass, where the entry expects one."""
+
+    @property
+    def counted(self) -> CountedAs:
+        return count_as(self.state, self.conclusion, self.expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView(JobCell):
+    marks: tuple[str, ...]
+    number: int | None
     url: str | None
     artifact_url: str | None
-    started_at: datetime
     completed_at: datetime | None
     queue_s: float | None
-    execution_s: float | None
     tests_passed: int | None
     tests_failed: int | None
     tests_skipped: int | None
     tests_total: int | None
     verification: Verification = Verification.UNCHECKED
-    expected: Conclusion | None = None
-    """The conclusion that counts as a pass, where the entry expects one."""
     ended: EndedAs | None = None
     """Its category in the sums; None while it runs, and for a test."""
     github_conclusion: str | None = None
@@ -181,10 +191,6 @@ class JobView:
     """Failed tests beyond the ones listed."""
     verdict: VerdictView | None = None
     """What its failure means; None for a job that did not fail, and where verdicts were not read."""
-
-    @property
-    def counted(self) -> CountedAs:
-        return count_as(self.state, self.conclusion, self.expected)
 
 
 class DispatchAnswer(StrEnum):

@@ -70,19 +70,24 @@ class AskFiles:
         the same backends before.
         """
         paths: list[str] = []
-        complete, merge_base = True, None
+        complete, of_base = True, None
         for branch in question.branches:
             if branch is None:
                 return None
             compared = await self._github.commits.compare(target, branch, question.head_sha)
             files = compared.files
             if branch == question.base_ref:
-                merge_base = compared.merge_base
+                of_base = compared
             if not files.complete and branch == question.base_ref:
                 files = await self._with_pull_files(target, question, files)
             paths += files.paths
             complete = complete and files.complete
-        return ChangedFiles(tuple(paths), complete=complete, merge_base=merge_base)
+        return ChangedFiles(
+            tuple(paths),
+            complete=complete,
+            merge_base=of_base.merge_base if of_base else None,
+            commits=of_base.commits if of_base else (),
+        )
 
     async def _with_pull_files(
         self, target: Target, question: ChangedFilesQuery, compared: ChangedFiles

@@ -27,7 +27,9 @@ _COLUMNS = (
 )
 _NUMBERS = {"attempt": "integer", "was_at": "bigint", "due_at": "bigint"}
 _VALUES = ", ".join(f"CAST(:{n} AS {_NUMBERS[n]})" if n in _NUMBERS else f":{n}" for n in _COLUMNS)
-_IS_FED = f"EXISTS (SELECT 1 FROM feeding WHERE name = '{FeedMark.SINCE}')"  # noqa: S608  our own
+FED_SINCE = f"SELECT 1 FROM feeding WHERE name = '{FeedMark.SINCE}'"  # noqa: S608  our own
+"""Has a row where facts are queued; a unit that has read this in its transaction need not queue without it."""
+_IS_FED = f"EXISTS ({FED_SINCE})"
 # These inserts commute and are written at the end of the transaction, like the sums.
 _UNFED = SumUpsert(
     "unfed",

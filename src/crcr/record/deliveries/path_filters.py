@@ -70,7 +70,8 @@ class PathFilters:
             pull = await load_pull(tx, upstream, number)
             if pull is None:
                 return
-            await note_merge_base(tx, upstream, delivery, files.merge_base if files else None)
+            if files is not None and files.merge_base is not None:
+                await note_merge_base(tx, upstream, delivery, files.merge_base, files.commits)
             waiting = await _waiting(tx, upstream, delivery)
             left_out = await _left_out(tx, upstream, delivery, pull) if files is not None else []
             listings = await find_listings(tx, upstream, allowlist, [*waiting, *left_out])

@@ -7,6 +7,7 @@ another base was approved, the earlier base must be approved again.
 
 import json
 import zlib
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import bindparam, select, text
@@ -92,7 +93,8 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: KnownPull) -> None:
 _MERGE_BASE = (
     Statement(
         text(
-            "UPDATE pulls SET merge_base = :merge_base WHERE upstream = :upstream AND (number, head_sha, base_ref) ="
+            "UPDATE pulls SET merge_base = :merge_base, stacked_on = :stacked_on"
+            " WHERE upstream = :upstream AND (number, head_sha, base_ref) ="
             " (SELECT v.number, v.head_sha, v.base_ref FROM deliveries v WHERE v.guid = :delivery AND v.upstream = :upstream)"
         )
     ),
@@ -105,11 +107,27 @@ _MERGE_BASE = (
 )
 
 
-async def note_merge_base(tx: Tx, upstream: RepoName, delivery: str, merge_base: str | None) -> None:
-    """Record the base branch's commit that the delivery's head was built on."""
-    if merge_base is not None:
-        for statement in _MERGE_BASE:
-            await tx.run(statement, upstream=upstream.key, delivery=delivery, merge_base=merge_base)
+_HEAD_OF = Statement(
+    text(
+        "SELECT p.number FROM pulls p WHERE p.head_sha = :sha AND p.upstream = :upstream AND p.is_open = 1"
+        " AND p.number <> (SELECT v.number FROM deliveries v WHERE v.guid = :delivery AND v.upstream = :upstream)"
+    )
+)
+_MOST_COMMITS = 100
+
+
+async def note_merge_base(
+    tx: Tx, upstream: RepoName, delivery: str, merge_base: str, commits: Sequence[str]
+) -> None:
+    """Record the base branch's commit that the delivery's head was built on, and the pull requests that it contains.
+
+    `commits` are the head's own; one that is the head of another pull request makes this one stacked on that.
+    """
+    key = {"upstream": upstream.key, "delivery": delivery}
+    rows = [row for sha in commits[-_MOST_COMMITS:] for row in await tx.all(_HEAD_OF, sha=sha, **key)]
+    stacked_on = json.dumps(sorted({row["number"] for row in rows}))
+    await tx.run(_MERGE_BASE[0], merge_base=merge_base, stacked_on=stacked_on, **key)
+    await tx.run(_MERGE_BASE[1], merge_base=merge_base, **key)
 
 
 async def load_twin_heads(tx: Tx, upstream: RepoName, pull: KnownPull) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The rows of failures: written with a failed result, and read back as the values that `decide.failures` judges."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 
 _ENCODE = msgspec.json.Encoder().encode
 JOB_KEY = ("delivery", "upstream", "downstream", "workflow", "run_id", "attempt", "job_name")
+_JOB_OF_DELIVERY = ("delivery", "upstream", "downstream", "workflow", "job_name")
 _COLUMNS = (
     *JOB_KEY,
     *("kind", "event", "number", "head_sha", "base_ref", "built_on", "built_on_exact", "author", "trusted"),
@@ -51,6 +53,13 @@ _JUDGED = Statement(
         "UPDATE failures SET verdict = :verdict, confidence = :confidence, sentence = :sentence, evidence = :evidence,"
         " test_verdicts = :test_verdicts, judged_at = :at, verdict_before = :verdict_before"
         " WHERE failure_id = :failure_id"
+    )
+)
+_PASSED_BEFORE = Statement(
+    text(
+        "UPDATE failures SET passed_at = :at WHERE failure_id = :failure_id AND EXISTS (SELECT 1 FROM jobs j"
+        " WHERE j.delivery = :delivery AND j.upstream = :upstream AND j.downstream = :downstream"
+        " AND j.workflow = :workflow AND j.job_name = :job_name AND j.conclusion = 'success')"
     )
 )
 _PASSED = Statement(
@@ -98,6 +107,8 @@ async def add_failure(tx: Tx, job: FailedJob) -> int | None:
         return None
     failure_id: int = rows[0]["failure_id"]
     await add_fingerprints(tx, failure_id, job, marks)
+    named = {name: job.key[name] for name in _JOB_OF_DELIVERY}
+    await tx.run(_PASSED_BEFORE, failure_id=failure_id, at=to_us(job.at), **named)
     return failure_id
 
 
@@ -173,7 +184,7 @@ async def _read_branch(tx: Tx, job: FailedJob) -> str | None:
 
 async def note_pass(tx: Tx, key: Mapping[str, Any], now: datetime) -> bool:
     """The job passed on the same commit; False when it had not failed there."""
-    named = {name: key[name] for name in ("delivery", "upstream", "downstream", "workflow", "job_name")}
+    named = {name: key[name] for name in _JOB_OF_DELIVERY}
     return bool(await tx.run(_PASSED, at=to_us(now), **named))
 
 
@@ -201,7 +212,7 @@ async def write_verdict(tx: Tx, row: Row, judged: JobVerdict, now: datetime) -> 
 
 
 def read_failure(row: Row) -> RecordedFailure:
-    """Needs the columns of `failures`, `position` of its `built_on`, and `landed` of its pull request."""
+    """Needs the columns of `failures`, `position` of its `built_on`, `landed` and `stacked_on` of its pull request."""
     return RecordedFailure(
         failure_id=row["failure_id"],
         kind=ResultKind(row["kind"]),
@@ -220,6 +231,7 @@ def read_failure(row: Row) -> RecordedFailure:
         run_id=row["run_id"],
         landed=bool(row["landed"]),
         infrastructure=row["verdict"] == VerdictKind.INFRASTRUCTURE.value,
+        stacked_on=frozenset(json.loads(row["stacked_on"] or "[]")),
     )
 
 

@@ -11,7 +11,14 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.failures.history import FLEET_SPAN, BackendHour, BaseResult, JobHistory, RecordedFailure
+from crcr.decide.failures.history import (
+    FLEET_SPAN,
+    BackendHour,
+    BaseResult,
+    JobHistory,
+    PullPass,
+    RecordedFailure,
+)
 from crcr.decide.failures.verdict import VerdictPolicy
 from crcr.record.failures.failure_rows import read_failure
 from crcr.record.store.database import Row, Tx
@@ -21,6 +28,7 @@ from crcr.record.store.times import from_us, to_us
 _MOST_BASE = 100
 _MOST_FAILURES = 200
 _MOST_IN_HOUR = 200
+_MOST_PULL_RESULTS = 400
 _OF_JOB = "{0}.upstream = :upstream AND {0}.downstream = :downstream AND {0}.workflow = :workflow AND {0}.job_name = :job_name"
 _BASE = Statement(
     text(
@@ -34,7 +42,7 @@ _BASE = Statement(
 _FAILURE = (
     "SELECT f.failure_id, f.delivery, f.workflow, f.job_name, f.kind, f.event, f.number, f.head_sha, f.base_ref,"
     " f.built_on_exact, f.author, f.trusted, f.at, f.ended, f.fingerprints, f.passed_at, f.attempt, f.run_id, f.verdict,"
-    " f.confidence, f.sentence, f.verdict_before, c.position, coalesce(p.merged, 0) AS landed, coalesce(p.is_open, 0) AS is_open"
+    " f.confidence, f.sentence, f.verdict_before, c.position, coalesce(p.merged, 0) AS landed, coalesce(p.is_open, 0) AS is_open, p.stacked_on"
     " FROM failures f LEFT JOIN base_commits c ON c.sha = f.built_on AND c.upstream = f.upstream AND c.ref = f.base_ref"
     " LEFT JOIN pulls p ON p.upstream = f.upstream AND p.number = f.number"
 )
@@ -62,6 +70,20 @@ _PULLS_PASSED = Statement(
 )
 
 
+# The newest results of all jobs are read by their index, and those of the job chosen among them.
+_PULL_PASSES = Statement(
+    text(
+        "SELECT j.number, j.head_sha, j.completed_at, c.position FROM (SELECT number, head_sha, completed_at, workflow,"
+        " job_name, ended_as, upstream FROM jobs WHERE upstream = :upstream AND downstream = :downstream"
+        " AND event = 'pull_request' AND completed_at >= :since AND ended_as IS NOT NULL"
+        " ORDER BY completed_at DESC LIMIT :most) AS j"
+        " JOIN pulls p ON p.upstream = j.upstream AND p.number = j.number AND p.head_sha = j.head_sha"
+        " JOIN base_commits c ON c.sha = p.merge_base AND c.upstream = j.upstream AND c.ref = :ref"
+        " WHERE j.workflow = :workflow AND j.job_name = :job_name AND j.ended_as = 'success' AND p.base_ref = :ref"
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedHistory:
     """The history of one job for one base branch, with the rows of its failures."""
@@ -85,13 +107,26 @@ async def load_history(
     base = tuple(result for row in results if (result := _base_result(row, failed)) is not None)
     failures = tuple(read_failure(row) for row in rows)
     days = await _passes_by_day(tx, job, now, policy)
+    passes: tuple[PullPass, ...] = ()
+    if len({row["number"] for row in rows if row["number"] is not None}) > 1:
+        passes = await _pull_passes(tx, job, ref, since)
     history = JobHistory(
         base=base,
         failures=failures,
+        pull_passes=passes,
         pulls_passed=sum(number for _, number in days),
         pulls_passed_by_day=days,
     )
     return LoadedHistory(history, {row["failure_id"]: row for row in rows})
+
+
+async def _pull_passes(tx: Tx, job: dict[str, Any], ref: str | None, since: int) -> tuple[PullPass, ...]:
+    """The job's passes among the backend's newest results on pull requests: only several failures make them matter."""
+    rows = await tx.all(_PULL_PASSES, ref=ref or "", since=since, most=_MOST_PULL_RESULTS, **job)
+    return tuple(
+        PullPass(row["number"], row["head_sha"], row["position"], from_us(row["completed_at"]))
+        for row in rows
+    )
 
 
 async def _passes_by_day(

@@ -17,7 +17,9 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.failures.history import BackendHour, FailedAs, RecordedFailure
-from crcr.decide.failures.verdict import VerdictKind, VerdictPolicy, judge_failure
+from crcr.decide.failures.judge import judge_failure
+from crcr.decide.failures.sick_fleet import is_contradicted
+from crcr.decide.failures.verdict import JobVerdict, VerdictKind, VerdictPolicy
 from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.statistics.figures import EndedAs
@@ -157,12 +159,15 @@ class FailureRecorder:
         for failure in loaded.history.failures[:_MOST_JUDGED_AGAIN]:
             row = loaded.rows[failure.failure_id]
             was_sick = failure.infrastructure and failure.ended is FailedAs.FAILURE
-            if failure.failure_id == without or failure.base_ref != ref or was_sick:
+            if failure.failure_id == without or failure.base_ref != ref:
                 continue
             judged = judge_failure(failure, loaded.history, BackendHour(), policy)
-            await self._write(tx, names, row, judged, now)
+            if not was_sick or is_contradicted(failure, judged.verdict, loaded.history):
+                await self._write(tx, names, row, judged, now)
 
-    async def _write(self, tx: Tx, names: dict[str, Any], row: Row, judged: Any, now: datetime) -> None:
+    async def _write(
+        self, tx: Tx, names: dict[str, Any], row: Row, judged: JobVerdict, now: datetime
+    ) -> None:
         """Record a changed verdict, and publish it where the pull request is open."""
         if not await write_verdict(tx, row, judged, now) or row["number"] is None or not row["is_open"]:
             return

@@ -162,33 +162,33 @@ class JobRow:
 
 
 async def open_job(tx: Tx, row: JobRow, report: Report, outcome: OpenJob, now: datetime) -> JobRow:
-    await tx.run(
-        _OPEN,
+    opened = {
         **row.key,
-        reported_name=report.job_name,
-        state="in_progress",
-        late=int(outcome.late),
-        late_start=int(outcome.late),
-        superseded=int(outcome.superseded),
-        unsigned=int(outcome.unsigned),
-        opened_by=row.identity.check_run_id,
-        level=row.dispatch["level"],
-        event=row.dispatch["event"],
-        number=row.dispatch["number"],
-        head_sha=row.dispatch["head_sha"],
-        workflow_name=report.workflow_name,
-        url=report.url,
-        artifact_url=report.artifact_url,
-        check_run_text=report.check_run_text,
-        environment=report.environment,
-        in_progress_at=to_us(now),
-        started_at=to_us(job_started_at(report.started_at, now)),
-        silent_at=to_us(outcome.silent_at),
-        queue_s=outcome.queue_s,
-        expected=row.expected.value if row.expected else None,
-        trusted=row.trusted(outcome.queue_s, None),
-        untrusted=report.untrusted,
-    )
+        "reported_name": report.job_name,
+        "state": "in_progress",
+        "late": int(outcome.late),
+        "late_start": int(outcome.late),
+        "superseded": int(outcome.superseded),
+        "unsigned": int(outcome.unsigned),
+        "opened_by": row.identity.check_run_id,
+        "level": row.dispatch["level"],
+        "event": row.dispatch["event"],
+        "number": row.dispatch["number"],
+        "head_sha": row.dispatch["head_sha"],
+        "workflow_name": report.workflow_name,
+        "url": report.url,
+        "artifact_url": report.artifact_url,
+        "check_run_text": report.check_run_text,
+        "environment": report.environment,
+        "in_progress_at": to_us(now),
+        "started_at": to_us(job_started_at(report.started_at, now)),
+        "silent_at": to_us(outcome.silent_at),
+        "queue_s": outcome.queue_s,
+        "expected": row.expected.value if row.expected else None,
+        "trusted": row.trusted(outcome.queue_s, None),
+        "untrusted": report.untrusted,
+    }
+    await tx.many(_OPEN, [opened])
     if row.identity.kind is not IssuerKind.GITHUB:
         await tx.run(_SELF_REPORTED, **row.key)
     return row
@@ -199,30 +199,30 @@ async def close_job(
 ) -> JobRow:
     """`ended` is where the caller counts it, when it does so at once."""
     tests, started = report.tests, plausible_time(report.started_at, now)
-    await tx.run(
-        _CLOSE,
+    closed = {
         **row.key,
-        is_late=int(outcome.late),
-        new_ended_as=ended.value if ended else None,
-        new_conclusion=outcome.conclusion.value,
-        new_first_conclusion=outcome.conclusion.value,
-        new_closed_by=row.identity.check_run_id,
-        new_completed_at=to_us(now),
-        new_execution_s=outcome.execution_s,
-        new_url=report.url,
-        new_artifact_url=report.artifact_url,
-        new_check_run_text=report.check_run_text,
-        new_environment=report.environment,
-        new_started_at=to_us(started) if started else None,
-        new_tests_passed=tests.passed if tests else None,
-        new_tests_failed=tests.failed if tests else None,
-        new_tests_skipped=tests.skipped if tests else None,
-        new_tests_total=tests.total if tests else None,
-        new_failed_tests=failed_tests_text(report),
-        new_failed_tests_cut=report.failed_tests_cut,
-        new_trusted=row.trusted(outcome.queue_s, outcome.execution_s),
-        new_untrusted=report.untrusted,
-    )
+        "is_late": int(outcome.late),
+        "new_ended_as": ended.value if ended else None,
+        "new_conclusion": outcome.conclusion.value,
+        "new_first_conclusion": outcome.conclusion.value,
+        "new_closed_by": row.identity.check_run_id,
+        "new_completed_at": to_us(now),
+        "new_execution_s": outcome.execution_s,
+        "new_url": report.url,
+        "new_artifact_url": report.artifact_url,
+        "new_check_run_text": report.check_run_text,
+        "new_environment": report.environment,
+        "new_started_at": to_us(started) if started else None,
+        "new_tests_passed": tests.passed if tests else None,
+        "new_tests_failed": tests.failed if tests else None,
+        "new_tests_skipped": tests.skipped if tests else None,
+        "new_tests_total": tests.total if tests else None,
+        "new_failed_tests": failed_tests_text(report),
+        "new_failed_tests_cut": report.failed_tests_cut,
+        "new_trusted": row.trusted(outcome.queue_s, outcome.execution_s),
+        "new_untrusted": report.untrusted,
+    }
+    await tx.many(_CLOSE, [closed])
     return row
 
 

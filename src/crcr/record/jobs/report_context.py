@@ -4,6 +4,7 @@ Where a token signs a build's number, the first report of the build binds it to 
 report for that run, nor the build for another run.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
@@ -26,6 +27,7 @@ from crcr.decide.model import Conclusion, JobState, Level, RepoName
 from crcr.decide.oidc.identity import Identity, IssuerKind
 from crcr.decide.statistics.figures import EndedAs, ended_as
 from crcr.decide.statistics.window import result_kind
+from crcr.record.clickhouse.feed_queue import FED_SINCE
 from crcr.record.jobs.outcomes import JobRow
 from crcr.record.schema.joining import builds
 from crcr.record.schema.main_tables import jobs
@@ -34,10 +36,16 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 
+_JOB_FACTS = (
+    *("job_name", "reported_name", "first_conclusion", "conclusion"),
+    *("opened_by", "in_progress_at", "late_start", "queue_s", "closed_by", "expected", "superseded"),
+)
 # A run answers one delivery, of whichever upstream; and the caller's standing may have changed since it was
-# admitted. Asked together, because every report asks all of it.
-_DISPATCH = Statement(
+# admitted. Asked together with the jobs that the report may mean, because every report asks all of it. The jobs are
+# found by the key's own order: the name, and everything that begins with "name (", as a leg of a matrix does.
+_DISPATCH_AND_JOBS = Statement(
     text(
+        f"SELECT x.*, j.state AS job_state, {', '.join(f'j.{name}' for name in _JOB_FACTS)} FROM ("  # noqa: S608  our own
         "SELECT d.upstream, d.delivery, d.downstream, d.level, d.state, d.event, d.number, d.head_sha, d.lane, d.test, d.superseded_at,"
         " d.unsure, d.attempted_at, d.sent_at, d.listed_at, d.answer, CASE WHEN n.reported = 1 THEN n.delivery END AS run_delivery,"
         " CASE WHEN n.reported = 0 THEN n.delivery END AS named_delivery,"
@@ -45,10 +53,14 @@ _DISPATCH = Statement(
         " r.repository_id, r.owner_id, r.confirmed, r.suspended_at, r.run_webhook_at, r.default_branch,"
         " (SELECT max(v.version) FROM allowlist_versions v WHERE v.upstream = d.upstream AND v.good = 1) AS version,"
         " EXISTS (SELECT 1 FROM failures f WHERE f.delivery = d.delivery AND f.upstream = d.upstream"
-        " AND f.downstream = d.downstream) AS has_failures"
+        " AND f.downstream = d.downstream) AS has_failures,"
+        f" ({FED_SINCE}) AS is_fed"
         " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
         " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
-        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream LIMIT 1"
+        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream LIMIT 1) x"
+        " LEFT JOIN jobs j ON j.delivery = x.delivery AND j.upstream = x.upstream AND j.downstream = x.downstream"
+        " AND j.workflow = :workflow AND j.run_id = :run_id AND j.attempt = :attempt"
+        " AND j.job_name >= :name AND j.job_name < :legs_to AND (j.job_name = :name OR j.job_name >= :legs_from)"
     )
 )
 _SIBLINGS = Statement(
@@ -57,12 +69,7 @@ _SIBLINGS = Statement(
         " AND downstream = :downstream AND workflow = :workflow AND run_id <> :run_id"
     )
 )
-_JOB_FACTS = (
-    *("job_name", "reported_name", "state", "first_conclusion", "conclusion"),
-    *("opened_by", "in_progress_at", "late_start", "queue_s", "closed_by", "expected", "superseded"),
-)
-# By the key's own order: the name, and everything that begins with "name (", as a leg of a matrix does.
-_RUN_JOBS = select(*(jobs.c[name] for name in _JOB_FACTS)).where(
+_RUN_JOBS = select(jobs.c.state.label("job_state"), *(jobs.c[name] for name in _JOB_FACTS)).where(
     jobs.c.upstream == bindparam("upstream"),
     jobs.c.delivery == bindparam("delivery"),
     jobs.c.downstream == bindparam("downstream"),
@@ -104,15 +111,20 @@ class ReportContext:
 
     @classmethod
     async def load(
-        cls, tx: Tx, report: Report, identity: Identity, standing: CallerStanding, dispatch: Row | None
+        cls,
+        tx: Tx,
+        report: Report,
+        identity: Identity,
+        standing: CallerStanding,
+        *,
+        dispatch: Row | None,
+        jobs: tuple[JobFacts, ...],
     ) -> "ReportContext":
-        key = _dispatch_key(report, identity, standing)
+        key, run = _dispatch_key(report, identity, standing), _run_key(report, identity, standing)
         workflow = workflow_key(identity, report)
         bound = dispatch["run_delivery"] if dispatch else None
         # A run is compared with its siblings once, when it is bound; then its own row has the result.
         siblings = [] if bound else await tx.all(_SIBLINGS, **key, workflow=workflow, run_id=report.run_id)
-        run = {**key, "workflow": workflow, "run_id": report.run_id, "attempt": report.run_attempt}
-        jobs = await find_named_jobs(tx, run, report.job_name)
         facts = ReportFacts(
             dispatch=await _dispatch_facts(tx, dispatch),
             run_delivery=bound,
@@ -144,6 +156,11 @@ class ReportContext:
     def run_came_by_webhook(self) -> bool:
         """Whether a webhook created the run before its first report."""
         return self.dispatch is not None and self.dispatch["run_reported"] == 0
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether results are queued for ClickHouse."""
+        return self.dispatch is not None and self.dispatch["is_fed"] is not None
 
     @property
     def has_checks(self) -> bool:
@@ -226,9 +243,15 @@ class ReportContext:
         )
 
 
-async def read_dispatch(tx: Tx, report: Report, identity: Identity, standing: CallerStanding) -> Row | None:
-    """The dispatch that the report answers, with its run as recorded and the caller's standing now."""
-    return await tx.one(_DISPATCH, **_dispatch_key(report, identity, standing), run_id=report.run_id)
+async def read_dispatch_and_jobs(
+    tx: Tx, report: Report, identity: Identity, standing: CallerStanding
+) -> tuple[Row | None, tuple[JobFacts, ...]]:
+    """The dispatch that the report answers, with its run as recorded and the caller's standing now; and the jobs."""
+    run, name = _run_key(report, identity, standing), report.job_name
+    rows = await tx.all(_DISPATCH_AND_JOBS, **run, **_names(name))
+    if not rows:
+        return None, await find_named_jobs(tx, run, name)
+    return rows[0], _sorted_jobs(row for row in rows if row["job_name"] is not None)
 
 
 def _dispatch_key(report: Report, identity: Identity, standing: CallerStanding) -> dict[str, str]:
@@ -239,12 +262,26 @@ def _dispatch_key(report: Report, identity: Identity, standing: CallerStanding) 
     }
 
 
+def _run_key(report: Report, identity: Identity, standing: CallerStanding) -> dict[str, Any]:
+    return {
+        **_dispatch_key(report, identity, standing),
+        "workflow": workflow_key(identity, report),
+        "run_id": report.run_id,
+        "attempt": report.run_attempt,
+    }
+
+
+def _names(name: str) -> dict[str, str]:
+    return {"name": name, "legs_from": f"{name} (", "legs_to": f"{name} )"}
+
+
 async def find_named_jobs(tx: Tx, run: dict[str, Any], name: str) -> tuple[JobFacts, ...]:
     """The jobs of a run's attempt that have the name, or could be a leg of it."""
-    legs = {"name": name, "legs_from": f"{name} (", "legs_to": f"{name} )"}
-    return tuple(
-        _job_facts(row) for row in sorted(await tx.all(_JOBS, **run, **legs), key=itemgetter("job_name"))
-    )
+    return _sorted_jobs(await tx.all(_JOBS, **run, **_names(name)))
+
+
+def _sorted_jobs(rows: Iterable[Row]) -> tuple[JobFacts, ...]:
+    return tuple(_job_facts(row) for row in sorted(rows, key=itemgetter("job_name")))
 
 
 async def _opened_others(
@@ -279,7 +316,7 @@ def _job_facts(row: Row) -> JobFacts:
     return JobFacts(
         job_name=row["job_name"],
         reported_name=row["reported_name"],
-        state=JobState(row["state"]),
+        state=JobState(row["job_state"]),
         first_conclusion=Conclusion(first) if first else None,
         conclusion=Conclusion(counts) if counts else None,
         opened_by=row["opened_by"],

@@ -31,7 +31,7 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.clickhouse.feed_queue import note_job
 from crcr.record.deliveries.dispatches import mark_arrived
 from crcr.record.jobs.outcomes import JobOutcomes
-from crcr.record.jobs.report_context import ReportContext, bind_build, read_dispatch
+from crcr.record.jobs.report_context import ReportContext, bind_build, read_dispatch_and_jobs
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.default_branches import ask_default_branch
 from crcr.record.repositories.downstreams import Downstreams
@@ -160,12 +160,14 @@ class Reports:
             raise ValueError("a report is taken from listed repositories only")
 
         async def unit(tx: Tx) -> ReportOutcome | IgnoredReport:
-            dispatch = await read_dispatch(tx, report, identity, standing)
+            dispatch, jobs = await read_dispatch_and_jobs(tx, report, identity, standing)
             standing_now = await self._reread_standing(tx, dispatch, identity, standing)
             verdict = admit_caller(identity, standing_now)
             if not isinstance(verdict, AdmittedCaller):
                 return verdict
-            context = await ReportContext.load(tx, report, identity, standing_now, dispatch)
+            context = await ReportContext.load(
+                tx, report, identity, standing_now, dispatch=dispatch, jobs=jobs
+            )
             timeout = self._timeout(verdict.entry)
             outcome = judge_report(
                 report, identity, verdict.entry, context.facts, now=now, job_timeout=timeout
@@ -335,7 +337,8 @@ class Reports:
             await recount(tx, row.key, now)
         elif (share := context.share(outcome, ended)) is not None:
             sums.add(tx, share)
-            note_job(tx, row.key, now)
+            if context.is_fed:
+                note_job(tx, row.key, now)
         if context.may_change_verdicts(ended):
             await self._outcomes.follow(tx, row.key, now)
 

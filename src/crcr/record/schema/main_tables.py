@@ -119,6 +119,7 @@ pulls = Table(
     Column("base_at", BigInteger),
     Column("base_sha", Text),
     Column("merge_base", Text),
+    Column("stacked_on", Text),
     Index("ix_pulls_head", "head_sha", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
     Index("ix_pulls_author", text("lower(author)"), "upstream"),
     sqlite_with_rowid=False,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from crcr.record.store.database import Unit
-from crcr.record.store.statement import Statement, SumUpsert
+from crcr.record.store.statement import SumUpsert
 
 T = TypeVar("T")
 
@@ -51,8 +51,8 @@ class PendingSums:
             known, choose = row.get(name), upsert.extremes.get(name)
             row[name] = amount if known is None else choose(known, amount) if choose else known + amount
 
-    def drain(self) -> Iterator[tuple[Statement, list[dict[str, Any]]]]:
-        """In the order of their keys, so that two transactions that add to the same rows cannot deadlock."""
+    def drain(self) -> Iterator[tuple[SumUpsert, list[tuple[tuple[Any, ...], dict[str, float]]]]]:
+        """Keys and amounts, in the order of their keys, so that two transactions that add to the same rows cannot deadlock."""
         drained, self._rows = self._rows, {}
         for upsert, rows in sorted(drained.items(), key=lambda item: item[0].name):
-            yield upsert.statement, [upsert.row(*rows[unique]) for unique in sorted(rows)]
+            yield upsert, [rows[unique] for unique in sorted(rows)]

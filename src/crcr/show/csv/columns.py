@@ -155,7 +155,7 @@ def _dispatch_cells(dispatch: DispatchView | None) -> CsvRow:
 def _matrix_rows(row: MatrixRow) -> Iterator[CsvRow]:
     """A line for each job; an event without any has one line too."""
     head = (*_row(row), *_place_cells(row), *_dispatch_cells(row.dispatch))
-    jobs: Sequence[JobView | None] = [cell for cell in row.cells if cell] or [None]
+    jobs: Sequence[JobView | None] = [cell for cell in row.cells if isinstance(cell, JobView)] or [None]
     for job in jobs:
         yield *head, *_job_cells(job)
 

@@ -124,6 +124,7 @@ def backend_query(location: PageLocation, name: RepoName, query: QueryParams) ->
         older="older" in chosen,
         after=cursors.decode(chosen.get("after")),
         detail=decode_job_key(query.get("job")),
+        whole_jobs=False,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 
 from markupsafe import Markup, escape
 
@@ -21,6 +22,7 @@ _FLOOR = HEIGHT - BOTTOM
 _MOST_TICKS = 5
 _MOST_DATES = 6
 _GAP = 1.5
+_KEPT_DATES = 2_048
 _MARKS_UPTO = 45
 """With more parts than this the marks of a line would overlap, so only single values get one."""
 
@@ -94,45 +96,42 @@ def _choose_step(most: float, unit: Unit) -> float:
 def draw(chart: Chart) -> Markup:
     """Return the figure: heading, legend, picture and table."""
     has_data = any(value is not None for series in chart.series for value in series.values)
-    picture = (
-        _picture(chart)
-        if has_data and chart.starts
-        else Markup('<p class="nothing">No data in this range</p>')
-    )
-    return Markup('<figure class="chart"><figcaption><b>{}</b>{}{}</figcaption>{}{}</figure>').format(
-        chart.title,
-        Markup(' <span class="faint">{}</span>').format(chart.note) if chart.note else "",
-        _legend(chart) if len(chart.series) > 1 else "",
-        picture,
-        _table(chart) if has_data else "",
-    )
+    picture = _picture(chart) if has_data and chart.starts else '<p class="nothing">No data in this range</p>'
+    note = f' <span class="faint">{escape(chart.note)}</span>' if chart.note else ""
+    legend = _legend(chart) if len(chart.series) > 1 else ""
+    heading = f"<figcaption><b>{escape(chart.title)}</b>{note}{legend}</figcaption>"
+    table = _table(chart) if has_data else ""
+    # Plain strings: a chart has hundreds of pieces, and all but the escaped texts are numbers and names of ours.
+    return Markup(f'<figure class="chart">{heading}{picture}{table}</figure>')  # noqa: S704
 
 
-def _legend(chart: Chart) -> Markup:
-    items = Markup("").join(
-        Markup('<span><svg class="key" width="18" height="10" aria-hidden="true">{}</svg>{}</span>').format(
-            Markup('<rect class="layer {}" x="4" y="0" width="10" height="10"/>').format(series.look)
-            if chart.stacked
-            else _key(series.look),
-            visible(series.name, 80),
-        )
+def _legend(chart: Chart) -> str:
+    items = "".join(
+        f'<span><svg class="key" width="18" height="10" aria-hidden="true">{_key(chart, series)}</svg>'
+        f"{_name(series)}</span>"
         for series in chart.series
     )
-    return Markup('<span class="keys">{}</span>').format(items)
+    return f'<span class="keys">{items}</span>'
 
 
-def _key(look: str) -> Markup:
-    line = Markup('<line class="line {}" x1="0" y1="5" x2="18" y2="5"/>').format(look)
-    return line + _mark(look, 9, 5)
+def _key(chart: Chart, series: Series) -> str:
+    if chart.stacked:
+        return f'<rect class="layer {series.look}" x="4" y="0" width="10" height="10"/>'
+    return f'<line class="line {series.look}" x1="0" y1="5" x2="18" y2="5"/>{_mark(series.look, 9, 5)}'
 
 
-def _picture(chart: Chart) -> Markup:
+def _name(series: Series) -> Markup:
+    return escape(visible(series.name, 80))
+
+
+def _picture(chart: Chart) -> str:
     scale = ticks(_highest_value(chart), chart.unit)
     plot = _Plot(chart, scale)
     body = (plot.layers() if chart.stacked else plot.lines()) + plot.hover_areas()
-    return Markup(
-        '<div class="picture"><svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg></div>'
-    ).format(WIDTH, HEIGHT, _label(chart), plot.axes(), body)
+    return (
+        f'<div class="picture"><svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+        f' aria-label="{escape(_label(chart))}">{plot.axes()}{body}</svg></div>'
+    )
 
 
 def _highest_value(chart: Chart) -> float:
@@ -173,73 +172,62 @@ class _Plot:
     def y(self, value: float) -> str:
         return _number(_FLOOR - (_FLOOR - TOP) * value / (self._scale[-1] or 1))
 
-    def axes(self) -> Markup:
-        lines = Markup("").join(
-            Markup(
-                '<line class="{}" x1="{}" x2="{}" y1="{}" y2="{}"/><text class="tick" x="{}" y="{}">{}</text>'
-            ).format(
-                "grid" if tick else "floor",
-                *(LEFT, WIDTH - RIGHT, self.y(tick), self.y(tick)),
-                *(LEFT - 6, _number(float(self.y(tick)) + 4)),
-                _tick(tick, self._chart.unit),
-            )
-            for tick in self._scale
-        )
-        dates = Markup("").join(
-            Markup('<text class="date" x="{}" y="{}">{}</text>').format(
-                self.x(index + 0.5), HEIGHT - 5, _short_date(self._chart.starts, index)
-            )
+    def axes(self) -> str:
+        dates = "".join(
+            f'<text class="date" x="{self.x(index + 0.5)}" y="{HEIGHT - 5}">{_short_date(self._chart.starts, index)}</text>'
             for index in _dated_parts(len(self._chart.starts))
         )
-        return lines + dates
+        return "".join(map(self._grid_line, self._scale)) + dates
 
-    def lines(self) -> Markup:
-        return Markup("").join(self._line(series) for series in self._chart.series)
+    def _grid_line(self, tick: float) -> str:
+        look, y = "grid" if tick else "floor", self.y(tick)
+        text = escape(_tick(tick, self._chart.unit))
+        return (
+            f'<line class="{look}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
+            f'<text class="tick" x="{LEFT - 6}" y="{_number(float(y) + 4)}">{text}</text>'
+        )
 
-    def _line(self, series: Series) -> Markup:
+    def lines(self) -> str:
+        return "".join(map(self._line, self._chart.series))
+
+    def _line(self, series: Series) -> str:
         """Draw a path for each run of known values; unknown ones leave a gap."""
-        drawn = Markup("")
+        drawn = []
         for run in _runs(series.values):
             points = [(self.x(index + 0.5), self.y(value)) for index, value in run]
             if len(points) > 1:
-                path = Markup(" ").join(Markup("{},{}").format(*point) for point in points)
-                drawn += Markup('<polyline class="line {}" points="{}"/>').format(series.look, path)
+                path = " ".join([f"{x},{y}" for x, y in points])
+                drawn.append(f'<polyline class="line {series.look}" points="{path}"/>')
             if len(points) == 1 or len(series.values) <= _MARKS_UPTO:
-                drawn += Markup("").join(_mark(series.look, float(x), float(y)) for x, y in points)
-        return drawn
+                drawn += [_mark(series.look, float(x), float(y)) for x, y in points]
+        return "".join(drawn)
 
-    def layers(self) -> Markup:
+    def layers(self) -> str:
         gap = min(_GAP, self._part / 4)
-        drawn = Markup("")
+        width = _number(self._part - gap)
+        drawn = []
         for index, column in enumerate(_columns(self._chart)):
             below = 0.0
+            x = _number(LEFT + self._part * index + gap / 2)
             for series, value in zip(self._chart.series, column, strict=True):
                 if value:
                     top, foot = float(self.y(below + value)), float(self.y(below))
-                    drawn += Markup('<rect class="layer {}" x="{}" y="{}" width="{}" height="{}"/>').format(
-                        series.look,
-                        _number(LEFT + self._part * index + gap / 2),
-                        *(_number(top), _number(self._part - gap), _number(foot - top)),
-                    )
+                    place = f'x="{x}" y="{_number(top)}" width="{width}" height="{_number(foot - top)}"'
+                    drawn.append(f'<rect class="layer {series.look}" {place}/>')
                     below += value
-        return drawn
+        return "".join(drawn)
 
-    def hover_areas(self) -> Markup:
+    def hover_areas(self) -> str:
         """Return an invisible area over each part that shows its values on hover."""
-        return Markup("").join(
-            Markup('<rect class="hit" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-                *(self.x(index), TOP, _number(self._part), _FLOOR - TOP), self._hover_text(index, column)
-            )
-            for index, column in enumerate(_columns(self._chart))
-        )
-
-    def _hover_text(self, index: int, column: Sequence[Number]) -> Markup:
-        """One line for the time and one for each series."""
-        values = (
-            f"{visible(series.name, 80)}: {_format_hover_value(value, self._chart.unit)}"
-            for series, value in zip(self._chart.series, column, strict=True)
-        )
-        return escape("\n".join((_date(self._chart.starts[index]), *values)))
+        size = f'y="{TOP}" width="{_number(self._part)}" height="{_FLOOR - TOP}"'
+        names, unit = [_name(series) for series in self._chart.series], self._chart.unit
+        areas = []
+        for index, (at, column) in enumerate(zip(self._chart.starts, _columns(self._chart), strict=True)):
+            values = zip(names, column, strict=True)
+            lines = [f"\n{name}: {_format_hover_value(value, unit)}" for name, value in values]
+            title = f"{_date(at)}{''.join(lines)}"
+            areas.append(f'<rect class="hit" x="{self.x(index)}" {size}><title>{title}</title></rect>')
+        return "".join(areas)
 
 
 def _tick(value: float, unit: Unit) -> str:
@@ -247,7 +235,7 @@ def _tick(value: float, unit: Unit) -> str:
 
 
 def _format_hover_value(value: Number, unit: Unit) -> str:
-    return "no data" if value is None else format_value(value, unit)
+    return "no data" if value is None else escape(format_value(value, unit))
 
 
 def _runs(values: Sequence[Number]) -> Iterator[list[tuple[int, float]]]:
@@ -262,25 +250,25 @@ def _runs(values: Sequence[Number]) -> Iterator[list[tuple[int, float]]]:
         yield run
 
 
-_SHAPES: dict[str, Callable[[float, float], Markup]] = {
-    "a": lambda x, y: Markup('<circle cx="{}" cy="{}" r="2.5"/>').format(_number(x), _number(y)),
-    "b": lambda x, y: Markup('<rect x="{}" y="{}" width="5" height="5"/>').format(
-        _number(x - 2.5), _number(y - 2.5)
-    ),
-    "c": lambda x, y: Markup('<path d="M{} {}l3.2 5.6h-6.4z"/>').format(_number(x), _number(y - 3.2)),
+_SHAPES: dict[str, Callable[[float, float], str]] = {
+    "a": lambda x, y: f'<circle cx="{_number(x)}" cy="{_number(y)}" r="2.5"/>',
+    "b": lambda x, y: f'<rect x="{_number(x - 2.5)}" y="{_number(y - 2.5)}" width="5" height="5"/>',
+    "c": lambda x, y: f'<path d="M{_number(x)} {_number(y - 3.2)}l3.2 5.6h-6.4z"/>',
 }
 
 
-def _mark(look: str, x: float, y: float) -> Markup:
+def _mark(look: str, x: float, y: float) -> str:
     """Draw the mark of a look: a circle, a square or a triangle."""
-    return Markup('<g class="mark-{}">{}</g>').format(look, _SHAPES.get(look, _SHAPES["a"])(x, y))
+    return f'<g class="mark-{look}">{_SHAPES.get(look, _SHAPES["a"])(x, y)}</g>'
 
 
 def _dated_parts(parts: int) -> range:
     return range(0, parts, max(1, -(-parts // _MOST_DATES)))
 
 
+@lru_cache(_KEPT_DATES)
 def _date(at: datetime) -> str:
+    """All charts of a page, and their tables, have the same dates."""
     utc = at.astimezone(UTC)
     return f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
 
@@ -292,24 +280,16 @@ def _short_date(starts: Sequence[datetime], index: int) -> str:
     return f"{utc:%H:%M}" if within_a_day else f"{utc:%b} {utc.day}"
 
 
-def _table(chart: Chart) -> Markup:
-    head = Markup("").join(
-        Markup('<th scope="col" class="num">{}</th>').format(visible(series.name, 80))
-        for series in chart.series
+def _table(chart: Chart) -> str:
+    head = "".join(f'<th scope="col" class="num">{_name(series)}</th>' for series in chart.series)
+    rows = []
+    for at, column in zip(chart.starts, _columns(chart), strict=True):
+        cells = [f'<td class="num">{escape(format_value(value, chart.unit))}</td>' for value in column]
+        rows.append(f'<tr><th scope="row">{_date(at)}</th>{"".join(cells)}</tr>')
+    return (
+        f'<details id="table-{_slug(chart.title)}"><summary>Table</summary><table><thead><tr><th scope="col">From</th>'
+        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"
     )
-    rows = Markup("").join(
-        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
-            _date(at),
-            Markup("").join(
-                Markup('<td class="num">{}</td>').format(format_value(value, chart.unit)) for value in column
-            ),
-        )
-        for at, column in zip(chart.starts, _columns(chart), strict=True)
-    )
-    return Markup(
-        '<details id="table-{}"><summary>Table</summary><table><thead><tr><th scope="col">From</th>{}</tr></thead>'
-        "<tbody>{}</tbody></table></details>"
-    ).format(_slug(chart.title), head, rows)
 
 
 def _slug(title: str) -> str:

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from crcr.decide.checks.status import left_out_words
 from crcr.decide.model import DispatchState, Level
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import Column, Matrix, MatrixRow
 from crcr.decide.views.commit import BackendState, backend_state
-from crcr.decide.views.overview import DispatchView, JobView
+from crcr.decide.views.overview import DispatchView, JobCell
+from crcr.show.render.markup import escape_link, escape_text
 from crcr.show.render.status import ANSWERS, BACKENDS, Status, duration, job_status
 from crcr.show.urls.job_tokens import job_token
 
@@ -148,7 +149,7 @@ WORST_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.
 class CombinedJobs:
     """Several jobs in one cell: the worst, how many have its result, how many reported, and how many there are."""
 
-    worst: JobView
+    worst: JobCell
     alike: int
     present: int
     total: int
@@ -163,15 +164,14 @@ class CombinedJobs:
         return f"{self.alike}/{self.total}" if self.alike != self.total else str(self.total)
 
 
-def combine_jobs(cells: Iterable[JobView | None], total: int) -> CombinedJobs | None:
+def combine_jobs(cells: Iterable[JobCell | None], total: int) -> CombinedJobs | None:
     """Combine jobs into one cell; None when none has reported."""
     jobs = [cell for cell in cells if cell is not None]
     if not jobs:
         return None
     outcomes = [job.counted for job in jobs]
-    grade = min(outcomes, key=WORST_FIRST.index)
-    worst = next(job for job, outcome in zip(jobs, outcomes, strict=True) if outcome is grade)
-    return CombinedJobs(worst, outcomes.count(grade), len(jobs), total)
+    grade = next(outcome for outcome in WORST_FIRST if outcome in outcomes)
+    return CombinedJobs(jobs[outcomes.index(grade)], outcomes.count(grade), len(jobs), total)
 
 
 ROOM = 36
@@ -348,7 +348,7 @@ def _make_row(
     return GridRow(row, state, text, why, tuple(cells))
 
 
-def _make_cell(job: JobView | None) -> GridCell | None:
+def _make_cell(job: JobCell | None) -> GridCell | None:
     if job is None:
         return None
     status = job_status(job)
@@ -427,20 +427,21 @@ def draw_cells(line: GridRow, details: str, opening: str, open_token: str) -> Ma
 
     `details` and `opening` are the links up to a token and up to the value of `?open=`; `open_token` is the open job.
     """
-    before, unfold = escape(details), escape(opening)
+    before, unfold = escape_link(details), escape_link(opening)
     drawn = "".join([_draw_cell(cell, before, unfold, open_token) for cell in line.cells])
     return Markup(drawn)  # noqa: S704  every piece of it is escaped
 
 
-def _draw_cell(cell: GridCell | None, details: Markup, opening: Markup, open_token: str) -> str:
+def _draw_cell(cell: GridCell | None, details: str, opening: str, open_token: str) -> str:
+    """Tones, letters, counts and tokens are made of plain characters; titles may hold `<1s`."""
     if cell is None:
         return "<td></td>"
-    tone, title, letter, count = map(escape, (cell.tone, cell.title, cell.letter, cell.count))
+    tone, letter, count, title = cell.tone, cell.letter, cell.count, escape_text(cell.title)
     if cell.toggle is not None:
-        link = f'href="{opening}{escape(cell.toggle)}#matrix" data-in-place title="{title}"'
+        link = f'href="{opening}{escape_link(cell.toggle)}#matrix" data-in-place title="{title}"'
         return f'<td class="{tone}"><a {link}>{letter}<i>{count}</i></a></td>'
     if not cell.token:
         return f'<td class="{tone}" title="{title}">{letter}</td>'
     current = ' aria-current="true"' if cell.token == open_token else ""
-    link = f'href="{details}{escape(cell.token)}" title="{title}"{current}'
+    link = f'href="{details}{cell.token}" title="{title}"{current}'
     return f'<td class="{tone}"><a {link}>{letter}{count}</a></td>'

@@ -20,6 +20,8 @@ _UNFIT_FOR_LINKS = re.compile(r"[\s<>\"'`\\^{}|]")
 
 def visible(text: str, most: int = 2_000) -> str:
     """Return the text safe to show, cut after `most` characters."""
+    if len(text) <= most and text.isascii() and text.isprintable():
+        return text  # as nearly all are
     cut = text[:most]
     clean = _ACTING.sub(_name, cut)
     return f"{clean}…" if len(text) > most else clean

@@ -14,7 +14,7 @@ from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.commit import BackendState, GateShown, PullState, WaiverState
 from crcr.decide.views.logs import EffectView
 from crcr.decide.views.operator import EffectLine
-from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView, Probe
+from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobCell, JobView, Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +204,21 @@ LEVELS = {
 }
 
 
-def job_status(job: JobView | LastResult) -> Status:
+def job_status(job: JobCell | LastResult) -> Status:
     if job.state is JobState.COMPLETED:
         status = _COMPLETED[job.conclusion or Conclusion.NONE]
         return _compare_with_expected(job, status) if _is_measured(job) else status
     return SILENT if job.state is JobState.TIMED_OUT else RUNNING
 
 
-def _is_measured(job: JobView | LastResult) -> bool:
+def _is_measured(job: JobCell | LastResult) -> bool:
     """Whether an outcome was expected. A last result stores only what it counts as, so that is compared."""
-    if isinstance(job, JobView):
+    if isinstance(job, JobCell):
         return job.expected is not None
     return job.counted is not count_as(job.state, job.conclusion)
 
 
-def _compare_with_expected(job: JobView | LastResult, status: Status) -> Status:
+def _compare_with_expected(job: JobCell | LastResult, status: Status) -> Status:
     """An expected failure of a probe is a pass; an unexpected success is not."""
     if job.counted is CountedAs.SUCCESS:
         return Status(status.letter, f"{status.word}, as expected", "ok")

@@ -4,9 +4,7 @@
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from functools import cache, lru_cache
-from hashlib import sha256
+from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -19,10 +17,11 @@ from crcr.decide.health.texts import capitalize
 from crcr.decide.statistics.window import Span
 from crcr.show.http.page_parts import mark_part
 from crcr.show.http.static_files import load_static_files
-from crcr.show.render import status
+from crcr.show.render import job_lines, markup, status, verdicts
+from crcr.show.render.job_table import draw_job_rows
+from crcr.show.render.number_cells import draw_metrics_cells, draw_summary_cells
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.render.status import waiting_reason
-from crcr.show.render.trend_charts import draw_strip
 from crcr.show.urls.location import is_sha
 
 HEADERS = {
@@ -34,7 +33,6 @@ HEADERS = {
     "Referrer-Policy": "strict-origin-when-cross-origin",
     "Cache-Control": "no-cache",
 }
-_KEPT_TIMES = 8_192
 
 
 class Renderer:
@@ -68,7 +66,9 @@ def _environment() -> Environment:
 
 def _neutralize(value: object) -> object:
     """Markup comes from the templates (macros, `when`); any other text is untrusted."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    if value.__class__ is Markup or not isinstance(value, str):
+        return value
+    return visible(value)
 
 
 def _short_ref(ref: str) -> str:
@@ -91,37 +91,6 @@ def _escape_all(text: str) -> Markup:
     return escape(visible(text, len(text)))
 
 
-def _anchor(*facts: object) -> str:
-    """Return an id for an element that is stable when the page is loaded again."""
-    return sha256("\0".join(map(str, facts)).encode("utf-8", "replace")).hexdigest()[:12]
-
-
-def _format_ahead(at: datetime) -> Markup:
-    """A time that may be in the future."""
-    return _format_time(at, Markup(" data-ahead"))
-
-
-def _format_time_or_missing(at: datetime | None, missing: str = "never") -> Markup:
-    """A time that a script makes relative; readable without it."""
-    if at is None:
-        return Markup('<span class="faint">{}</span>').format(missing)
-    return _format_time(at, Markup(""))
-
-
-def _format_day(at: datetime, now: datetime) -> Markup:
-    """A day, never made relative; the exact time on hover."""
-    return Markup('<span class="day" title="{}">{}</span>').format(status.stamp(at), status.day(at, now))
-
-
-@lru_cache(_KEPT_TIMES)
-def _format_time(at: datetime, mark: Markup) -> Markup:
-    """A page has hundreds of times, and most of them are on the next rendering too."""
-    utc = at.astimezone(UTC)
-    return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
-        f"{utc:%Y-%m-%dT%H:%M:%SZ}", status.stamp(utc), mark, f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
-    )
-
-
 _FILTERS: Mapping[str, Any] = {
     "clip": visible,
     "safe_link": safe_link,
@@ -135,14 +104,14 @@ _FILTERS: Mapping[str, Any] = {
     "job_details": status.job_details,
     "dispatch_details": status.dispatch_details,
     "short_ref": _short_ref,
-    "when": _format_time_or_missing,
-    "day": _format_day,
+    "when": markup.format_time_or_missing,
+    "day": markup.format_day,
     "is_late": status.is_late,
     "effect_word": status.effect_word,
     "left_out_words": left_out_words,
-    "ahead": _format_ahead,
+    "ahead": markup.format_ahead,
     "spans": _mark_code,
-    "anchor": _anchor,
+    "anchor": markup.make_id,
     "is_sha": is_sha,
     "verbatim": _escape_all,
     "waits_for": waiting_reason,
@@ -154,7 +123,17 @@ _GLOBALS: Mapping[str, Any] = {
     "level_words": status.LEVELS,
     "kind_words": status.KINDS,
     "ranges": tuple(Span),
-    "pass_strip": draw_strip,
+    "summary_cells": draw_summary_cells,
+    "metrics_cells": draw_metrics_cells,
+    "chip": markup.draw_chip,
+    "verdict_mark": verdicts.draw_verdict_mark,
+    "rate": markup.draw_rate,
+    "job_rows": draw_job_rows,
+    "split_jobs": job_lines.split_jobs,
+    "job_line": job_lines.draw_line,
+    "job_list": job_lines.draw_list,
+    "job_names": job_lines.draw_names,
+    "job_marks": job_lines.draw_marks,
     "dispatch_statuses": status.DISPATCHES,
     "legend": status.LEGEND,
     "answers": status.ANSWERS,

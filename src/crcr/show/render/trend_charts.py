@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from crcr.decide.statistics.figures import Figures, Part, Tally
 from crcr.show.render.charts import Chart, Number, Series, Unit, draw
@@ -105,19 +105,22 @@ _LEAST_SEEN = 2.0
 def draw_strip(tallies: Sequence[Tally], span: str) -> Markup:
     """Oldest first: failures from above, passes below; a dash where nothing ended."""
     step = _WIDTH / max(1, len(tallies))
-    bars = "".join(_bar(index * step, step * 0.75, tally) for index, tally in enumerate(tallies))
-    frame = Markup(
-        '<svg class="strip" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-    )
+    rates = [tally.pass_rate for tally in tallies]
+    bars = [
+        _bar(index * step, step * 0.75, tally, rate)
+        for index, (tally, rate) in enumerate(zip(tallies, rates, strict=True))
+    ]
+    label = f'role="img" aria-label="{escape(_describe_strip(rates, span))}"'
+    frame = f'<svg class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" {label}>'
     # Nothing but numbers went into the bars, and there are thousands of them on a page.
-    return frame.format(_WIDTH, _HEIGHT, _describe_strip(tallies, span), Markup(bars))  # noqa: S704
+    return Markup(f"{frame}{''.join(bars)}</svg>")  # noqa: S704
 
 
-def _bar(x: float, width: float, tally: Tally) -> str:
-    if tally.pass_rate is None:
+def _bar(x: float, width: float, tally: Tally, rate: float | None) -> str:
+    if rate is None:
         return f"{_rect('none', x, width, 16, 2, closed=False)}<title>no results</title></rect>"
-    failed = max(_LEAST_SEEN, _HEIGHT * (1 - tally.pass_rate)) if tally.failure else 0.0
-    title = f"{percent(tally.pass_rate)}: {tally.success} success, {tally.failure} failure"
+    failed = max(_LEAST_SEEN, _HEIGHT * (1 - rate)) if tally.failure else 0.0
+    title = f"{percent(rate)}: {tally.success} success, {tally.failure} failure"
     bad = _rect("bad", x, width, 0, failed) if failed else ""
     good = _rect("ok", x, width, failed, _HEIGHT - failed) if tally.success else ""
     return f"<g><title>{title}</title>{bad}{good}</g>"
@@ -128,11 +131,11 @@ def _rect(look: str, x: float, width: float, y: float, height: float, *, closed:
     return f'<rect class="part-{look}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{end}'
 
 
-def _describe_strip(tallies: Sequence[Tally], span: str) -> str:
-    rates = [tally.pass_rate for tally in tallies if tally.pass_rate is not None]
-    start = f"Pass rate over {span} in {len(tallies)} parts: "
-    if not rates:
+def _describe_strip(rates: Sequence[float | None], span: str) -> str:
+    known = [rate for rate in rates if rate is not None]
+    start = f"Pass rate over {span} in {len(rates)} parts: "
+    if not known:
         return f"{start}no results"
-    summary = f"{start}lowest {percent(min(rates))}, latest {percent(rates[-1])}"
-    empty = len(tallies) - len(rates)
+    summary = f"{start}lowest {percent(min(known))}, latest {percent(known[-1])}"
+    empty = len(rates) - len(known)
     return f"{summary}, {empty} without results" if empty else summary

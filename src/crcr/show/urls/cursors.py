@@ -4,17 +4,18 @@ import base64
 import binascii
 import json
 
+import msgspec
+
 from crcr.errors import BadRequest
 
 _MOST = 16_384
 _BIGGEST = 2**63
-_to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode(key: tuple[str | int, ...] | None) -> str | None:
     if key is None:
         return None
-    return base64.urlsafe_b64encode(_to_json(key).encode()).decode().rstrip("=")
+    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
 
 
 def decode(cursor: str | None) -> tuple[str | int, ...] | None:

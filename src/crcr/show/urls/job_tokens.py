@@ -5,7 +5,7 @@ A token from a reader may be anything; an invalid one is None, never an error.
 
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.views.backend import JobKey
-from crcr.decide.views.overview import JobView
+from crcr.decide.views.overview import JobCell, JobView
 from crcr.errors import BadRequest
 from crcr.show.urls import cursors
 
@@ -18,13 +18,18 @@ _MOST_ATTEMPTS = 2**31
 def encode_job_token(key: JobKey, backend: RepoName | str | None = None) -> str:
     """Return the value of `?job=`; empty for a job whose names are too long for a link."""
     parts = (key.delivery, key.workflow, key.run_id, key.attempt, key.job_name)
-    token = cursors.encode((*parts, str(backend)) if backend else parts) or ""
-    return token if len(token) <= _MOST else ""
+    return _encode_parts((*parts, str(backend)) if backend else parts)
 
 
-def job_token(job: JobView, *, shared: bool = False) -> str:
+def job_token(job: JobCell, *, shared: bool = False) -> str:
     """Return the token of a job in a view; `shared` for pages with jobs of several backends."""
-    return encode_job_token(job_key(job), job.downstream if shared else None)
+    parts = (job.delivery, job.workflow, job.run_id, job.attempt, job.job_name)
+    return _encode_parts((*parts, job.downstream) if shared else parts)
+
+
+def _encode_parts(parts: tuple[str | int, ...]) -> str:
+    token = cursors.encode(parts) or ""
+    return token if len(token) <= _MOST else ""
 
 
 def job_key(job: JobView) -> JobKey:

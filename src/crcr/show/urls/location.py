@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from urllib.parse import parse_qsl, quote, urlencode
 
 from crcr.decide.model import RepoName
@@ -125,7 +126,7 @@ def data_links(
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for the cached property
 class PageLinks:
     location: PageLocation
     kept: Mapping[str, str]
@@ -144,12 +145,20 @@ class PageLinks:
     def job(self, job: JobView) -> str | None:
         """The page with this job's details open."""
         token = job_token(job, shared=self.shared)
-        return self.query(**{JOB: token}) if token else None
+        return f"{self._job_prefix}{token}" if token else None
+
+    @cached_property
+    def _job_prefix(self) -> str:
+        return self.query_prefix(JOB)
 
     def query_prefix(self, name: str) -> str:
         """Return the query up to the value of one parameter, for many links that differ in that value only."""
-        query = self.query(**{name: None})
-        return f"{query}&{name}=" if query != "?" else f"?{name}="
+        return f"?{self.url_prefix(name).partition('?')[2]}"
+
+    def url_prefix(self, name: str, **changes: str | None) -> str:
+        """Return the page with some choices changed, up to the value of one parameter."""
+        url = self.url(**{**changes, name: None})
+        return f"{url}{'&' if '?' in url else '?'}{name}="
 
     def fields(self, *shown: str) -> tuple[tuple[str, str], ...]:
         """Hidden fields for a form that shows the fields `shown` itself."""

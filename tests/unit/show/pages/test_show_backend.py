@@ -346,7 +346,7 @@ async def test_what_was_chosen_is_what_the_store_is_asked() -> None:
     assert (asked.span, asked.kind, asked.older, asked.after) == (Span.WEEK, ResultKind.PUSH, True, (1, "a"))
     assert asked.detail is not None
     assert asked.detail.job_name == "build"
-    assert plain == BackendQuery(upstream=UPSTREAM, downstream=BACKEND)
+    assert plain == BackendQuery(upstream=UPSTREAM, downstream=BACKEND, whole_jobs=False)
 
 
 async def test_a_cursor_that_is_not_ours_is_a_page_that_says_so() -> None:

@@ -377,7 +377,11 @@ async def test_what_fails_alike_in_several_backends_stands_first_with_its_verdic
     api = (await browser.get("/api/v1/pulls/7")).json()
     (shared,) = api["groups"]
     assert shared["backends"] == ["gate/one", "Good/Backend"]
-    assert (shared["jobs"], shared["first_seen"]["number"], shared["known"]) == (["build"], 7, None)
+    assert (shared["jobs"], shared["first_seen"]["number"], shared["known"]) == (
+        ["gate/one:build", "Good/Backend:build"],
+        7,
+        None,
+    )
     (job,) = api["backends"][0]["jobs"]
     assert (job["verdict"]["kind"], job["verdict"]["by"]) == ("new", "rules")
 

@@ -97,7 +97,7 @@ async def test_the_api_pages_by_cursor_and_exports_csv(browser: httpx.AsyncClien
             "fingerprint": fingerprint,
             "sample": ALIKE,
             "backends": ["Good/Backend"],
-            "jobs": ["build"],
+            "jobs": ["Good/Backend:build"],
             "first_seen": {"sha": "a" * 40, "number": 7, "at": at},
             "last_seen": {"sha": "a" * 40, "number": 7, "at": at},
             "count": 1,

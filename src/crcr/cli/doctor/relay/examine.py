@@ -21,6 +21,7 @@ from crcr.cli.doctor.relay.allowlists import (
 from crcr.cli.doctor.relay.clickhouse import history_findings
 from crcr.cli.doctor.relay.github_app import app_findings, hook_findings, public_finding
 from crcr.cli.doctor.relay.redis import redis_findings
+from crcr.cli.doctor.relay.roles import role_finding
 from crcr.cli.doctor.relay.store import has_current_schema, store_findings
 from crcr.cli.operator_session import choose_upstream_to_read
 from crcr.clock import SystemClock
@@ -69,7 +70,7 @@ def examine_relay(
 def _settings(settings: Settings) -> tuple[SetupFinding, ...]:
     warnings = tuple(warning("settings", text, "see docs/configuration.md") for text in settings.warnings())
     names = ", ".join(str(upstream.name) for upstream in settings.upstreams)
-    return (ok("settings", f"The settings are valid, for {names}."), *warnings)
+    return (ok("settings", f"The settings are valid, for {names}."), *warnings, role_finding(settings))
 
 
 def _choose_upstreams(settings: Settings, requested: RepoName | None) -> tuple[UpstreamSetting, ...]:

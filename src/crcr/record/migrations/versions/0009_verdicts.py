@@ -41,6 +41,7 @@ def _bases() -> None:
     """Which base commit a head was built on, and the order of the base's commits."""
     op.add_column("pulls", _text("base_sha"))
     op.add_column("pulls", _text("merge_base"))
+    op.add_column("pulls", _text("stacked_on"))
     op.add_column("dispatches", _flag("tests_merged"))
     ended_on_base = sa.text("ended_as IS NOT NULL AND event <> 'pull_request'")
     op.create_index(

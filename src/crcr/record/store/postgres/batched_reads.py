@@ -26,13 +26,13 @@ class TaskPool:
     def __init__(self, most: int, work: Callable[[], Awaitable[None]]) -> None:
         self._most = most
         self._work = work
-        self._running = 0
+        self.running = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Start one more task unless all are running; a running task checks the queue before it ends."""
-        if self._running < self._most:
-            self._running += 1
+        if self.running < self._most:
+            self.running += 1
             task = asyncio.create_task(self._run())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -48,7 +48,7 @@ class TaskPool:
         finally:
             # In the same step as the last check of the queue: a task is done only one step later, and an addition
             # in between would find the pool full and wait for a task that has ended.
-            self._running -= 1
+            self.running -= 1
 
 
 class BatchedReads:

@@ -14,13 +14,17 @@ from functools import cache
 from time import perf_counter
 from typing import Any, TypeAlias, cast
 
+import msgspec
+
 from crcr.record.store.database import Row
 from crcr.record.store.group_commit import PendingSums, QueuedUnit
+from crcr.record.store.postgres.combined_writes import LaterWrites, Write, execute_writes
 from crcr.record.store.postgres.connection import FAULTS, Connection
 from crcr.record.store.postgres.parameter_arrays import NUMBER_COLUMN, ParameterArrays, as_arrays
-from crcr.record.store.statement import Statement, SumUpsert
+from crcr.record.store.statement import Statement, SumUpsert, all_storable
 
 _ARRAYS = ParameterArrays()
+_ENCODE = msgspec.json.Encoder().encode
 _RETURNS = re.compile(r"\bRETURNING\b")
 _CHANGES_ROWS = re.compile(r"\s*(INSERT|UPDATE|DELETE)\b")
 
@@ -30,7 +34,6 @@ class ResultShape(Enum):
     ALL = "all rows"
     COUNT = "how many rows were touched"
     NOTHING = "nothing, for any number of parameter sets"
-    DISTINCT_ROWS = "nothing, for any number of rows of which no two have the same key"
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class Query:
     sql: str
     shape: ResultShape
     arguments: list[list[Any]]
-    """One parameter set, or any number of them for `NOTHING` and `DISTINCT_ROWS`."""
+    """One parameter set, or any number of them for `NOTHING`."""
 
     def __await__(self) -> Generator["Query", Any, Any]:
         return (yield self)
@@ -105,11 +108,18 @@ class PostgresTx:
             steps = cast("Generator[Query, Any, Any]", queued.unit(self).__await__())
             queued.result = yield from steps
 
-    def write_sums(self) -> Steps:
-        for statement, rows in self._sums.drain():
-            compiled = statement.for_dialect("postgresql")
-            arguments = [compiled.arguments(row) for row in rows]
-            yield from Query(compiled.sql, ResultShape.DISTINCT_ROWS, arguments).__await__()
+    def sum_writes(self) -> list[Write]:
+        """What was added up, to be written at the end of the units."""
+        writes = []
+        for upsert, sums in self._sums.drain():
+            compiled = upsert.statement.for_dialect("postgresql")
+            if upsert.as_json:
+                rows = [dict(all_storable(upsert.changed(key, amounts))) for key, amounts in sums]
+                writes.append(Write(compiled.sql, [[_ENCODE(rows).decode()]], distinct=True))
+            else:
+                sets = [compiled.arguments(upsert.row(key, amounts)) for key, amounts in sums]
+                writes.append(Write(compiled.sql, sets, distinct=True))
+        return writes
 
 
 def _query(statement: Statement, shape: ResultShape, params: Mapping[str, Any]) -> Query:
@@ -118,38 +128,58 @@ def _query(statement: Statement, shape: ResultShape, params: Mapping[str, Any]) 
 
 
 async def run_batched(
-    connection: Connection, all_steps: Iterable[Steps], slowest: SlowestStatement | None = None
+    connection: Connection,
+    all_steps: Iterable[Steps],
+    slowest: SlowestStatement | None = None,
+    *,
+    last_writes: Callable[[], list[Write]] = list,
 ) -> None:
-    """Run them all to their ends. If one fails, all have failed: the caller must roll back."""
-    running, slowest = list(all_steps), slowest or SlowestStatement()
+    """Run them all to their ends, then `last_writes`. If one fails, all have failed: the caller must roll back."""
+    running, slowest, later = list(all_steps), slowest or SlowestStatement(), LaterWrites()
     try:
-        pending = [pair for steps in running for pair in _advance(steps, steps.send, None)]
+        pending = [pair for steps in running for pair in _advance(steps, steps.send, None, later)]
         while pending:
+            await _execute_writes(connection, later.take(), slowest)
             try:
                 results = await _execute(connection, [query for _, query in pending], slowest)
             except FAULTS as fault:
                 if len(pending) > 1:
                     raise
                 [(steps, _)] = pending
-                pending = _advance(
-                    steps, steps.throw, fault
-                )  # a single unit gets the error at its own `await`
+                # A single unit gets the error at its own `await`.
+                pending = _advance(steps, steps.throw, fault, later)
             else:
                 resumed = zip(pending, results, strict=True)
                 pending = [
-                    pair for (steps, _), result in resumed for pair in _advance(steps, steps.send, result)
+                    pair
+                    for (steps, _), result in resumed
+                    for pair in _advance(steps, steps.send, result, later)
                 ]
+        await _execute_writes(connection, [*later.take(), *last_writes()], slowest)
     finally:
         for steps in running:
             steps.close()
 
 
-def _advance(steps: Steps, resume: Callable[[Any], Query], value: Any) -> list[tuple[Steps, Query]]:
-    """Resume until the next query; empty at the end."""
+def _advance(
+    steps: Steps, resume: Callable[[Any], Query], value: Any, later: LaterWrites
+) -> list[tuple[Steps, Query]]:
+    """Resume until the next query that cannot be done later; empty at the end."""
     try:
-        return [(steps, resume(value))]
+        query = resume(value)
+        while getattr(query, "shape", None) is ResultShape.NOTHING and later.keep(
+            steps, query.sql, query.arguments
+        ):
+            query = steps.send(None)
     except StopIteration:
         return []
+    return [(steps, query)]
+
+
+async def _execute_writes(connection: Connection, writes: list[Write], slowest: SlowestStatement) -> None:
+    if writes:
+        with slowest.timing(writes[0].sql):
+            await execute_writes(connection, writes)
 
 
 async def _execute(connection: Connection, queries: list[Query], slowest: SlowestStatement) -> list[Any]:
@@ -171,8 +201,8 @@ async def _execute_same(
     connection: Connection, sql: str, shape: ResultShape, queries: list[Query]
 ) -> list[Any]:
     """Execute one statement for all queries that have it, in one round trip where possible."""
-    if shape in {ResultShape.NOTHING, ResultShape.DISTINCT_ROWS}:
-        await _execute_for_effect(connection, sql, shape, queries)
+    if shape is ResultShape.NOTHING:
+        await execute_writes(connection, [Write.join(sql, [query.arguments for query in queries])])
         return [None] * len(queries)
     parameter_sets = [query.arguments[0] for query in queries]
     if len(parameter_sets) == 1:
@@ -194,24 +224,6 @@ async def _execute_same(
     return [len(rows) for rows in rows_by_query]
 
 
-async def _execute_for_effect(
-    connection: Connection, sql: str, shape: ResultShape, queries: list[Query]
-) -> None:
-    parameter_sets = [arguments for query in queries for arguments in query.arguments]
-    if len(queries) > 1:
-        # Two transactions that change the same rows do so in the same order.
-        parameter_sets.sort(key=_sort_key)
-    if not parameter_sets:
-        return
-    over_arrays = None
-    if len(parameter_sets) > 1 and (shape is ResultShape.DISTINCT_ROWS or "DO UPDATE" not in sql):
-        over_arrays = await _ARRAYS.insert_for(connection, sql)
-    if over_arrays is None:
-        await connection.executemany(sql, parameter_sets)
-    else:
-        await connection.execute(over_arrays, *as_arrays(parameter_sets))
-
-
 async def _execute_one(connection: Connection, sql: str, shape: ResultShape, arguments: list[Any]) -> Any:
     if shape is ResultShape.ALL:
         return await connection.fetch(sql, *arguments)
@@ -230,7 +242,3 @@ def _numbered(sql: str, parameter: int) -> str | None:
     if _CHANGES_ROWS.match(sql):
         return f"{sql}, {number}" if _RETURNS.search(sql) else f"{sql} RETURNING {number}"
     return None
-
-
-def _sort_key(arguments: list[Any]) -> list[tuple[bool, Any]]:
-    return [(value is not None, value) for value in arguments]

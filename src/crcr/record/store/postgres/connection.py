@@ -34,6 +34,8 @@ _SERVER = {
     "timezone": "UTC",
     "jit": "off",  # our statements are short; planning them for a compiler takes longer than they do
 }
+_BY_INDEX = {"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off"}
+"""For writes: a plan that was made while a table was small is kept, and must be right when the table has grown."""
 _LOST_RACES = frozenset({"40001", "40P01", "25P02"})
 _UNAVAILABLE_CLASSES = ("08", "53", "57", "58")
 """Classes of errors in the server's state: connection, resources, operator intervention, system."""
@@ -152,7 +154,9 @@ def _writing_arguments(location: PostgresLocation) -> dict[str, Any]:
     timeouts = location.timeouts
     if timeouts.write_ms and not 0 < timeouts.statement_ms < timeouts.write_ms:
         timeouts = replace(timeouts, statement_ms=timeouts.write_ms)
-    return {**_arguments(replace(location, timeouts=timeouts)), "command_timeout": _WRITE_COMMAND_S}
+    arguments = _arguments(replace(location, timeouts=timeouts))
+    settings = {**arguments["server_settings"], **_BY_INDEX}
+    return {**arguments, "server_settings": settings, "command_timeout": _WRITE_COMMAND_S}
 
 
 def _timeout_settings(timeouts: PostgresTimeouts) -> dict[str, str]:

@@ -42,7 +42,9 @@ LANES = 1024
 _MOST_LANES = 64
 _GROUP = 128
 _CONCURRENT_GROUPS = 2
-"""Transactions at once: while one waits for the server or for a lane, the next group gathers."""
+_SLOW_S = 0.05
+"""A second transaction begins only beside one that takes this long, such as one that waits for a lane of another process.
+Fewer and larger groups take less time of the relay and of the server."""
 _LONG_S = 1.0
 """A transaction that took longer is logged."""
 _TRIES = 5
@@ -153,6 +155,7 @@ class PostgresDatabase:
         self._stuck_sessions = StuckSessions(link)
         self._queues = LaneQueues()
         self._committers = TaskPool(_CONCURRENT_GROUPS, self._commit_groups)
+        self._slow_groups = 0
         self._recheck: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -162,8 +165,7 @@ class PostgresDatabase:
         loop = asyncio.get_running_loop()
         queued: QueuedUnit[T] = QueuedUnit(unit, loop.create_future(), lane=lane)
         self._queues.add(lane_number(lane), queued)
-        if self._queues.has_free_lane:
-            self._committers.start()
+        self._start_committer()
         deadline = loop.call_later(self._queue_s, self._expire, queued)
         try:
             return await queued.outcome
@@ -216,23 +218,27 @@ class PostgresDatabase:
         if self._recheck is None or self._recheck.when() <= asyncio.get_running_loop().time():
             self._recheck = asyncio.get_running_loop().call_later(_RECHECK_S, self.signals.wake, CHANGES)
 
+    def _start_committer(self) -> None:
+        if self._queues.has_free_lane and self._committers.running == self._slow_groups:
+            self._committers.start()
+
     async def _commit_groups(self) -> None:
-        while self._queues.has_free_lane:
+        while self._queues.has_free_lane and self._committers.running <= self._slow_groups + 1:
             group = _Group(self._queues)
             try:
                 await asyncio.sleep(0)  # let requests that are ready now join this group
                 async with self._link.writing() as connection:
-                    if not group.take_lanes():
-                        continue
-                    began = time.perf_counter()
-                    with group.log_slow_transaction(), self._stuck_sessions.end_blockers_of(connection):
-                        signals = await self._commit(connection, group)
+                    while group.take_lanes():
+                        await self._commit_group(connection, group)
+                        group = _Group(self._queues)
+                        await asyncio.sleep(0)
+                        if self._committers.running > self._slow_groups + 1:
+                            break
             except Exception as fault:  # noqa: BLE001  it is raised to the callers
                 self._counters.failed()
                 fail_units(
                     group.unfinished_units() or self._queues.pop_all_free(), as_unavailable(fault) or fault
                 )
-                continue
             except BaseException:
                 # No other task would take the units that are still queued.
                 unfinished = group.unfinished_units()
@@ -243,17 +249,45 @@ class PostgresDatabase:
                 raise
             finally:
                 group.release()
-            self._counters.committed(len(group.units), time.perf_counter() - began)
-            resolve_units(group.units)
-            for name in signals:
-                self.signals.notify(name)
+
+    async def _commit_group(self, connection: Connection, group: "_Group") -> None:
+        began = time.perf_counter()
+        with (
+            group.log_slow_transaction(),
+            self._stuck_sessions.end_blockers_of(connection),
+            self._second_beside_slow(),
+        ):
+            signals = await self._commit(connection, group)
+        group.release()
+        self._counters.committed(len(group.units), time.perf_counter() - began)
+        resolve_units(group.units)
+        for name in signals:
+            self.signals.notify(name)
+
+    @contextmanager
+    def _second_beside_slow(self) -> Iterator[None]:
+        """Let a second transaction begin once this one is slow."""
+        slow = False
+
+        def begin_second() -> None:
+            nonlocal slow
+            slow = True
+            self._slow_groups += 1
+            self._start_committer()
+
+        timer = asyncio.get_running_loop().call_later(_SLOW_S, begin_second)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self._slow_groups -= slow
 
     async def _commit(self, connection: Connection, group: "_Group") -> set[str]:
         """Run the group; after a lost race or a failed unit run it again, one unit at a time."""
         for attempt in range(1, _TRIES + 1):
             try:
-                async with _transaction(connection, group.locks, group.slowest):
-                    await group.gather(connection)
+                async with _transaction(connection, group.locks, group.others, group.slowest) as tried:
+                    await group.gather(connection, tried)
                     return await (_run_units if attempt == 1 else _run_with_savepoints)(connection, group)
             except asyncpg.PostgresError as fault:
                 if not is_lost_race(fault) or attempt == _TRIES:
@@ -314,13 +348,20 @@ class _Group:
         """The locks to begin with. After a lost race these are all, in the same order in every process."""
         return sorted(self.by_lane) or self._lanes[:1]
 
-    async def gather(self, connection: Connection) -> None:
-        """Take the units of all lanes whose lock is free."""
+    @property
+    def others(self) -> list[int]:
+        """The lanes whose locks are tried without waiting."""
+        return [] if self.by_lane else self._lanes[1:]
+
+    async def gather(self, connection: Connection, tried: int) -> None:
+        """Take the units of all lanes whose lock is free; `tried` is how many of the others' locks were granted."""
         if self.by_lane:
             return
         first, *others = self._lanes
-        if others:
-            held = {row["lane"] for row in await connection.fetch(_TRY, others)}
+        if tried < len(others):
+            held = {
+                row["lane"] for row in await connection.fetch(_TRY, others)
+            }  # what is held is granted again
             self._queues.release_lanes(lane for lane in others if lane not in held)
             self._lanes = [first, *(lane for lane in others if lane in held)]
         self.by_lane = self._queues.pop_units(self._lanes, _GROUP)
@@ -341,14 +382,18 @@ class _UnitFailed(Exception):
 
 @asynccontextmanager
 async def _transaction(
-    connection: Connection, lanes: list[int], slowest: SlowestStatement
-) -> AsyncIterator[None]:
+    connection: Connection, lanes: list[int], others: list[int], slowest: SlowestStatement
+) -> AsyncIterator[int]:
+    """Wait for the locks of `lanes`, and try those of `others`: yields how many of these were granted."""
     lane_locks = [f"SELECT pg_advisory_xact_lock({_LOCKS}, {lane})" for lane in lanes if lane != EXCLUSIVE]
     common_lock = f"SELECT pg_advisory_xact_lock{'_shared' if lane_locks else ''}({_LOCKS}, {EXCLUSIVE})"
     try:
         with slowest.timing("the lane's lock"):
-            await connection.execute("; ".join(["BEGIN", common_lock, *lane_locks, _MARK_RUNNING]))
-        yield
+            begin = ["BEGIN", common_lock, *lane_locks, _MARK_RUNNING]
+            if others:
+                begin.append(_TRY.replace("$1", f"'{{{','.join(map(str, others))}}}'"))
+            status = await connection.execute("; ".join(begin))
+        yield int(status.rpartition(" ")[2]) if others else 0
         with slowest.timing("COMMIT"):
             await _commit(connection)
     except BaseException:
@@ -367,10 +412,8 @@ async def _run_units(connection: Connection, group: _Group) -> set[str]:
     """Run all without savepoints, since a unit rarely fails."""
     tx = PostgresTx()
     try:
-        await run_batched(
-            connection, [tx.run_units(units) for units in group.by_lane.values()], group.slowest
-        )
-        await run_batched(connection, [tx.write_sums()], group.slowest)
+        lanes = [tx.run_units(units) for units in group.by_lane.values()]
+        await run_batched(connection, lanes, group.slowest, last_writes=tx.sum_writes)
     except Exception as failure:
         if as_unavailable(failure) is not None:  # or a lost race, which concerns the whole group
             raise
@@ -384,8 +427,8 @@ async def _run_with_savepoints(connection: Connection, group: _Group) -> set[str
         tx, queued.failure = PostgresTx(), None
         await connection.execute("SAVEPOINT unit")
         try:
-            await run_batched(connection, [tx.run_units([queued])], group.slowest)
-            await run_batched(connection, [tx.write_sums()], group.slowest)
+            steps = tx.run_units([queued])
+            await run_batched(connection, [steps], group.slowest, last_writes=tx.sum_writes)
         except Exception as failure:
             if as_unavailable(failure) is not None:
                 raise

@@ -1,12 +1,13 @@
 """One execution for many parameter sets: a statement over arrays of parameters, in place of one Bind and Execute for each.
 
-Only forms whose result cannot depend on the order of execution are rewritten: queries that lock nothing, and inserts of
-rows that do not meet each other. Others are executed set by set.
+Only forms whose result cannot depend on the order of execution are rewritten: queries that lock nothing, inserts of
+rows that do not meet each other, and updates by key. Others are executed set by set.
 """
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from functools import cache, partial
+from typing import Any, cast
 
 from crcr.record.store.postgres.connection import Connection
 
@@ -17,6 +18,9 @@ _UNSUITABLE = re.compile(r"\bFOR (UPDATE|SHARE|NO KEY|KEY SHARE)\b|\bLIMIT \$|\b
 _INSERT_VALUES = re.compile(
     r"(INSERT INTO \w+ \([^()]*\)) VALUES \((?P<values>.*?)\)(?P<conflict> ON CONFLICT [^$]*)?", re.DOTALL
 )
+_UPDATE = re.compile(r"(UPDATE \w+ SET .*?)\s+WHERE (?P<conditions>[^()]*)", re.DOTALL)
+_EQUALS_PARAMETER = re.compile(r"(?:\w+\.)?\w+ = \$([0-9]+)(?:::\w+)?")
+_OTHER_ROWS = re.compile(r"\b(SELECT|OR|FROM)\b")
 _INSERT_SELECT = re.compile(r"(INSERT INTO \w+ \([^()]*\)) (?P<query>SELECT .*)", re.DOTALL)
 
 
@@ -26,6 +30,7 @@ class ParameterArrays:
     def __init__(self) -> None:
         self._selects: dict[str, str | None] = {}
         self._inserts: dict[str, str | None] = {}
+        self._updates: dict[str, str | None] = {}
 
     async def select_for(self, connection: Connection, sql: str) -> str | None:
         """The query over arrays, its rows numbered by parameter set from 1; None where there is no such form."""
@@ -38,6 +43,12 @@ class ParameterArrays:
         if sql not in self._inserts:
             self._inserts[sql] = insert_over_arrays(sql, await _array_types(connection, sql))
         return self._inserts[sql]
+
+    async def update_for(self, connection: Connection, sql: str) -> str | None:
+        """The update of all rows at once, for parameter sets with `distinct_keys`; None where there is no such form."""
+        if sql not in self._updates:
+            self._updates[sql] = update_over_arrays(sql, await _array_types(connection, sql))
+        return self._updates[sql]
 
 
 def as_arrays(parameter_sets: Iterable[Sequence[Any]]) -> list[list[Any]]:
@@ -65,6 +76,46 @@ def insert_over_arrays(sql: str, types: list[str] | None) -> str | None:
         query = _with_columns(match["query"])
         return f"{match[1]} SELECT query.* FROM {rows} CROSS JOIN LATERAL ({query} OFFSET 0) AS query"  # noqa: S608
     return None
+
+
+def update_over_arrays(sql: str, types: list[str] | None) -> str | None:
+    if types is None or not key_parameters(sql):
+        return None
+    match = cast("re.Match[str]", _UPDATE.fullmatch(sql))
+    changes, conditions = _with_columns(match[1]), _with_columns(match["conditions"])
+    return f"{changes} FROM {_parameters(types, numbered=False)} WHERE {conditions}"
+
+
+@cache
+def key_parameters(sql: str) -> tuple[int, ...]:
+    """The positions of the parameters that columns of an update's row must equal; empty where it has another form."""
+    match = _UPDATE.fullmatch(sql)
+    if match is None or _UNSUITABLE.search(sql) or _OTHER_ROWS.search(sql):
+        return ()
+    found = (_EQUALS_PARAMETER.fullmatch(each.strip()) for each in match["conditions"].split(" AND "))
+    return tuple(int(equality[1]) - 1 for equality in found if equality)
+
+
+def distinct_keys(sql: str, parameter_sets: Sequence[Sequence[Any]]) -> bool:
+    """Whether no row can match two of the sets, because they differ in what a column must equal."""
+    positions = key_parameters(sql)
+    keys = {tuple(parameters[position] for position in positions) for parameters in parameter_sets}
+    return len(keys) == len(parameter_sets)
+
+
+def renumbered(statements: Iterable[str]) -> list[str]:
+    """The statements with their parameters numbered on from one to the next, as parts of one statement."""
+    parts: list[str] = []
+    before = 0
+    for sql in statements:
+        numbers = [int(number) for number in _PARAMETER.findall(sql)]
+        parts.append(_PARAMETER.sub(partial(_add_to_number, before), sql))
+        before += max(numbers, default=0)
+    return parts
+
+
+def _add_to_number(before: int, match: re.Match[str]) -> str:
+    return f"${before + int(match[1])}"
 
 
 async def _array_types(connection: Connection, sql: str) -> list[str] | None:

@@ -1,7 +1,8 @@
 """Wake-ups between processes on PostgreSQL: LISTEN and NOTIFY, or a poll each second where LISTEN does not work.
 
 NOTIFY is sent after the commit and outside of it: transactions that NOTIFY are serialised by the server, and a lost
-wake-up costs no more than the time until the waiter's own next poll. A connection pooler may drop notifications and a
+wake-up costs no more than the time until the waiter's own next poll. It is sent at once, but the next one only after a
+moment, for all commits until then. A connection pooler may drop notifications and a
 hot standby refuses LISTEN; `listen` finds that out with a notification to itself. The poll compares the server's snapshot,
 which changes with every commit, and wakes every waiter, as SQLite's `data_version` does.
 """
@@ -23,6 +24,8 @@ log = structlog.get_logger(__name__)
 POLL_S = 1.0
 ECHO_S = 3.0
 """How long `listen` waits for its own notification."""
+_BETWEEN_S = 0.05
+"""From one notification to the next; SQLite's waiters look at the file as often."""
 _CHANNEL = "crcr"
 _NOTIFY = "SELECT pg_notify($1, $2)"
 _SNAPSHOT = "SELECT pg_current_snapshot()::text"
@@ -48,6 +51,7 @@ class PostgresWakeups:
         self._echo = asyncio.Event()
         self._unsent: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
+        self._closed = asyncio.Event()
         signals.forward_to(self.send_soon)
 
     def send_soon(self, name: str) -> None:
@@ -67,6 +71,7 @@ class PostgresWakeups:
         await self._poll()
 
     async def close(self) -> None:
+        self._closed.set()
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
 
@@ -140,6 +145,9 @@ class PostgresWakeups:
             names, self._unsent = self._unsent, set()
             with suppress(StoreUnavailable):
                 await self._notify(",".join(sorted(names)))
+            if not self._closed.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), _BETWEEN_S)
 
     async def _notify(self, names: str) -> None:
         async with self._link.reading() as connection:

@@ -59,8 +59,9 @@ class SqliteTx:
         self._sums.add(upsert, key, amounts)
 
     def write_sums(self) -> None:
-        for statement, rows in self._sums.drain():
-            self._connection.executemany(statement.for_dialect("sqlite").sql, map(all_storable, rows))
+        for upsert, sums in self._sums.drain():
+            rows = (all_storable(upsert.row(key, amounts)) for key, amounts in sums)
+            self._connection.executemany(upsert.statement.for_dialect("sqlite").sql, rows)
 
     async def settled_change(self) -> int | None:
         return None  # with one writer at a time, ids are committed in their order

@@ -6,11 +6,12 @@ superseded runs and earlier attempts; rows leave out superseded commits unless t
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
-from sqlalchemy import bindparam, select, text
+from sqlalchemy import ColumnClause, bindparam, select, text
 
 from crcr.decide.model import Conclusion, JobState, RepoName
 from crcr.decide.statistics.figures import CountedAs, count_as
@@ -24,7 +25,7 @@ from crcr.decide.views.backend import (
     Matrix,
     MatrixRow,
 )
-from crcr.decide.views.overview import JobView
+from crcr.decide.views.overview import JobCell, JobView
 from crcr.errors import BadRequest, NotFound
 from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.repositories.downstreams import read_level_history
@@ -38,13 +39,15 @@ from crcr.record.views.backends.backend_reader import (
 )
 from crcr.record.views.backends.ingested import add_ingested_failed_tests, read_ingested_rows
 from crcr.record.views.backends.jobs import (
+    CELL_COLUMNS,
     CURRENT_RUN,
     IN_ORDER,
     OF_BACKEND,
     VIEW_COLUMNS,
-    add_failed_tests,
+    job_cell,
     job_detail,
     job_view,
+    read_job_with_tests,
     read_jobs_by_name,
     sort_worst_first,
 )
@@ -96,22 +99,41 @@ _ROWS = Statement(
         " ORDER BY found.created_at DESC, found.delivery DESC LIMIT :limit"
     )
 )
-_CELLS = Statement(
-    select(*VIEW_COLUMNS)
-    .where(*OF_BACKEND, jobs.c.delivery == bindparam("delivery"), CURRENT_RUN)
-    .order_by(*IN_ORDER)
-)
-_NIGHTLY = Statement(
-    select(*VIEW_COLUMNS)
-    .where(
-        *OF_BACKEND,
-        jobs.c.event == bindparam("event"),
-        text("jobs.ended_as IN ('success', 'failure', 'timed_out', 'other')"),
-        text("jobs.completed_at >= :since"),
+
+
+def _select_cells(columns: tuple[ColumnClause[Any], ...]) -> Statement:
+    return Statement(
+        select(*columns)
+        .where(*OF_BACKEND, jobs.c.delivery == bindparam("delivery"), CURRENT_RUN)
+        .order_by(*IN_ORDER)
     )
-    .order_by(jobs.c.completed_at.desc(), jobs.c.delivery.desc(), *(column.desc() for column in IN_ORDER))
-    .limit(bindparam("most"))
-)
+
+
+def _select_nightly(columns: tuple[ColumnClause[Any], ...]) -> Statement:
+    return Statement(
+        select(*columns)
+        .where(
+            *OF_BACKEND,
+            jobs.c.event == bindparam("event"),
+            text("jobs.ended_as IN ('success', 'failure', 'timed_out', 'other')"),
+            text("jobs.completed_at >= :since"),
+        )
+        .order_by(jobs.c.completed_at.desc(), jobs.c.delivery.desc(), *(column.desc() for column in IN_ORDER))
+        .limit(bindparam("most"))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _CellSource:
+    """Where cells come from: whole jobs, or just what their cells show."""
+
+    of_delivery: Statement
+    nightly: Statement
+    make: Callable[[Row, VisibleBackends], JobCell]
+
+
+_WHOLE_JOBS = _CellSource(_select_cells(VIEW_COLUMNS), _select_nightly(VIEW_COLUMNS), job_view)
+_CELLS_ONLY = _CellSource(_select_cells(CELL_COLUMNS), _select_nightly(CELL_COLUMNS), job_cell)
 
 
 async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: bool) -> BackendPage:
@@ -126,7 +148,7 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
         cursor=await reader.cursor(),
         history=reader.history.state,
         ingests=ingests,
-        summary=await reader.summary(entry, await read_backend_states(tx, upstream), parts=True),
+        summary=await reader.summary(entry, await read_backend_states(tx, upstream, entry.name), parts=True),
         matrix=matrix,
         jobs=by_name,
         jobs_left_out=more,
@@ -155,7 +177,8 @@ async def _read_detail(reader: BackendReader, query: BackendQuery) -> JobDetail 
 
 # The matrix
 
-_EventRow = tuple[dict[str, Any], list[JobView]]
+_ColumnKey = tuple[str, str, str]
+_EventRow = tuple[dict[str, Any], Sequence[JobCell]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +199,11 @@ class MatrixReader:
         )
         matching = [column for column in columns if self._matches_job(column)]
         columns_shown = tuple(matching[:_MOST_COLUMNS])
+        column_keys = [(column.workflow, column.workflow_name, column.job_name) for column in columns_shown]
         return Matrix(
             columns=columns_shown,
             columns_left_out=len(matching) - len(columns_shown),
-            rows=tuple(_make_row(facts, cells, columns_shown) for facts, cells in shown),
+            rows=tuple(_make_row(facts, cells, column_keys) for facts, cells in shown),
             searched=searched,
             next=next_cursor,
         )
@@ -191,7 +215,7 @@ class MatrixReader:
         if self.query.kind is ResultKind.INGESTED:
             since_us = to_us(self.reader.window.since)
             page = await read_ingested_rows(self.reader.tx, self.query, self.reader.visible, since_us)
-            return page.rows, page.searched, page.next
+            return [*page.rows], page.searched, page.next
         return await self._read_dispatched()
 
     async def _read_dispatched(self) -> tuple[list[_EventRow], int, tuple[str | int, ...] | None]:
@@ -211,9 +235,13 @@ class MatrixReader:
         # Rows beyond the end of one event's search are dropped: that event may have rows there which were not read.
         rows = [row for row in rows if (row["created_at"], row["delivery"]) >= end]
         rows.sort(key=lambda row: (row["created_at"], row["delivery"]), reverse=True)
-        events = [
-            (_event_facts(row, self.reader.visible), await self._read_cells(row["delivery"]))
-            for row in rows[: self.query.limit + 1]
+        # One row more than the page shows says that there are more; its cells are not needed.
+        events: list[_EventRow] = [
+            (
+                _event_facts(row, self.reader.visible),
+                await self._read_cells(row["delivery"]) if index < self.query.limit else [],
+            )
+            for index, row in enumerate(rows[: self.query.limit + 1])
         ]
         return events, searched or len(events), end if end[0] else None
 
@@ -221,41 +249,43 @@ class MatrixReader:
     def _is_filtered(self) -> bool:
         return any((self.query.author, self.query.text, self.query.result))
 
-    async def _read_cells(self, delivery: str) -> list[JobView]:
+    @property
+    def _source(self) -> _CellSource:
+        return _WHOLE_JOBS if self.query.whole_jobs else _CELLS_ONLY
+
+    async def _read_cells(self, delivery: str) -> Sequence[JobCell]:
         if self.query.downstream.key not in self.reader.visible.reporting:
             return []
-        rows = await self.reader.tx.all(_CELLS, delivery=delivery, **self._backend())
-        newest: dict[tuple[str, str, str], Row] = {}
-        for row in rows:
-            key = (row["workflow"], row["run_id"], row["job_name"])
-            if key not in newest or row["attempt"] > newest[key]["attempt"]:
-                newest[key] = row
-        return [job_view(row, self.reader.visible) for row in newest.values()]
+        source, visible = self._source, self.reader.visible
+        rows = await self.reader.tx.all(source.of_delivery, delivery=delivery, **self._backend())
+        attempts = [source.make(row, visible) for row in rows]  # of a job, the newest is last
+        return [*{(job.workflow, job.run_id, job.job_name): job for job in attempts}.values()]
 
     async def _read_nightly(self) -> list[_EventRow]:
         """One row for each run, whatever commits its jobs name."""
         if self.query.downstream.key not in self.reader.visible.reporting:
             return []
-        runs: dict[tuple[str, str], list[JobView]] = {}
+        runs: dict[tuple[str, str], list[JobCell]] = {}
         for event in self.query.kind.events:
             rows = await self.reader.tx.all(
-                _NIGHTLY,
+                self._source.nightly,
                 **self._backend(),
                 event=event,
                 since=to_us(self.reader.window.since),
                 most=_MOST_NIGHTLY_JOBS,
             )
             for row in rows:
-                runs.setdefault((row["workflow"], row["run_id"]), []).append(
-                    job_view(row, self.reader.visible)
-                )
-        nights = [(_nightly_facts(cells), cells) for cells in runs.values() if self._matches(cells)]
+                job = self._source.make(row, self.reader.visible)
+                runs.setdefault((job.workflow, job.run_id), []).append(job)
+        nights: list[_EventRow] = [
+            (_nightly_facts(cells), cells) for cells in runs.values() if self._matches(cells)
+        ]
         nights.sort(key=lambda row: row[0]["at"], reverse=True)
         for facts, _ in nights[:_MOST_NIGHTS]:
             facts["place"] = await read_commit_place(self.reader.tx, self.query.upstream, facts["head_sha"])
         return nights
 
-    def _matches(self, cells: list[JobView]) -> bool:
+    def _matches(self, cells: list[JobCell]) -> bool:
         words = (self.query.text or "").lower()
         named = not words or any(words in (cell.head_sha or "") for cell in cells)
         return named and (self.query.result is None or any(c.counted is self.query.result for c in cells))
@@ -291,11 +321,15 @@ class MatrixReader:
 async def read_failures(reader: BackendReader, rows: Iterable[MatrixRow]) -> tuple[JobView, ...]:
     """The newest failures of a matrix that still matter, each with its first failed tests."""
     counted = (row for row in rows if not (row.superseded or row.test))
-    failed = [cell for row in counted for cell in row.cells if cell and cell.counted is CountedAs.FAILURE]
-    detailed = add_ingested_failed_tests if reader.kind is ResultKind.INGESTED else add_failed_tests
-    return tuple(
-        [await detailed(reader.tx, reader.upstream, reader.visible, job) for job in failed[:_MOST_FAILURES]]
-    )
+    failed = (cell for row in counted for cell in row.cells if cell and cell.counted is CountedAs.FAILURE)
+    whole = [await _read_failed_job(reader, cell) for cell in islice(failed, _MOST_FAILURES)]
+    return tuple(job for job in whole if job is not None)
+
+
+async def _read_failed_job(reader: BackendReader, cell: JobCell) -> JobView | None:
+    if reader.kind is ResultKind.INGESTED and isinstance(cell, JobView):
+        return await add_ingested_failed_tests(reader.tx, reader.upstream, reader.visible, cell)
+    return await read_job_with_tests(reader.tx, reader.upstream, reader.visible, cell)
 
 
 def _cursor_start(after: tuple[str | int, ...] | None) -> tuple[int, str]:
@@ -322,7 +356,7 @@ def _event_facts(row: Row, visible: VisibleBackends) -> dict[str, Any]:
     }
 
 
-def _nightly_facts(cells: list[JobView]) -> dict[str, Any]:
+def _nightly_facts(cells: list[JobCell]) -> dict[str, Any]:
     first = min(cells, key=lambda cell: cell.started_at)
     shas = Counter(cell.head_sha for cell in cells if cell.head_sha)
     sha = shas.most_common(1)[0][0] if shas else None
@@ -335,7 +369,7 @@ def _nightly_facts(cells: list[JobView]) -> dict[str, Any]:
     }
 
 
-def _make_row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column, ...]) -> MatrixRow:
+def _make_row(facts: dict[str, Any], cells: Sequence[JobCell], column_keys: list[_ColumnKey]) -> MatrixRow:
     own = (
         "place" in facts
     )  # such a run may name two commits: of two results in one cell a failed one is shown
@@ -357,13 +391,11 @@ def _make_row(facts: dict[str, Any], cells: list[JobView], columns: tuple[Column
         test=dispatch is not None and dispatch.test,
         dispatch=dispatch,
         place=facts.get("place"),
-        cells=tuple(
-            [by_column.get((column.workflow, column.workflow_name, column.job_name)) for column in columns]
-        ),
+        cells=tuple([by_column.get(key) for key in column_keys]),
     )
 
 
-def _column_key(job: JobView) -> tuple[str, str, str]:
+def _column_key(job: JobCell) -> _ColumnKey:
     """The key of a job's column. A matrix has thousands of jobs: a tuple is cheaper than a `Column`."""
     return job.workflow, job.workflow_name, job.job_name
 

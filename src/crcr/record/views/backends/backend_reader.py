@@ -81,7 +81,10 @@ class BackendStates:
     running: Running
 
 
-async def read_backend_states(tx: Tx, upstream: RepoName) -> BackendStates:
+async def read_backend_states(
+    tx: Tx, upstream: RepoName, downstream: RepoName | None = None
+) -> BackendStates:
+    """Read the states of all backends; with `downstream`, only that one's running jobs are counted."""
     rows = await tx.all(_REPOSITORIES, upstream=upstream.key)
     parked = await tx.all(_PARKED, upstream=upstream.key)
     waiting = await tx.all(_UNSENT, upstream=upstream.key)
@@ -90,7 +93,7 @@ async def read_backend_states(tx: Tx, upstream: RepoName) -> BackendStates:
         {row["downstream"]: row["alarm"] for row in rows if row["alarm"]},
         {row["target"]: row["number"] for row in parked},
         {row["downstream"]: row["number"] for row in waiting},
-        await read_running(tx, upstream.key),
+        await read_running(tx, upstream.key, downstream.key if downstream else None),
     )
 
 

@@ -64,7 +64,8 @@ async def badge_view(reader: BackendReader, downstream: RepoName, span: Span) ->
     entry = reader.visible.reporting.get(downstream.key)
     if entry is None:
         raise NotFound(f"{downstream} is not a backend of this upstream", hint="see /api/v1/allowlist")
-    figures = await reader.figures(entry.name.key, await read_backend_states(reader.tx, reader.upstream))
+    states = await read_backend_states(reader.tx, reader.upstream, entry.name)
+    figures = await reader.figures(entry.name.key, states)
     return BadgeView(
         name=entry.name,
         kind=reader.kind,

@@ -79,23 +79,30 @@ _EXTREMES_INGESTED = Statement(
 )
 _OLDER_US = 7 * 24 * 3_600_000_000
 """The delivery of another relay's result may be older than the result by this."""
-# Running jobs are few, and a partial index has them all. They are selected first: with the upstream in the same query,
-# SQLite would scan all jobs of the upstream in the order of another index.
-_ALL_RUNNING = (
-    "(SELECT delivery, upstream, downstream, workflow, run_id, attempt, job_name, event, superseded FROM jobs"
-    " WHERE state = 'in_progress' AND silent_at > 0 LIMIT 1000000)"
+
+
+# Running jobs are few, and a partial index has them all. SQLite would scan all jobs of the upstream in the order of another
+# index, so it is told which one to use.
+_RUNNING = (
+    "SELECT j.downstream, j.event, count(*) AS number FROM jobs j{index}"
+    " LEFT JOIN dispatches d ON d.delivery = j.delivery AND d.upstream = j.upstream AND d.downstream = j.downstream"
+    " WHERE j.state = 'in_progress' AND j.silent_at > 0 AND j.upstream = :upstream{condition} AND j.superseded = 0"
+    " AND d.superseded_at IS NULL AND coalesce(d.test, 0) = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
+    " WHERE later.delivery = j.delivery AND later.upstream = j.upstream AND later.downstream = j.downstream"
+    " AND later.workflow = j.workflow AND later.run_id = j.run_id AND later.attempt > j.attempt"
+    " AND later.job_name = j.job_name) GROUP BY j.downstream, j.event"
 )
-_RUNNING = Statement(
-    text(
-        f"SELECT j.downstream, j.event, count(*) AS number FROM {_ALL_RUNNING} j"  # noqa: S608  ours
-        " LEFT JOIN dispatches d ON d.delivery = j.delivery AND d.upstream = j.upstream AND d.downstream = j.downstream"
-        " WHERE j.upstream = :upstream AND j.superseded = 0"
-        " AND d.superseded_at IS NULL AND coalesce(d.test, 0) = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
-        " WHERE later.delivery = j.delivery AND later.upstream = j.upstream AND later.downstream = j.downstream"
-        " AND later.workflow = j.workflow AND later.run_id = j.run_id AND later.attempt > j.attempt"
-        " AND later.job_name = j.job_name) GROUP BY j.downstream, j.event"
+
+
+def _count_running(condition: str) -> Statement:
+    return Statement(
+        text(_RUNNING.format(index=" INDEXED BY ix_jobs_running", condition=condition)),
+        text(_RUNNING.format(index="", condition=condition)),
     )
-)
+
+
+_RUNNING_OF_ALL = _count_running("")
+_RUNNING_OF_BACKEND = _count_running(" AND j.downstream = :downstream")
 _LAST = Statement(
     text(
         "SELECT state, conclusion, expected, job_name, completed_at FROM jobs WHERE upstream = :upstream"
@@ -124,6 +131,7 @@ _BEGUN_INGESTED = Statement(
 )
 
 
+PART_COLUMNS = (*_COUNTS, *_SECONDS, *QUEUE, *EXECUTION, *LOWS, *HIGHS)
 PART_SUMS = f"{_SUMS}, {_EXTREMES}"
 """The columns that are read for each part of a window, for one backend or for all of them (`overview`)."""
 
@@ -159,9 +167,14 @@ class Running:
         return sum(self.by_event.get((downstream, event), 0) for event in kind.events)
 
 
-async def read_running(tx: Tx, upstream: str) -> Running:
+async def read_running(tx: Tx, upstream: str, downstream: str | None = None) -> Running:
+    """Count the running jobs of all backends, or of one."""
     counts: defaultdict[tuple[str, str], int] = defaultdict(int)
-    for row in await tx.all(_RUNNING, upstream=upstream):
+    if downstream is None:
+        rows = await tx.all(_RUNNING_OF_ALL, upstream=upstream)
+    else:
+        rows = await tx.all(_RUNNING_OF_BACKEND, upstream=upstream, downstream=downstream)
+    for row in rows:
         counts[row["downstream"], row["event"]] += row["number"]
     return Running(counts)
 
@@ -191,10 +204,10 @@ def make_figures(
     sums: Iterable[Row], window: Window, extremes: Mapping[int, Row] = MappingProxyType({})
 ) -> Figures:
     """Make figures from the sums of the window's parts, of either store; `extremes` where the sums have none."""
-    rows = {row["part"]: row for row in map(_plain_row, sums)}
-    for index, row in extremes.items():
+    rows = {row["part"]: row for row in _plain_rows(sums)}
+    for index, row in zip(extremes, _plain_rows(extremes.values()), strict=True):
         if index in rows:
-            rows[index] = {**rows[index], **_plain_row(row)}
+            rows[index] = {**rows[index], **row}
     parts = tuple(
         [_part(rows[index], at) if index in rows else Part(at=at) for index, at in enumerate(window.starts())]
     )
@@ -204,13 +217,15 @@ def make_figures(
     return Figures(parts=parts, left_out=left_out)
 
 
-def _plain_row(row: Row) -> dict[str, Any]:
-    """A driver's row as a dict: SQLite's rows compare names one by one, and these rows have sixty columns."""
-    return (
-        row
-        if isinstance(row, dict)
-        else dict(zip(row.keys(), cast("Iterable[Any]", tuple(row)), strict=True))
-    )
+def _plain_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """The rows of one result as dicts: SQLite's rows compare names one by one, and these rows have sixty columns."""
+    names: tuple[str, ...] = ()
+    for row in rows:
+        if isinstance(row, dict):
+            yield row
+        else:
+            names = names or tuple(row.keys())
+            yield dict(zip(names, cast("Iterable[Any]", row), strict=True))
 
 
 async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: ResultKind) -> LastResult | None:

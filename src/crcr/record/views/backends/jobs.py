@@ -7,6 +7,7 @@ a hidden backend is read.
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import compress
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, select, text, tuple_
@@ -18,7 +19,7 @@ from crcr.decide.statistics.figures import EndedAs, Tally
 from crcr.decide.statistics.window import ResultKind, Window, result_kind
 from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
 from crcr.decide.views.failures import FailedTestView
-from crcr.decide.views.overview import JobPage, JobQuery, JobView
+from crcr.decide.views.overview import JobCell, JobPage, JobQuery, JobView
 from crcr.errors import NotFound
 from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.schema.main_tables import jobs
@@ -51,6 +52,23 @@ VIEW_COLUMNS = tuple(
     )
 )
 """All a view needs; the bodies and the lists of failed tests, which may be megabytes, are left where they are."""
+
+CELL_COLUMNS = tuple(
+    jobs.c[name]
+    for name in (
+        *("delivery", "downstream", "workflow", "workflow_name", "run_id", "attempt", "job_name", "state"),
+        *(
+            "conclusion",
+            "disputed_conclusion",
+            "event",
+            "head_sha",
+            "in_progress_at",
+            "execution_s",
+            "expected",
+        ),
+    )
+)
+"""What a cell of a matrix needs: of thousands of jobs, half of the time is moving their columns."""
 
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 _FAILED_TESTS = Statement(
@@ -140,28 +158,85 @@ def job_view(
 ) -> JobView:
     """A job's row as a view, with at most `most` of its failed tests."""
     tests = json.loads(failed) if failed else []
-    # By position: looking up a name in a row scans its columns. Every row begins with these.
-    values: dict[str, Any] = dict(zip(_VIEW_NAMES, row, strict=False))
+    # By position, in the order of `VIEW_COLUMNS`: a look-up by name scans the columns, and a matrix has thousands of jobs.
+    values: Iterable[Any] = row
+    (
+        delivery, downstream, workflow, workflow_name, run_id, attempt, job_name, state,
+        conclusion, disputed_conclusion, late, disputed, superseded, unsigned, event,
+        number, head_sha, url, artifact_url, in_progress_at, completed_at, queue_s,
+        execution_s, tests_passed, tests_failed, tests_skipped, tests_total,
+        verification, github_conclusion, expected, ended_as, swept_at, *_,
+    ) = values  # fmt: skip
     return JobView(
-        downstream=visible.full_name(values["downstream"]),
-        state=_STATES[values["state"]],
-        conclusion=_CONCLUSIONS[values["conclusion"]],
-        disputed_conclusion=_CONCLUSIONS[values["disputed_conclusion"]],
-        marks=tuple([mark for mark in _MARKS if values[mark]]),
-        started_at=from_us(values["in_progress_at"]),
-        completed_at=from_us_or_none(values["completed_at"]),
-        verification=_VERIFICATIONS[values["verification"]],
-        expected=_CONCLUSIONS[values["expected"]],
-        ended=_ENDED[values["ended_as"]],
-        swept_at=from_us_or_none(values["swept_at"]),
+        delivery=delivery,
+        downstream=visible.full_name(downstream),
+        workflow=workflow,
+        workflow_name=workflow_name,
+        run_id=run_id,
+        attempt=attempt,
+        job_name=job_name,
+        state=_STATES[state],
+        conclusion=_CONCLUSIONS[conclusion],
+        disputed_conclusion=_CONCLUSIONS[disputed_conclusion],
+        marks=tuple(compress(_MARKS, (late, disputed, superseded, unsigned))),
+        event=event,
+        number=number,
+        head_sha=head_sha,
+        url=url,
+        artifact_url=artifact_url,
+        started_at=from_us(in_progress_at),
+        completed_at=from_us_or_none(completed_at),
+        queue_s=queue_s,
+        execution_s=execution_s,
+        tests_passed=tests_passed,
+        tests_failed=tests_failed,
+        tests_skipped=tests_skipped,
+        tests_total=tests_total,
+        verification=_VERIFICATIONS[verification],
+        expected=_CONCLUSIONS[expected],
+        ended=_ENDED[ended_as],
+        github_conclusion=github_conclusion,
+        swept_at=from_us_or_none(swept_at),
         failed_tests=tuple(FailedTestView(**test) for test in tests[:most]) if tests else (),
         failed_tests_more=max(0, len(tests) - most) + cut,
-        **{name: values[name] for name in _AS_STORED},
+    )
+
+
+def job_cell(row: Row, visible: VisibleBackends) -> JobCell:
+    """A row of `CELL_COLUMNS` as a cell of a matrix."""
+    values: Iterable[Any] = row
+    (
+        delivery, downstream, workflow, workflow_name, run_id, attempt, job_name, state,
+        conclusion, disputed_conclusion, event, head_sha, in_progress_at, execution_s, expected,
+    ) = values  # fmt: skip
+    return JobCell(
+        delivery=delivery,
+        downstream=visible.full_name(downstream),
+        workflow=workflow,
+        workflow_name=workflow_name,
+        run_id=run_id,
+        attempt=attempt,
+        job_name=job_name,
+        state=_STATES[state],
+        conclusion=_CONCLUSIONS[conclusion],
+        disputed_conclusion=_CONCLUSIONS[disputed_conclusion],
+        event=event,
+        head_sha=head_sha,
+        started_at=from_us(in_progress_at),
+        execution_s=execution_s,
+        expected=_CONCLUSIONS[expected],
     )
 
 
 async def add_failed_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView) -> JobView:
     """The job with its first failed tests."""
+    return await read_job_with_tests(tx, upstream, visible, job) or job
+
+
+async def read_job_with_tests(
+    tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobCell
+) -> JobView | None:
+    """The whole job with its first failed tests; None when it is no longer kept."""
     row = await tx.one(
         _FAILED_TESTS,
         upstream=upstream.key,
@@ -173,25 +248,10 @@ async def add_failed_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends,
         job_name=job.job_name,
     )
     if row is None:
-        return job
+        return None
     return job_view(row, visible, row["failed_tests"], most=MOST_LISTED_TESTS, cut=row["failed_tests_cut"])
 
 
-_AS_STORED: tuple[Any, ...] = (
-    *(
-        "delivery",
-        "workflow",
-        "workflow_name",
-        "run_id",
-        "attempt",
-        "job_name",
-        "event",
-        "number",
-        "head_sha",
-    ),
-    *("url", "artifact_url", "queue_s", "execution_s", "github_conclusion"),
-    *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
-)
 # A matrix has thousands of jobs: a dictionary is much faster than calling the enum.
 _STATES = {state.value: state for state in JobState}
 _CONCLUSIONS: dict[str | None, Conclusion | None] = {
@@ -200,8 +260,7 @@ _CONCLUSIONS: dict[str | None, Conclusion | None] = {
 }
 _VERIFICATIONS = {verification.value: verification for verification in Verification}
 _ENDED: dict[str | None, EndedAs | None] = {None: None, **{ended.value: ended for ended in EndedAs}}
-_MARKS = tuple(mark.value for mark in JobMark)
-_VIEW_NAMES = tuple(column.name for column in VIEW_COLUMNS)
+_MARKS = tuple(mark.value for mark in (JobMark.LATE, JobMark.DISPUTED, JobMark.SUPERSEDED, JobMark.UNSIGNED))
 
 
 _MOST_FAILED_TESTS = 50

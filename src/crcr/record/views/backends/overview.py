@@ -40,6 +40,7 @@ from crcr.record.views.backends.backend_reader import (
     read_backend_states,
 )
 from crcr.record.views.backends.figures import (
+    PART_COLUMNS,
     PART_SUMS,
     count_ingested_running,
     make_figures,
@@ -61,20 +62,27 @@ def _names_in(table: str, where: str = "upstream = :upstream") -> str:
     )
 
 
-def _sums(table: str, at: str, part: str, group: str) -> Statement:
+def _select_sums(table: str, at: str, columns: str, group: str = "") -> Statement:
     return Statement(
         text(
-            f"{_names_in(table)} SELECT known.downstream, {part} AS part, {PART_SUMS} FROM known CROSS JOIN {table} s"  # noqa: S608  our own names
+            f"{_names_in(table)} SELECT known.downstream, {columns} FROM known CROSS JOIN {table} s"  # noqa: S608  our own names
             " WHERE s.upstream = :upstream AND s.downstream = known.downstream AND s.kind = :kind"
-            f" AND s.{at} >= :since AND s.{at} < :until GROUP BY {group}"
+            f" AND s.{at} >= :since AND s.{at} < :until{group}"
         )
     )
 
 
-_WHOLE_BY_HOURS = _sums("hours", "hour_at", "0", "known.downstream")
-_WHOLE_BY_DAYS = _sums("days", "day_at", "0", "known.downstream")
-_PARTS_BY_HOURS = _sums("hours", "hour_at", "(s.hour_at - :since) / :width", "1, 2")
-_PARTS_BY_DAYS = _sums("days", "day_at", "(s.day_at - :since) / :width", "1, 2")
+def _select_whole(table: str, at: str) -> Statement:
+    return _select_sums(table, at, f"0 AS part, {PART_SUMS}", " GROUP BY known.downstream")
+
+
+def _select_parts(table: str, at: str) -> Statement:
+    """A part of a window is one row of its table: grouping would sort all rows with their sixty columns."""
+    return _select_sums(table, at, f"(s.{at} - :since) / :width AS part, {', '.join(PART_COLUMNS)}")
+
+
+_WHOLE_BY_HOURS, _WHOLE_BY_DAYS = _select_whole("hours", "hour_at"), _select_whole("days", "day_at")
+_PARTS_BY_HOURS, _PARTS_BY_DAYS = _select_parts("hours", "hour_at"), _select_parts("days", "day_at")
 _UNANSWERED_OF_ALL = Statement(
     text(
         f"{_names_in('dispatches')} SELECT found.downstream, found.reported_at, (SELECT count(*) FROM (SELECT 1"  # noqa: S608  our own names

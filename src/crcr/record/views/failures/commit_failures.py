@@ -179,7 +179,7 @@ async def _load_group(
         fingerprint=fingerprint,
         sample=first["sample"],
         backends=backends,
-        jobs=tuple(dict.fromkeys(job.job_name for job in jobs)),
+        jobs=tuple(dict.fromkeys(f"{job.downstream}:{job.job_name}" for job in jobs)),
         first_seen=Sighting(sha=first["head_sha"], number=first["number"], at=from_us(first["at"])),
         known=await load_known(tx, key, now),
     )

@@ -229,7 +229,8 @@ async def _complete(
         parts[row["fingerprint"]].ends.append(row)
     for row in await tx.all(_JOBS, most=_MOST_JOBS_FROM, **listed):
         if row["downstream"] in visible.reporting:
-            parts[row["fingerprint"]].jobs.append(row["job_name"])
+            job = f"{visible.full_name(row['downstream'])}:{row['job_name']}"
+            parts[row["fingerprint"]].jobs.append(job)
     return tuple(_view(row, parts[row["fingerprint"]], visible, now) for row in rows)
 
 

@@ -7,7 +7,7 @@ where the JSON differs from the value.
 
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -71,7 +71,7 @@ def derive_model(
     ]
     hints = get_type_hints(value)
     hints |= {
-        field_name: get_type_hints(getattr(value, field_name).fget)["return"] for field_name in properties
+        field_name: get_type_hints(_getter(getattr(value, field_name)))["return"] for field_name in properties
     }
     field_types = {field_name: _json_type(hints[field_name]) for field_name in (*chosen, *properties)} | dict(
         types or {}
@@ -87,6 +87,10 @@ def derive_model(
     )
     _JSON_TYPES.setdefault(value, model)
     return model
+
+
+def _getter(computed: property | cached_property[Any]) -> Any:
+    return computed.func if isinstance(computed, cached_property) else computed.fget
 
 
 def _definition(hint: Any, description: str | None) -> tuple[Any, Any]:

@@ -312,7 +312,7 @@ _GROUP: Json = {
     "fingerprint": "5f0c1e9ab2d34c77",
     "sample": "NotImplementedError: aten::foo",
     "backends": ["org/backend", "org/other"],
-    "jobs": ["build"],
+    "jobs": ["org/backend:build"],
     "first_seen": _SEEN,
     "last_seen": _SEEN,
     "count": 12,

@@ -9,10 +9,11 @@ from crcr.show.api.models.shared import WithJobToken
 OPEN_GROUP = derive_model(
     failures.OpenGroup,
     "OpenFailureGroup",
-    "Failures with the same fingerprint over all commits; `jobs` are those of its newest 50 failures.",
+    "Failures with the same fingerprint over all commits.",
     types={"first_seen": SIGHTING, "last_seen": SIGHTING, "known": KNOWN_FAILURE | None},
     described={
         "sample": "The first line of one of their messages, as it was reported.",
+        "jobs": "`owner/repo:job`, of its newest 50 failures.",
         "backends": "The one that failed last first.",
         "count": "How often it failed, deleted results included.",
         "known": "Null unless a maintainer linked it to an issue.",

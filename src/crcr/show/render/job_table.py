@@ -1,0 +1,39 @@
+"""The rows of a backend's table of jobs: each job over the window, with a link that shows it alone in the matrix.
+
+In Python and not in a template: a backend may have a hundred jobs.
+"""
+
+from collections.abc import Iterable
+from urllib.parse import quote_plus
+
+from markupsafe import Markup
+
+from crcr.decide.views.backend import JobFigures
+from crcr.show.http.page_parts import mark_part
+from crcr.show.render.markup import draw_rate, escape_link, escape_name, escape_text, make_id
+from crcr.show.render.status import count, duration
+from crcr.show.urls.location import PageLinks
+
+_LONGEST_FILTER = 200
+
+
+def draw_job_rows(jobs: Iterable[JobFigures], links: PageLinks) -> Markup:
+    prefix = escape_link(links.url_prefix("jobs", after=None))
+    return Markup("").join([mark_part(_row(job, prefix)) for job in jobs])
+
+
+def _row(job: JobFigures, prefix: str) -> str:
+    column, tally = job.column, job.tally
+    link = f"{prefix}{escape_link(quote_plus(column.job_name[:_LONGEST_FILTER], safe='/'))}#matrix"
+    name = escape_name(column.job_name, 120)
+    alert = " strong-bad" if tally.failure else ""
+    return (
+        f'<tr data-key="job-{make_id(column.workflow, column.job_name)}"><th scope="row">'
+        f'<a class="text" href="{link}" data-in-place title="Show it alone in the matrix">{name}</a>'
+        f' <small class="faint text">{escape_name(column.workflow_name, 60)}</small></th>\n'
+        f'<td class="ratecell" data-label="Pass rate">{draw_rate(tally)}</td>\n'
+        f'<td class="num{alert}" data-label="Failure">{tally.failure or "·"}</td>'
+        f'<td class="num" data-label="Timeouts">{tally.timed_out or "·"}</td>'
+        f'<td class="num" data-label="Jobs">{count(tally.total)}</td>'
+        f'<td class="num" data-label="Run">{escape_text(duration(job.execution_s))}</td></tr>'
+    )

@@ -1,0 +1,78 @@
+"""A backend's numbers as cells of a table row: on the summary and on the metrics page.
+
+In Python and not in a template: these tables have a dozen cells for each of up to a hundred backends.
+"""
+
+from markupsafe import Markup
+
+from crcr.decide.statistics.figures import Figures, Tally
+from crcr.decide.statistics.window import Span
+from crcr.show.render.markup import draw_rate, escape_text
+from crcr.show.render.status import count, duration
+from crcr.show.render.trend_charts import draw_strip
+
+_NOT_RECORDED = "".join(
+    f'<td class="num zero" data-label="{label}" title="its results are not recorded">—</td>'
+    for label in ("success", "failed", "jobs", "timeouts")
+)
+
+
+def draw_summary_cells(figures: Figures, span: Span) -> Markup:
+    """Pass rate, strip, counts, queue and run times; the last result follows in the template."""
+    tally, queue, run = figures.tally, figures.queue, figures.execution
+    nothing = ' title="no results"' if tally.pass_rate is None else ""
+    cells = [
+        f'<td class="num ratecell"{nothing}>{draw_rate(tally)}</td>',
+        f'<td class="stripcell">{draw_strip(figures.strip, span.value)}</td>',
+        _amount(tally.success, "success", "mid"),
+        _amount(tally.failure, "failed", "failed strong-bad" if tally.failure else "failed"),
+        _total(tally),
+        *(_seconds(queue.average_s, "wide"), _seconds(queue.p50_s, "q50"), _seconds(queue.p95_s, "q95")),
+        *(_seconds(run.average_s, "wide"), _seconds(run.p50_s, "r50"), _seconds(run.p95_s, "r95")),
+    ]
+    return Markup("\n".join(cells))  # noqa: S704
+
+
+def draw_metrics_cells(figures: Figures, *, recorded: bool = True) -> Markup:
+    """Pass rate, counts, times and dispatches; without `recorded` there are no results to count."""
+    tally, queue, run = figures.tally, figures.queue, figures.execution
+    cells = [
+        f'<td class="num ratecell" data-label="pass rate">{draw_rate(tally)}</td>',
+        _counts(tally) if recorded else _NOT_RECORDED,
+        _seconds(queue.p50_s, "", "queue P50"),
+        _seconds(queue.p95_s, "", "queue P95"),
+        _seconds(run.p50_s, "", "run P50"),
+        _seconds(run.p95_s, "", "run P95"),
+        _amount(figures.sent, "dispatches"),
+        _seconds(figures.average_delay_s, "", "dispatch delay"),
+    ]
+    return Markup("\n".join(cells))  # noqa: S704
+
+
+def _counts(tally: Tally) -> str:
+    return "\n".join(
+        (
+            _amount(tally.success, "success"),
+            _amount(tally.failure, "failed", "strong-bad" if tally.failure else ""),
+            _amount(tally.total, "jobs"),
+            _amount(tally.timed_out, "timeouts"),
+        )
+    )
+
+
+def _total(tally: Tally) -> str:
+    parts = f"{tally.success} success, {tally.failure} failure, {tally.running} running"
+    title = f"{parts}, {tally.other} cancelled, skipped or neutral"
+    zero = "" if tally.total else " zero"
+    return f'<td class="num total{zero}" data-label="jobs" title="{title}">{count(tally.total)}</td>'
+
+
+def _amount(value: int, label: str, look: str = "") -> str:
+    zero = "" if value else " zero"
+    return f'<td class="num {look}{zero}" data-label="{label}">{count(value)}</td>'
+
+
+def _seconds(value: float | None, look: str, label: str = "") -> str:
+    zero = " zero" if value is None else ""
+    about = f' data-label="{label}"' if label else ""
+    return f'<td class="num time {look}{zero}"{about}>{escape_text(duration(value))}</td>'

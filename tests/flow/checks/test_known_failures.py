@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from crcr.record.store.statement import Statement
+from crcr.wiring.background import _leader_tasks
 from github_sim.github import Match, PullRequest
 from support.github.commands import audit_entries, relay_comments, was_obeyed
 from support.github.gated_upstream import (
@@ -58,6 +61,10 @@ async def known(relay: RunningRelay) -> dict[str, Any] | None:
     (group,) = await groups(relay)
     found: dict[str, Any] | None = group["known"]
     return found
+
+
+async def run_statement(relay: RunningRelay, statement: Statement) -> None:
+    await relay.services.database.write(lambda tx: tx.run(statement))
 
 
 def reads(relay: RunningRelay) -> int:
@@ -277,3 +284,18 @@ async def test_an_administrator_links_by_the_form_of_the_page(tmp_path: Path) ->
             fields = {name: value for name, value in form.items() if name}
             assert (await me.send("/crcr/admin/unknown", fields)).status_code == 303
             assert await known(relay) is None
+
+
+async def test_a_new_leader_computes_the_fingerprints_of_an_upgraded_database(tmp_path: Path) -> None:
+    async with relay_with_failures(tmp_path) as (relay, _):
+        before = await groups(relay)
+        for sql in (
+            "UPDATE failures SET rules = 0, fingerprint = NULL, fingerprints = NULL",
+            "DELETE FROM failure_fingerprints",
+            "DELETE FROM failure_groups",
+        ):
+            await run_statement(relay, Statement(text(sql)))
+        assert await groups(relay) == []
+        tasks = {task.name: task for task in _leader_tasks(relay.services)}
+        await tasks["update_fingerprints"].act()
+        assert await groups(relay) == before

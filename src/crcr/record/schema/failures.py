@@ -63,7 +63,7 @@ failures = Table(
     ),
     Index("ix_failures_history", "upstream", "downstream", "workflow", "job_name", "at"),
     Index("ix_failures_backend", "upstream", "downstream", "at"),
-    Index("ix_failures_rules", "rules"),
+    Index("ix_failures_rules", "rules", "failure_id"),
     sqlite_autoincrement=True,
 )
 """`built_on` is the base commit that the tested commit contains: the merge base where it is exact, else the base's newest

@@ -1,7 +1,6 @@
 """Known failures in the store: linked, replaced, ended by hand, by their issue, and read no more than once an hour."""
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -9,24 +8,21 @@ from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
 from crcr.decide.events import IssueClosedEvent
-from crcr.decide.failures.fingerprint import fingerprint_failure
-from crcr.decide.failures.history import FailedAs
 from crcr.decide.failures.known import Issue
-from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotFound
-from crcr.record.failures.failure_rows import FailedJob, add_failure
 from crcr.record.failures.known_failures import KnownFailures, unlink_issue
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
+from support.data.failed_jobs import fingerprint_of, record_failed_job
 from support.stores.databases import CORE, OTHER
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 GITHUB = "https://github.com"
 ISSUE = Issue(RepoName("Pytorch-Like/Driver"), 12)
 URL = ISSUE.url(GITHUB)
-TESTS = (FailedTest("test_op", None, "NotImplementedError: aten::foo has no kernel"),)
-MARK = str(fingerprint_failure(TESTS).fingerprint)
+MESSAGE = "NotImplementedError: aten::foo has no kernel"
+MARK = fingerprint_of(MESSAGE)
 _ROWS = Statement(text("SELECT * FROM known_failures ORDER BY upstream, fingerprint"))
 _EFFECTS = Statement(text("SELECT upstream, lane, state FROM effects WHERE kind = 'read_issue'"))
 _DONE = Statement(text("UPDATE effects SET state = 'done' WHERE kind = 'read_issue'"))
@@ -36,21 +32,8 @@ _ACTS = Statement(text("SELECT who, act, subject FROM audit ORDER BY audit_id"))
 @pytest.fixture
 async def known(database: Database) -> KnownFailures:
     for upstream in (CORE, OTHER):
-        await database.write(partial(add_failure, job=failed_job(upstream)))
+        await record_failed_job(database, "d-1", MESSAGE, at=NOW, upstream=upstream)
     return KnownFailures(database, GITHUB)
-
-
-def failed_job(upstream: RepoName) -> FailedJob:
-    key = {"delivery": "d-1", "upstream": upstream.key, "downstream": "org/one", "workflow": "ci.yml"}
-    return FailedJob(
-        key={**key, "run_id": "1", "attempt": 1, "job_name": "build"},
-        event="nightly",
-        number=None,
-        head_sha="a" * 40,
-        ended=FailedAs.FAILURE,
-        tests=TESTS,
-        at=NOW,
-    )
 
 
 async def rows(database: Database, statement: Statement = _ROWS) -> list[dict[str, Any]]:

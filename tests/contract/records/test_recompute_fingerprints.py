@@ -1,6 +1,5 @@
 """New rules of fingerprints: recorded failures are computed again, newest first, with their groups and known issues."""
 
-import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -8,45 +7,25 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from crcr.decide.failures.fingerprint import RULES, fingerprint_failure
-from crcr.decide.failures.history import FailedAs
-from crcr.decide.jobs.report import FailedTest
-from crcr.record.failures.failure_rows import FailedJob, add_failure
+from crcr.decide.failures.fingerprint import RULES
 from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.failures.recompute import MOST_FAILURES, FingerprintUpdate, count_left, recompute_some
-from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Database
-from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
+from support.data.failed_jobs import fingerprint_of, record_failed_job
 from support.stores.databases import CORE
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 MISSING, MEMORY = "NotImplementedError: aten::foo has no kernel", "RuntimeError: device ran out of memory"
 OLD = "0" * 15
-_JOB: dict[str, Any] = {
-    "upstream": CORE.key,
-    "downstream": "org/one",
-    "workflow": "ci.yml",
-    "run_id": "1",
-    "attempt": 1,
-    "job_name": "build",
-    "reported_name": "build",
-    "state": "completed",
-    "conclusion": "failure",
-    "level": 2,
-    "event": "nightly",
-    "head_sha": "a" * 40,
-    "workflow_name": "CI",
-    "trusted": "{}",
-    "untrusted": b"{}",
-}
-_TIMES = ("in_progress_at", "completed_at", "silent_at")
-_ADD_JOB = Statement(inserting(jobs, *_JOB, *_TIMES, "delivery", "failed_tests"))
 _AGE = tuple(
     Statement(text(sql))
     for sql in (
-        "UPDATE failures SET rules = 0, fingerprint = :old || substr(fingerprint, 1, 1),"
-        " fingerprints = :old || substr(fingerprint, 1, 1), sample = 'old'",
+        (
+            "UPDATE failures SET rules = 0, fingerprint = :old || substr(fingerprint, 1, 1),"
+            " fingerprints = :old || substr(fingerprint, 1, 1), sample = 'old'"
+        ),
         "UPDATE failure_fingerprints SET fingerprint = :old || substr(fingerprint, 1, 1)",
         "UPDATE failure_groups SET fingerprint = :old || substr(fingerprint, 1, 1), sample = 'old'",
         "UPDATE known_failures SET fingerprint = :old || substr(fingerprint, 1, 1)",
@@ -58,32 +37,10 @@ _ROWS = {
 }
 
 
-def failed_tests(message: str) -> tuple[FailedTest, ...]:
-    return (FailedTest("test_op", None, message),)
-
-
-def mark_of(message: str) -> str:
-    return str(fingerprint_failure(failed_tests(message)).fingerprint)
-
-
 async def fail(
     database: Database, delivery: str, message: str, *, at: datetime = NOW, job: bool = True
 ) -> None:
-    tests = json.dumps([{"name": "test_op", "message": message}])
-    row = {**_JOB, **dict.fromkeys(_TIMES, to_us(at)), "delivery": delivery, "failed_tests": tests}
-    if job:
-        await database.write(lambda tx: tx.run(_ADD_JOB, **row))
-    names = ("upstream", "downstream", "workflow", "run_id", "attempt", "job_name")
-    failed = FailedJob(
-        key={"delivery": delivery, **{name: _JOB[name] for name in names}},
-        event="nightly",
-        number=None,
-        head_sha="a" * 40,
-        ended=FailedAs.FAILURE,
-        tests=failed_tests(message),
-        at=at,
-    )
-    await database.write(partial(add_failure, job=failed))
+    await record_failed_job(database, delivery, message, at=at, with_result=job)
 
 
 async def make_outdated(database: Database) -> None:
@@ -111,7 +68,7 @@ async def test_failures_and_groups_are_as_if_the_new_rules_had_always_been(datab
     await fail(database, "d-3", MEMORY)
     known = KnownFailures(database, "https://github.com")
     url = "https://github.com/o/r/issues/1"
-    await known.link(CORE, mark_of(MISSING), url=url, who="mia", reason="x", days=None, now=NOW)
+    await known.link(CORE, fingerprint_of(MISSING), url=url, who="mia", reason="x", days=None, now=NOW)
     expected = await everything(database)
     await make_outdated(database)
     assert await database.read(count_left) == 4
@@ -139,9 +96,17 @@ async def test_an_upgraded_database_gets_its_first_fingerprints(database: Databa
     await FingerprintUpdate(database).run()
 
     (failure,) = await rows(database, "failures")
-    assert (failure["fingerprint"], failure["rules"], failure["sample"]) == (mark_of(MISSING), RULES, MISSING)
+    assert (failure["fingerprint"], failure["rules"], failure["sample"]) == (
+        fingerprint_of(MISSING),
+        RULES,
+        MISSING,
+    )
     (group,) = await rows(database, "failure_groups")
-    assert (group["fingerprint"], group["number"], group["last_at"]) == (mark_of(MISSING), 1, to_us(NOW))
+    assert (group["fingerprint"], group["number"], group["last_at"]) == (
+        fingerprint_of(MISSING),
+        1,
+        to_us(NOW),
+    )
 
 
 async def test_a_failure_whose_result_is_gone_has_no_fingerprint(database: Database) -> None:

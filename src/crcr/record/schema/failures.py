@@ -18,6 +18,7 @@ base_commits = Table(
     Column("before", Text),
     Column("pushed_at", BigInteger, nullable=False),
     Index("ix_base_commits_order", "upstream", "ref", "position"),
+    Index("ix_base_commits_age", "upstream", "pushed_at"),
     sqlite_with_rowid=False,
 )
 """The commits of each branch in the order of its pushes; `before` is the commit that the push of this one started from."""

@@ -61,6 +61,7 @@ def _bases() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("ix_base_commits_order", "base_commits", ["upstream", "ref", "position"])
+    op.create_index("ix_base_commits_age", "base_commits", ["upstream", "pushed_at"])
 
 
 def _failures() -> None:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from github_sim.driver.checks import CheckDriver
 from github_sim.driver.ci import CiDriver
 from github_sim.driver.merging import MergeDriver
-from github_sim.driver.pull_requests import CommentDriver
+from github_sim.driver.pull_requests import CommentDriver, IssueDriver
 from github_sim.driver.repositories import RepositoryDriver
 from github_sim.oidc.github_actions import HostileToken
 from github_sim.rest.app import AnswerLost
@@ -24,6 +24,7 @@ from github_sim.world.records import (
     Call,
     CheckRun,
     Comment,
+    Issue,
     Json,
     MergeGroup,
     PullRequest,
@@ -42,6 +43,7 @@ __all__ = [
     "GitHub",
     "HeldCalls",
     "HostileToken",
+    "Issue",
     "JobSpec",
     "Match",
     "MergeBlocked",
@@ -56,7 +58,7 @@ __all__ = [
 ]
 
 
-class GitHub(MergeDriver, CommentDriver, RepositoryDriver, CiDriver, CheckDriver):
+class GitHub(MergeDriver, CommentDriver, IssueDriver, RepositoryDriver, CiDriver, CheckDriver):
     @property
     def issuer_url(self) -> str:
         return self.issuer.url

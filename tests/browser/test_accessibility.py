@@ -39,6 +39,7 @@ PAGES = (
     "/crcr/failing",
     "/crcr/failing?kind=nightly&q=nobody",
     "/crcr/waivers",
+    "/crcr/failures",
     "/crcr/audit",
     "/crcr/sandbox",
     "/crcr/sandbox?repository=nobody",

@@ -203,6 +203,9 @@ async def _walk_pull(github: GitHub, ask: Asker, token: dict[str, str], pull: Pu
     root = "/repos/org/upstream"
     github.set_permission("org/upstream", "maintainer", "maintain")
     comment = await github.comment_pr(pull, "Looks good", author="maintainer")
+    issue = await github.close_issue(await github.open_issue("org/upstream"))
+    for number in (1, issue.number, 999):
+        await ask("GET", f"{root}/issues/{number}", token)
     own = await ask("POST", f"{root}/issues/1/comments", token, json={"body": "Noted."})
     await ask("POST", f"{root}/issues/9/comments", token, json={"body": "Noted."})
     one = f"{root}/issues/comments/{own.json()['id']}"

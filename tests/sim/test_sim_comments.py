@@ -186,3 +186,27 @@ async def test_people_without_a_role_may_read_what_is_public(
 def test_an_unknown_role_is_an_error_of_the_test(github: GitHub) -> None:
     with pytest.raises(ValueError, match="no role 'boss'"):
         github.set_permission("org/upstream", "mira", "boss")
+
+
+async def test_an_issue_is_read_and_its_closing_is_told(
+    github: GitHub,
+    api: httpx.AsyncClient,
+    token_for: TokenFor,
+    received_requests: list[httpx.Request],
+    clock: ManualClock,
+) -> None:
+    issue = await github.open_issue("org/upstream", title="No kernel")
+    address, token = f"{ROOT}/issues/{issue.number}", await token_for("org/upstream")
+    first = await api.get(address, headers=token)
+    assert (first.json()["state"], first.json()["title"]) == ("open", "No kernel")
+    assert first.json()["html_url"] == github.issue_url(issue)
+    unchanged = await api.get(address, headers={**token, "if-none-match": first.headers["etag"]})
+    assert unchanged.status_code == 304
+    clock.advance(60)
+    await github.close_issue(issue)
+    assert received_events(received_requests) == [("issues", "opened"), ("issues", "closed")]
+    second = await api.get(address, headers={**token, "if-none-match": first.headers["etag"]})
+    assert (second.status_code, second.json()["state"]) == (200, "closed")
+    pull = await github.open_pr("org/upstream")
+    assert (await api.get(f"{ROOT}/issues/{pull.number}", headers=token)).json()["pull_request"]
+    assert (await api.get(f"{ROOT}/issues/99", headers=token)).status_code == 404

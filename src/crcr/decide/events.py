@@ -163,6 +163,17 @@ class IssueCommentEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class IssueClosedEvent:
+    """`issues` closed, in any repository where the App is installed."""
+
+    repository: RepoName
+    repository_id: int
+    number: int
+    closed_at: datetime | None
+    installation_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class WorkflowRunEvent:
     """`workflow_run` of a downstream where the App is installed: GitHub's own view of a run."""
 
@@ -212,6 +223,7 @@ Event = (
     | InstallationEvent
     | InstallationRepositoriesEvent
     | RepositoryEvent
+    | IssueClosedEvent
     | PingEvent
     | UnusedEvent
 )
@@ -235,6 +247,7 @@ USED_ACTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
         "check_run": frozenset({"rerequested", "requested_action"}),
         "check_suite": frozenset({"rerequested"}),
         "issue_comment": frozenset({"created"}),
+        "issues": frozenset({"closed"}),
         "workflow_run": frozenset({"requested", "in_progress", "completed"}),
         "workflow_job": frozenset({"queued", "in_progress", "completed"}),
         "installation": frozenset({"created", "deleted", "suspend", "unsuspend", "new_permissions_accepted"}),

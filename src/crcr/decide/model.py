@@ -112,6 +112,8 @@ class EffectKind(StrEnum):
     """The gate's button: post a comment with the command to copy."""
     VERIFY_COMMIT = "verify_commit"
     """Check whether a self-report's commit belongs to the upstream's history."""
+    READ_ISSUE = "read_issue"
+    """Read whether the issue of a known failure is still open."""
     INSPECT_REPOSITORY = "inspect_repository"
     """Read a downstream's set-up: the App's installation and permissions there, its workflows."""
     FEED_HISTORY = "feed_history"

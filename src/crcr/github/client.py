@@ -64,6 +64,7 @@ class GitHubClient:
         self.commits = CommitsApi(transport)
         self.checks = ChecksApi(transport)
         self.comments = CommentsApi(transport)
+        self.issues = IssuesApi(transport)
         self.actions = ActionsApi(transport)
         self.workflow_files = WorkflowFilesApi(transport)
         self.app = AppApi(transport)
@@ -288,6 +289,17 @@ class CommentsApi:
             if refusal.status != 404:
                 raise
             return Role.NONE
+
+
+class IssuesApi:
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def is_closed(self, where: Target, number: int) -> bool:
+        request = comments_and_roles.read_issue(where.repository, number)
+        return comments_and_roles.parse_is_closed(
+            await self._transport.send(where, request, request_response.ISSUES_READ)
+        )
 
 
 class ActionsApi:

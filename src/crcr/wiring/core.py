@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -23,6 +24,7 @@ from crcr.receive.oidc.issuers import GITHUB_ACTIONS
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamPolicy
 from crcr.record.checks.requests import PeopleRequests
+from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.failures.recorder import FailureRecorder
 from crcr.record.jobs.forwards import Forwards
 from crcr.record.jobs.outcomes import JobOutcomes
@@ -90,6 +92,17 @@ class Core:
     @property
     def job_timeout(self) -> timedelta:
         return timedelta(seconds=self.settings.job_timeout_s)
+
+    @property
+    def known_failures(self) -> KnownFailures:
+        return KnownFailures(self.database, web_url(self.settings))
+
+
+def web_url(settings: Settings) -> str:
+    """Return GitHub's web address from its API address."""
+    parts = urlsplit(settings.github_api_url)
+    host = parts.netloc.removeprefix("api.") if parts.netloc.startswith("api.") else parts.netloc
+    return f"{parts.scheme}://{host}"
 
 
 def open_core(settings: Settings, seams: Seams, *, for_pages: bool = False) -> Core:

@@ -12,6 +12,7 @@ from crcr.deliver.handlers.forward_result import ForwardResult
 from crcr.deliver.handlers.inspect_repository import InspectRepository
 from crcr.deliver.handlers.look_up_runs import LookUp
 from crcr.deliver.handlers.publish_checks import PublishChecks
+from crcr.deliver.handlers.read_issue import ReadIssue
 from crcr.deliver.handlers.rerun import Rerun
 from crcr.deliver.handlers.upstream_target import UpstreamTargets
 from crcr.deliver.handlers.verify_commit import VerifyCommit
@@ -26,7 +27,7 @@ from crcr.record.jobs.tested_commits import ReportedCommits
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import Settings
-from crcr.wiring.core import Core, build_outcomes
+from crcr.wiring.core import Core, build_outcomes, web_url
 
 
 def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
@@ -73,7 +74,9 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             clock,
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
-            Commands(database, core.allowlists, core.people_requests, refresher),
+            Commands(
+                database, core.allowlists, core.people_requests, refresher, github_url=web_url(core.settings)
+            ),
             upstreams,
             github.comments,
             writer,
@@ -81,6 +84,7 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             read_health=core.health.read_upstream,
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(core.people_requests, upstreams, writer, clock),
+        EffectKind.READ_ISSUE: ReadIssue(core.known_failures, upstreams, github.issues, clock),
         EffectKind.VERIFY_COMMIT: VerifyCommit(ReportedCommits(database), upstreams, github.commits, clock),
     }
 

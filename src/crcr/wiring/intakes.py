@@ -55,6 +55,7 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
         people_requests=core.people_requests,
         workflow_events=WorkflowEvents(core.database, core.refresher, build_outcomes(core)),
         installations=Installations(core.database),
+        known_failures=core.known_failures,
         upstreams=frozenset(core.upstreams),
         allowlist_files=on_github,
         clock=core.clock,

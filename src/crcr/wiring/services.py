@@ -47,6 +47,7 @@ from crcr.record.admin.operations import AdminOperations
 from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.webhooks import RecoveryStore
+from crcr.record.failures.recompute import FingerprintUpdate
 from crcr.record.jobs.reports import Reports
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
@@ -105,6 +106,7 @@ class Services:
     keys: KeyCache
     refreshers: dict[str, AllowlistRefresher]
     sweeper: Sweeper
+    fingerprint_update: FingerprintUpdate
     reconciler: Reconciler
     leaders: LeaderElection
     heartbeat: WorkerHeartbeat
@@ -170,6 +172,7 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         keys=keys,
         refreshers=refreshers,
         sweeper=build_sweeper(core, stopping),
+        fingerprint_update=build_fingerprint_update(core, stopping),
         reconciler=build_reconciler(core, webhook, stopping),
         leaders=build_leaders(core, owner),
         heartbeat=heartbeat,
@@ -244,7 +247,7 @@ def allowlist_source(upstream: UpstreamSetting, github: GitHubClient) -> Allowli
 
 
 _RETENTION_PAUSE_S = 0.02
-"""Pause between two steps of retention, so that other writers get most of the time."""
+"""Pause between two steps of retention, and of new fingerprints, so that other writers get most of the time."""
 
 
 def build_leaders(core: Core, owner: str) -> LeaderElection:
@@ -264,7 +267,15 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
         breathe=partial(asyncio.sleep, _RETENTION_PAUSE_S),
     )
     sweeps = Sweeps(core.database, core.refresher, build_outcomes(core))
-    return Sweeper(sweeps, retention, core.checks, core.clock)
+    return Sweeper(sweeps, retention, core.checks, core.known_failures, core.clock)
+
+
+def build_fingerprint_update(core: Core, stopping: asyncio.Event) -> FingerprintUpdate:
+    return FingerprintUpdate(
+        core.database,
+        goes_on=lambda: not stopping.is_set(),
+        breathe=partial(asyncio.sleep, _RETENTION_PAUSE_S),
+    )
 
 
 def retention_periods(settings: Settings) -> RetentionPeriods:

@@ -15,6 +15,7 @@ from crcr.deliver.periodic.app_link import AppPage
 from crcr.errors import CrcrError
 from crcr.receive.http.client_address import client_address, limit_subject
 from crcr.record.admin.http_operations import HttpAdminOperations
+from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.store.signals import CHANGES
 from crcr.record.views.sql_views import SqlViews
@@ -38,7 +39,7 @@ from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
 from crcr.wiring.background import BackgroundTasks
-from crcr.wiring.core import gate_policies
+from crcr.wiring.core import gate_policies, web_url
 from crcr.wiring.intake_app import (
     health_routes,
     ingest_route,
@@ -59,7 +60,10 @@ def build_app(services: Services, *, work: bool = True, takes_in: bool = True) -
     frame = _frame(services, views)
     problem_page = frame.problem
     access = _access_settings(services, problem_page)
-    operations = HttpAdminOperations(services.database, services.acts, services.targets, upstreams, clock)
+    known = KnownFailures(services.database, web_url(services.settings))
+    operations = HttpAdminOperations(
+        services.database, services.acts, services.targets, upstreams, clock, known_failures=known
+    )
     perform, on = make_performer(operations, upstreams), access.tokens.has_admins
     delay = LiveDelay(services.metrics.live_delay, lambda: services.metrics.replica_lag_s)
     setup, app_page = _setup_context(services, views, access), AppPage(services.github.app, clock)
@@ -124,7 +128,7 @@ def _frame(services: Services, views: SqlViews) -> Frame:
         views,
         upstreams=services.upstreams,
         clock=services.clock,
-        github_url=_web_url(services.settings),
+        github_url=web_url(services.settings),
         public_url=services.settings.public_url,
         sandbox=services.settings.sandbox == "on",
         health=services.health,
@@ -239,13 +243,6 @@ def _onboarding_settings(
         newest_change=newest_change,
         is_public=services.settings.hud_access == "public",
     )
-
-
-def _web_url(settings: Settings) -> str:
-    """Return GitHub's web address from its API address."""
-    parts = urlsplit(settings.github_api_url)
-    host = parts.netloc.removeprefix("api.") if parts.netloc.startswith("api.") else parts.netloc
-    return f"{parts.scheme}://{host}"
 
 
 def _allowlist_page(source: AllowlistOnGitHub) -> str:

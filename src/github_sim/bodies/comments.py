@@ -3,7 +3,7 @@
 from github_sim.bodies.pull_requests import label_json
 from github_sim.bodies.repositories import account_json, node_id
 from github_sim.clock import stamp, stamp_or_none
-from github_sim.world.records import Comment, Json, PullRequest, Reaction, Repository
+from github_sim.world.records import Comment, Issue, Json, PullRequest, Reaction, Repository
 from github_sim.world.world import World
 
 REACTIONS = ("+1", "-1", "laugh", "confused", "heart", "hooray", "rocket", "eyes")
@@ -81,6 +81,43 @@ def issue_json(base: str, world: World, pull: PullRequest) -> Json:
         "timeline_url": f"{url}/timeline",
         "performed_via_github_app": None,
         "state_reason": None,
+    }
+
+
+def plain_issue_json(base: str, repository: Repository, issue: Issue) -> Json:
+    """An issue that is no pull request."""
+    api = f"{base}/repos/{repository.full_name}"
+    url = f"{api}/issues/{issue.number}"
+    closed = issue.state == "closed"
+    return {
+        "url": url,
+        "repository_url": api,
+        "labels_url": f"{url}/labels{{/name}}",
+        "comments_url": f"{url}/comments",
+        "events_url": f"{url}/events",
+        "html_url": f"{base}/{repository.full_name}/issues/{issue.number}",
+        "id": issue.id,
+        "node_id": node_id("I_", issue.id),
+        "number": issue.number,
+        "title": issue.title,
+        "user": account_json(base, issue.author),
+        "labels": [],
+        "state": issue.state,
+        "locked": False,
+        "assignee": None,
+        "assignees": [],
+        "milestone": None,
+        "comments": 0,
+        "created_at": stamp(issue.created_at),
+        "updated_at": stamp(issue.updated_at),
+        "closed_at": stamp_or_none(issue.closed_at),
+        "author_association": "NONE",
+        "active_lock_reason": None,
+        "body": None,
+        "reactions": _rollup(url, []),
+        "timeline_url": f"{url}/timeline",
+        "performed_via_github_app": None,
+        "state_reason": "completed" if closed else None,
     }
 
 

@@ -1,9 +1,9 @@
-"""REST routes of comments on pull requests and of reactions to them."""
+"""REST routes of issues, of comments on pull requests and of reactions to them."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from github_sim.bodies.comments import REACTIONS, reaction_json
+from github_sim.bodies.comments import REACTIONS, issue_json, plain_issue_json, reaction_json
 from github_sim.rest.commits import find_pull
 from github_sim.rest.exchange import ApiError, ApiRequest, Reply, Route, paginate, validation_error
 from github_sim.webhooks import comments
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from github_sim.simulation import Simulation
 
 MOST_CHARACTERS = 65_536
+
+
+async def get_issue(sim: "Simulation", request: ApiRequest) -> Reply:
+    repository, number = request.repository, request.number("issue_number")
+    issue = sim.world.issues.get((repository.id, number))
+    if issue is not None:
+        return Reply(200, plain_issue_json(sim.base_url, repository, issue))
+    return Reply(200, issue_json(sim.base_url, sim.world, find_pull(sim, request, "issue_number")))
 
 
 async def list_comments(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -80,6 +88,7 @@ async def create_reaction(sim: "Simulation", request: ApiRequest) -> Reply:
 _ISSUES = "/repos/{owner}/{repo}/issues"
 _READ, _WRITE = ("issues|pull_requests", "read"), ("issues|pull_requests", "write")
 ROUTES = (
+    Route("GET", f"{_ISSUES}/{{issue_number}}", get_issue, permission=_READ),
     Route("GET", f"{_ISSUES}/{{issue_number}}/comments", list_comments, permission=_READ),
     Route("POST", f"{_ISSUES}/{{issue_number}}/comments", create_comment, permission=_WRITE),
     Route("GET", f"{_ISSUES}/comments/{{comment_id}}", get_comment, permission=_READ),

@@ -1,4 +1,4 @@
-"""Records of the simulated GitHub: accounts, repositories, commits, pull requests, comments, merge groups,
+"""Records of the simulated GitHub: accounts, repositories, commits, pull requests, issues, comments, merge groups,
 installations, check runs, webhook deliveries, dispatches and API calls; and the roles of people in a repository.
 
 Plain data; `world.World` holds them. Workflow runs are in `actions.py`.
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 NO_COMMIT = "0" * 40
 # What the App has subscribed to; installation events come to every App.
 APP_EVENTS = (
-    "check_run", "check_suite", "issue_comment", "merge_group", "pull_request",
+    "check_run", "check_suite", "issue_comment", "issues", "merge_group", "pull_request",
     "push", "repository", "workflow_job", "workflow_run",
 )  # fmt: skip
 
@@ -174,6 +174,20 @@ class Comment:
     updated_at: datetime
     by_app: bool = False
     reactions: list[Reaction] = field(default_factory=list)
+    last_delivery: WebhookDelivery | None = None
+
+
+@dataclass
+class Issue:
+    id: int
+    number: int
+    repository_id: int
+    title: str
+    author: Account
+    created_at: datetime
+    updated_at: datetime
+    state: str = "open"
+    closed_at: datetime | None = None
     last_delivery: WebhookDelivery | None = None
 
 

@@ -18,6 +18,7 @@ from github_sim.world.records import (
     GitCommit,
     Installation,
     InstallationToken,
+    Issue,
     MergeGroup,
     PullRequest,
     Repository,
@@ -31,6 +32,7 @@ FIRST_IDS = {
     "installation": 58_000_000,
     "pull_request": 2_310_000_000,
     "comment": 3_120_000_000,
+    "issue": 2_720_000_000,
     "reaction": 290_000_000,
     "check_run": 48_100_000_000,
     "run": 17_200_000_000,
@@ -48,6 +50,7 @@ class World:
         self.installations: dict[int, Installation] = {}
         self.tokens: dict[str, InstallationToken] = {}
         self.pulls: dict[tuple[int, int], PullRequest] = {}
+        self.issues: dict[tuple[int, int], Issue] = {}
         self.comments: dict[int, Comment] = {}
         self.queue: list[MergeGroup] = []
         self.check_runs: dict[int, CheckRun] = {}

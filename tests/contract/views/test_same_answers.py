@@ -20,6 +20,7 @@ from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery, JobKey
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
+from crcr.decide.views.failures import FailureQuery, KnownFilter
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
@@ -283,6 +284,22 @@ async def test_jobs(twins: Twins) -> None:
         asked[f"jobs of {name}"] = lambda v, _, n=name: v.jobs(JobQuery(upstream=up, downstream=n, limit=7))
         asked[f"setup {name}"] = lambda v, _, n=name: v.setup(up, n, twins.now)
         asked[f"refusals {name}"] = lambda v, _, n=name: v.refusals(up, n, twins.now)
+    assert await compared(twins, asked) == ""
+
+
+async def test_groups_of_failures(twins: Twins) -> None:
+    up, now = twins.upstream, twins.now
+    asked: dict[str, Asked] = {}
+    for limit, known in product((2, 50), (None, *KnownFilter)):
+        query = FailureQuery(upstream=up, known=known, limit=limit)
+        asked[f"groups {limit} {known}"] = lambda v, _, q=query: v.failures(q, now)
+        asked[f"groups of one {limit} {known}"] = lambda v, _, q=query: v.failures(
+            replace(q, backend="ORG", text="E"), now
+        )
+    for fingerprint in rows(twins, "SELECT DISTINCT fingerprint FROM failure_groups ORDER BY 1 LIMIT 5"):
+        asked[f"group {fingerprint}"] = lambda v, _, f=fingerprint: v.failure_group(
+            up, f, now, after=None, limit=3
+        )
     assert await compared(twins, asked) == ""
 
 

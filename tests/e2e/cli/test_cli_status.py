@@ -4,6 +4,7 @@ The effects are held back by a real relay, on a simulated GitHub whose hour is u
 """
 
 import asyncio
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -80,3 +81,18 @@ def test_red_is_a_failure_for_scripts(tmp_path: Path) -> None:
     late = f"1 gate is decided and not yet published on GitHub, since {minute(at)}: {held_back_text(at)}."
     assert f"  {late}\n" in result.stdout
     assert shell.crcr("status", "--upstream", "no/such").exit_code == 2
+
+
+def test_the_progress_of_new_fingerprints_is_told(tmp_path: Path) -> None:
+    shell = relay_with(tmp_path, now(), calls_left=5_000)
+    assert shell.json("status")[0]["outdated_fingerprints"] == 0
+    connection = sqlite3.connect(tmp_path / "crcr.db")
+    with connection:
+        connection.execute(
+            "INSERT INTO failures (delivery, upstream, downstream, workflow, run_id, attempt, job_name, kind, event, at,"
+            " ended, rules) VALUES ('d', ?, 'org/gating', 'ci.yml', '1', 1, 'build', 'push', 'push', 1, 'failure', 0)",
+            (UPSTREAM.lower(),),
+        )
+    connection.close()
+    assert "The fingerprints of 1 failures are still to be computed by the new rules." in shell.ok("status")
+    assert shell.json("status")[0]["outdated_fingerprints"] == 1

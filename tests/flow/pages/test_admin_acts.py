@@ -18,6 +18,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "suspend": {"repository": "org/one"},
     "lift": {"repository": "org/one"},
     "rebind": {"repository": "org/one", "repository_id": 77},
+    "known": {"fingerprint": "0" * 16, "url": "https://github.com/org/one/issues/1"},
+    "unknown": {"fingerprint": "0" * 16},
     "pause": {},
     "unpause": {},
 }

@@ -52,6 +52,7 @@ class StoreRows:
     views: SqlViews
     clock: ManualClock
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
+    _failed_at: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
     def add(self, table: Table, *rows: dict[str, Any]) -> None:
         with self.engine.begin() as connection:
@@ -144,10 +145,11 @@ class StoreRows:
         row |= more
         self.add(main_tables.jobs, {"reported_name": row["job_name"], **row})
 
-    def failure(self, delivery: str, downstream: str, message: str, **more: Any) -> None:
-        """Record a job's failure with one failed test, as the recorder does, and its verdict."""
+    def failure(self, delivery: str, downstream: str, message: str, **more: Any) -> str:
+        """Record a job's failure with one failed test, as the recorder does, and its verdict; return its fingerprint."""
         number, test = next(self._numbers), FailedTest("test_lazy", None, message)
-        fingerprint = fingerprint_failure((test,)).fingerprint
+        fingerprint = str(fingerprint_failure((test,)).fingerprint)
+        at = self.ago(hours=more.pop("hours_ago", 1))
         key: dict[str, Any] = {"upstream": UPSTREAM.key, "downstream": downstream}
         row = {
             "failure_id": number,
@@ -161,7 +163,7 @@ class StoreRows:
             "number": 7,
             "head_sha": f"{7:040x}",
             "base_ref": "main",
-            "at": self.ago(hours=1),
+            "at": at,
             "ended": "failure",
             "fingerprint": fingerprint,
             "fingerprints": fingerprint,
@@ -174,8 +176,28 @@ class StoreRows:
         self.add(failures.failures, {**key, **row, **more})
         mark = {"fingerprint": fingerprint, "upstream": UPSTREAM.key}
         self.add(failures.failure_fingerprints, {**mark, "failure_id": number})
-        times = {"first_at": self.ago(hours=1), "last_at": self.ago(hours=1)}
-        self.add(failures.failure_groups, {**mark, **key, **times, "sample": message, "number": 1})
+        times = self._failed_at.setdefault((fingerprint, downstream), [])
+        times.append(at)
+        group, ends = failures.failure_groups, {"first_at": min(times), "last_at": max(times)}
+        with self.engine.begin() as connection:
+            is_group = (group.c.fingerprint == fingerprint) & (group.c.downstream == downstream)
+            connection.execute(delete(group).where(is_group))
+            row = {**mark, **key, **ends, "sample": message, "number": len(times)}
+            connection.execute(insert(group).values(**row))
+        return fingerprint
+
+    def known(self, fingerprint: str, **more: Any) -> None:
+        row: dict[str, Any] = {
+            "fingerprint": fingerprint,
+            "upstream": UPSTREAM.key,
+            "url": "https://github.com/torch/torch/issues/12",
+            "state": "open",
+            "who": "mia",
+            "reason": "a driver bug",
+            "created_at": self.ago(hours=1),
+            "until_at": self.ago(days=-30),
+        }
+        self.add(failures.known_failures, {**row, **more})
 
     def pull(self, number: int = 7, **more: Any) -> str:
         """Add a pull request with one delivery of its head; return the delivery."""

@@ -22,10 +22,13 @@ def test_permissions_and_events_are_those_of_the_manifest() -> None:
     assert MANIFEST["default_permissions"] == {
         **repository_setup.PERMISSIONS_ALWAYS,
         **repository_setup.PERMISSIONS_FOR_CHECKS,
+        **repository_setup.PERMISSIONS_FOR_KNOWN_FAILURES,
     }
-    assert {*repository_setup.EVENTS_ALWAYS, *repository_setup.EVENTS_FOR_CHECKS} == set(
-        MANIFEST["default_events"]
-    )
+    assert {
+        *repository_setup.EVENTS_ALWAYS,
+        *repository_setup.EVENTS_FOR_CHECKS,
+        *repository_setup.EVENTS_FOR_KNOWN_FAILURES,
+    } == set(MANIFEST["default_events"])
 
 
 def test_more_than_is_wanted_is_enough_and_less_is_not() -> None:

@@ -24,7 +24,7 @@ from crcr.receive.webhook.parse import parse_event, parse_payload
 from support.published_files import example, webhook_examples
 
 NAMES = [
-    *("pull_request", "push", "merge_group", "check_run", "check_suite", "issue_comment"),
+    *("pull_request", "push", "merge_group", "check_run", "check_suite", "issue_comment", "issues"),
     *(
         "workflow_run",
         "workflow_job",

@@ -1,6 +1,6 @@
 """`crcr status`: the relay's health in sentences, as the pages show it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import typer
 from rich.text import Text
@@ -28,49 +28,52 @@ def status(config: ConfigOption = None, upstream: UpstreamOption = None, as_json
     """
     from crcr.cli.operator_session import run_in_session
 
-    statuses = run_in_session(config, lambda session: _read(session, upstream))
+    states = run_in_session(config, lambda session: _read(session, upstream))
     if as_json:
-        print_json(
-            [
-                {"upstream": str(name), "health": health, "verdicts": verdicts}
-                for name, (health, verdicts) in statuses.items()
-            ]
-        )
+        print_json(states)
     else:
-        for name, (health, verdicts) in statuses.items():
-            _print(name, health)
-            _print_contradicted(verdicts)
-    if any(health.state == "red" for health, _ in statuses.values()):
+        for state in states:
+            _print(state)
+    if any(state["health"].state == "red" for state in states):
         raise typer.Exit(1)
 
 
-async def _read(
-    session: "OperatorSession", requested: "RepoName | None"
-) -> "dict[RepoName, tuple[Health, ContradictedVerdicts]]":
+class _State(TypedDict):
+    upstream: str
+    health: "Health"
+    verdicts: "ContradictedVerdicts"
+    outdated_fingerprints: int
+    """Failures whose fingerprints are still to be computed by new rules."""
+
+
+async def _read(session: "OperatorSession", requested: "RepoName | None") -> list[_State]:
     chosen = (
         (session.upstream_to_read(requested),)
         if requested
         else tuple(upstream.name for upstream in session.settings.upstreams)
     )
-    return {
-        name: (
-            await session.views.health(name, session.now()),
-            await session.views.contradicted(name, session.now()),
-        )
+    return [
+        {
+            "upstream": str(name),
+            "health": await session.views.health(name, session.now()),
+            "verdicts": await session.views.contradicted(name, session.now()),
+            "outdated_fingerprints": await session.views.outdated_fingerprints(name),
+        }
         for name in chosen
-    }
+    ]
 
 
-def _print(name: "RepoName", health: "Health") -> None:
-    print_line(f"{name}:", Text(health.state.value, _STYLES[health.state.value]))
+def _print(state: _State) -> None:
+    health = state["health"]
+    print_line(f"{state['upstream']}:", Text(health.state.value, _STYLES[health.state.value]))
     reasons = [reason.text for reason in health.reasons]
     delays = [delay.text for delay in health.held if delay.text not in reasons and delay.effects != "gates"]
     for text in (*reasons, *delays):
         print_line(f"  {text}")
     if not reasons and not delays:
         print_line("  Nothing delayed, nothing undelivered.")
-
-
-def _print_contradicted(verdicts: "ContradictedVerdicts") -> None:
+    verdicts = state["verdicts"]
     if verdicts.of:
         print_line(f"  People contradicted {verdicts.contradicted} of {verdicts.of} verdicts in 30 days.")
+    if number := state["outdated_fingerprints"]:
+        print_line(f"  The fingerprints of {number} failures are still to be computed by the new rules.")

@@ -5,6 +5,8 @@
     retry [owner/repo] [at 1a2b3c4]
     approve [at 1a2b3c4]
     verdict owner/repo job is new|pre-existing|flaky|infrastructure|missing|unknown because <reason>
+    known <url> [owner/repo[:job] or fingerprint] [until 30d] because <reason>
+    unknown owner/repo[:job] or fingerprint or <url>
     status
 
 Where a job's name ends: before the first ` because `, and there before the last ` until ` and an ` at ` with a
@@ -15,7 +17,7 @@ because a waiver opens the gate.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from itertools import islice
@@ -23,6 +25,7 @@ from types import MappingProxyType
 
 from crcr.decide.checks.text.markdown import code, one_line
 from crcr.decide.commands.comment_lines import command_lines
+from crcr.decide.failures.known import LONGEST_KNOWN, is_issue_url
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
@@ -48,6 +51,7 @@ _UNTIL = re.compile(r"(?:^|\s)until(?=\s|$)", re.IGNORECASE)
 _AT_HEAD = re.compile(r"(?:^|\s)at\s+(?P<head>[0-9a-f]{7,40})$", re.IGNORECASE)
 _IS_KIND = re.compile(r"(?P<job>.*)(?:^|\s)is\s+(?P<kind>\S+)\s*", re.IGNORECASE | re.DOTALL)
 _DURATION = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[mhd])", re.IGNORECASE)
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.IGNORECASE)
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
 
 
@@ -97,7 +101,44 @@ class StatusCommand:
     """Answer with the status of this pull request's backends."""
 
 
-Command = WaiveCommand | UnwaiveCommand | RetryCommand | ApproveCommand | VerdictCommand | StatusCommand
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureTarget:
+    """The failures that a command is about: those of a fingerprint, or of a backend (and job) on the pull request's head."""
+
+    fingerprint: str | None = None
+    downstream: RepoName | None = None
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCommand:
+    """Link the failures to an issue."""
+
+    url: str
+    target: FailureTarget | None
+    """None means the failures of this head, if all of them are alike."""
+    until: timedelta | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCommand:
+    """Take back `known`: for these failures, or for all that are linked to an issue."""
+
+    target: FailureTarget | None
+    url: str | None = None
+
+
+Command = (
+    WaiveCommand
+    | UnwaiveCommand
+    | RetryCommand
+    | ApproveCommand
+    | VerdictCommand
+    | KnownCommand
+    | UnknownCommand
+    | StatusCommand
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +162,8 @@ REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
     {
         WaiveCommand: RequiredRole(Role.MAINTAIN, author=False),
         UnwaiveCommand: RequiredRole(Role.MAINTAIN, author=False),
+        KnownCommand: RequiredRole(Role.MAINTAIN, author=False),
+        UnknownCommand: RequiredRole(Role.MAINTAIN, author=False),
         ApproveCommand: RequiredRole(Role.WRITE, author=False),
         VerdictCommand: RequiredRole(Role.MAINTAIN, author=False),
         RetryCommand: RequiredRole(Role.WRITE, author=True),
@@ -166,9 +209,14 @@ def format_command(command: Command) -> str:
             words += [_target_text(downstream, job), "is", kind.value]
         case RetryCommand(downstream=RepoName() as downstream):
             words.append(str(downstream))
+        case KnownCommand(url, failure, until, _):
+            words += [url, *_failure_words(failure)]
+            words += ["until", _duration_text(until)] if until else []
+        case UnknownCommand(failure, url):
+            words += _failure_words(failure) or [url or ""]
     if isinstance(command, WaiveCommand | RetryCommand | ApproveCommand) and command.head is not None:
         words += ["at", command.head]
-    if isinstance(command, WaiveCommand | VerdictCommand):
+    if isinstance(command, WaiveCommand | VerdictCommand | KnownCommand):
         words += ["because", command.reason]
     return " ".join(words)
 
@@ -210,14 +258,11 @@ def _explain_unknown(word: str) -> tuple[str, str]:
 
 def _parse_waive(text: str) -> WaiveCommand:
     downstream, job, rest = _split_target(text)
-    because = _BECAUSE.search(rest)
-    if because is None:
-        raise _Unclear(_explain_missing_reason(rest, "waiver"))
-    words, head = _split_head(rest[: because.start()])
-    words, until = _split_until(words)
+    before, reason = _split_reason(rest, _WAIVER)
+    words, head = _split_head(before)
+    words, until = _split_until(words, _WAIVER)
     if head is None:
         words, head = _split_head(words)
-    reason = _parse_reason(rest[because.end() :], "waiver")
     return WaiveCommand(downstream, _choose_job(job, words), until, reason, head)
 
 
@@ -245,22 +290,62 @@ def _parse_verdict(text: str) -> VerdictCommand:
     downstream, job, rest = _split_target(text)
     if job is None:
         downstream, job, rest = _split_target(f"{downstream}:{rest.strip()}")
-    because = _BECAUSE.search(rest)
-    if because is None:
-        raise _Unclear(_explain_missing_reason(rest, "verdict"))
-    said = _IS_KIND.fullmatch(rest[: because.start()])
+    before, reason = _split_reason(rest, _VERDICT)
+    said = _IS_KIND.fullmatch(before)
     if said is None:
         raise _Unclear("the verdict after `is` is missing")
     kind = said["kind"].lower()
     if kind not in _KINDS:
         raise _Unclear(f"{_quote(kind)} is no verdict; the verdicts are {', '.join(_KINDS)}")
     job = _choose_job(job, said["job"]) or ""
-    return VerdictCommand(downstream, job, VerdictKind(kind), _parse_reason(rest[because.end() :], "verdict"))
+    return VerdictCommand(downstream, job, VerdictKind(kind), reason)
 
 
 def _parse_status(text: str) -> StatusCommand:
     _refuse_words(text)
     return StatusCommand()
+
+
+def _parse_known(text: str) -> KnownCommand:
+    url, *more = text.split(maxsplit=1) or [""]
+    if not is_issue_url(url):
+        raise _Unclear(_explain_missing_issue(url))
+    target, job, rest = _split_failure("".join(more))
+    before, reason = _split_reason(rest, _KNOWN)
+    words, until = _split_until(before, _KNOWN)
+    return KnownCommand(url, _with_job(target, _choose_job(job, words)), until, reason)
+
+
+def _parse_unknown(text: str) -> UnknownCommand:
+    if is_issue_url(text.strip()):
+        return UnknownCommand(None, text.strip())
+    target, job, rest = _split_failure(text)
+    if target is None:
+        raise _Unclear("the failure is missing")
+    return UnknownCommand(_with_job(target, _choose_job(job, rest)))
+
+
+def _split_failure(text: str) -> tuple[FailureTarget | None, str | None, str]:
+    """Split off a fingerprint or `owner/repo:"job"`; the job is as in `_split_target`."""
+    word, *more = text.split(maxsplit=1) or [""]
+    if not word or word.lower() in {"until", "because"}:
+        return None, None, text
+    if _FINGERPRINT.fullmatch(word):
+        return FailureTarget(fingerprint=word.lower()), None, "".join(more)
+    downstream, job, rest = _split_target(text.lstrip())
+    return FailureTarget(downstream=downstream), job, rest
+
+
+def _with_job(target: FailureTarget | None, job: str | None) -> FailureTarget | None:
+    return target if target is None or job is None else replace(target, job=job)
+
+
+def _explain_missing_issue(word: str) -> str:
+    if "/pull/" in word:
+        return f"{_quote(word)} is a pull request, not an issue"
+    return (
+        "the address of an issue is missing" if not word else f"{_quote(word)} is not the address of an issue"
+    )
 
 
 def _split_target(text: str) -> tuple[RepoName, str | None, str]:
@@ -317,14 +402,35 @@ def _split_head(text: str) -> tuple[str, str | None]:
     return (words[: match.start()], match["head"].lower()) if match else (text, None)
 
 
-def _split_until(text: str) -> tuple[str, timedelta | None]:
+@dataclass(frozen=True, slots=True)
+class _Lasting:
+    """What a command with a reason and a time makes, in words, and for how long at most."""
+
+    words: str
+    longest: timedelta
+
+
+_WAIVER = _Lasting("a waiver", LONGEST_WAIVER)
+_KNOWN = _Lasting("a known failure", LONGEST_KNOWN)
+_VERDICT = _Lasting("a verdict", timedelta())
+
+
+def _split_reason(text: str, what: _Lasting) -> tuple[str, str]:
+    """Split at the first `because`: what stands before it, and the reason."""
+    because = _BECAUSE.search(text)
+    if because is None:
+        raise _Unclear(_explain_missing_reason(text, what))
+    return text[: because.start()], _parse_reason(text[because.end() :], what)
+
+
+def _split_until(text: str, what: _Lasting) -> tuple[str, timedelta | None]:
     matches = list(_UNTIL.finditer(text))
     if not matches:
         return text, None
-    return text[: matches[-1].start()], _parse_duration(text[matches[-1].end() :].strip())
+    return text[: matches[-1].start()], _parse_duration(text[matches[-1].end() :].strip(), what)
 
 
-def _parse_duration(text: str) -> timedelta:
+def _parse_duration(text: str, what: _Lasting) -> timedelta:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise _Unclear(
@@ -333,30 +439,38 @@ def _parse_duration(text: str) -> timedelta:
         )
     count, unit = int(match["count"]), _UNITS[match["unit"].lower()]
     if count < 1:
-        raise _Unclear("a waiver holds for at least 1 minute")
-    if count > LONGEST_WAIVER // unit:
-        raise _Unclear(f"a waiver holds for at most {LONGEST_WAIVER.days} days")
+        raise _Unclear(f"{what.words} holds for at least 1 minute")
+    if count > what.longest // unit:
+        raise _Unclear(f"{what.words} holds for at most {what.longest.days} days")
     return count * unit
 
 
-def _parse_reason(text: str, noun: str) -> str:
+def _parse_reason(text: str, what: _Lasting) -> str:
     reason = one_line(text)
     if not reason:
-        raise _Unclear(f"a {noun} needs a reason after `because`")
+        raise _Unclear(f"{what.words} needs a reason after `because`")
     if len(reason) > MOST_REASON_CHARACTERS:
         raise _Unclear(f"the reason has {len(reason)} characters; at most {MOST_REASON_CHARACTERS} are kept")
     return reason
 
 
-def _explain_missing_reason(text: str, noun: str) -> str:
+def _explain_missing_reason(text: str, what: _Lasting) -> str:
     words = [word[:20].lower() for word in text.split(maxsplit=50)]
     for near in get_close_matches("because", words, n=1, cutoff=0.7):
-        return f"a {noun} needs a reason: did you mean `because` by {_quote(near)}?"
-    return f"a {noun} needs a reason after `because`"
+        return f"{what.words} needs a reason: did you mean `because` by {_quote(near)}?"
+    return f"{what.words} needs a reason after `because`"
 
 
 def _target_text(downstream: RepoName, job: str | None) -> str:
     return str(downstream) if job is None else f"{downstream}:{_job_text(job)}"
+
+
+def _failure_words(target: FailureTarget | None) -> list[str]:
+    if target is None:
+        return []
+    if target.downstream is None:
+        return [target.fingerprint or ""]
+    return [_target_text(target.downstream, target.job)]
 
 
 def _job_text(job: str) -> str:
@@ -378,5 +492,10 @@ _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
     "retry": ("/crcr retry [owner/repo] [at 1a2b3c4]", _parse_retry),
     "approve": ("/crcr approve [at 1a2b3c4]", _parse_approve),
     "verdict": (f"/crcr verdict owner/repo job is {'|'.join(_KINDS)} because <reason>", _parse_verdict),
+    "known": (
+        "/crcr known <url> [owner/repo[:job] or fingerprint] [until 30d] because <reason>",
+        _parse_known,
+    ),
+    "unknown": ("/crcr unknown owner/repo[:job] or fingerprint or <url>", _parse_unknown),
     "status": ("/crcr status", _parse_status),
 }

@@ -10,7 +10,14 @@ import zlib
 from datetime import datetime, timedelta
 from typing import Any
 
-from crcr.decide.events import CheckRunEvent, CheckSuiteEvent, Event, IssueCommentEvent, PushEvent
+from crcr.decide.events import (
+    CheckRunEvent,
+    CheckSuiteEvent,
+    Event,
+    IssueClosedEvent,
+    IssueCommentEvent,
+    PushEvent,
+)
 
 
 def compress_body(body: bytes) -> bytes:
@@ -37,12 +44,14 @@ def repeats_within(event: Event) -> timedelta:
 
 
 def is_too_old(event: Event, now: datetime) -> bool:
-    """Whether a comment or a push is older than the remembered bodies, so that a repeat could not be recognised.
+    """Whether a comment, a push or the closing of an issue is older than the remembered bodies, so that a repeat could not be recognised.
 
     Events of pull requests need no such rule: `updated_at` orders them.
     """
     if isinstance(event, IssueCommentEvent):
         return now - event.created_at > REMEMBERED_FOR
+    if isinstance(event, IssueClosedEvent):
+        return event.closed_at is not None and now - event.closed_at > REMEMBERED_FOR
     return (
         isinstance(event, PushEvent)
         and event.pushed_at is not None

@@ -181,10 +181,14 @@ PERMISSIONS_FOR_CHECKS: Mapping[str, str] = MappingProxyType(
     {"checks": "write", "statuses": "write", "actions": "write", "merge_queues": "read"}
 )
 """Needed once an entry is at L3 or L4."""
+PERMISSIONS_FOR_KNOWN_FAILURES: Mapping[str, str] = MappingProxyType({"issues": "read"})
+"""Without it a known failure ends by its time only."""
 EVENTS_ALWAYS = ("pull_request", "push", "repository")
 EVENTS_FOR_CHECKS = (
     "merge_group", "check_run", "check_suite", "issue_comment", "workflow_run", "workflow_job",
 )  # fmt: skip
+EVENTS_FOR_KNOWN_FAILURES = ("issues",)
+"""Without it a closed issue is noticed within an hour."""
 
 
 def missing_permissions(granted: Mapping[str, str], required: Mapping[str, str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ TIER_URGENCY: Mapping[Tier, Urgency] = {
     Tier.BACKEND: Urgency.CHECKS,
     Tier.JOB: Urgency.DETAILS,
 }
-_DETAILS = frozenset({EffectKind.VERIFY_COMMIT, EffectKind.INSPECT_REPOSITORY})
+_DETAILS = frozenset({EffectKind.VERIFY_COMMIT, EffectKind.READ_ISSUE, EffectKind.INSPECT_REPOSITORY})
 
 
 def effect_urgency(kind: EffectKind, target: str) -> Urgency:

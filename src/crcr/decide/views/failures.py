@@ -4,12 +4,14 @@ Text that a downstream wrote (`sample`) is unescaped here.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from crcr.decide.failures.history import FailedAs
 from crcr.decide.failures.verdict import Confidence, VerdictKind
 from crcr.decide.jobs.report import FailedTest
+from crcr.decide.model import RepoName
 
 
 class JudgedBy(StrEnum):
@@ -70,10 +72,19 @@ class KnownFailureView:
     state: IssueState
     by: str
     until: datetime
+    reason: str | None = None
+
+    @property
+    def issue(self) -> str:
+        """Its short name, `owner/repo#12`."""
+        owner, repo, _, number = self.url.split("/")[-4:]
+        return f"{owner}/{repo}#{number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FirstSeen:
+class Sighting:
+    """Where and when a failure was recorded; `sha` and `number` are None once its result is deleted."""
+
     sha: str | None
     number: int | None
     at: datetime
@@ -87,7 +98,7 @@ class FailureGroup:
     sample: str
     backends: tuple[str, ...]
     jobs: tuple[str, ...]
-    first_seen: FirstSeen
+    first_seen: Sighting
     known: KnownFailureView | None = None
 
 
@@ -102,6 +113,76 @@ class CommitGroup(FailureGroup):
     sentence: str
     members: tuple[Any, ...] = ()
     """Its jobs on the commit, each a `JobView`."""
+
+
+class KnownFilter(StrEnum):
+    YES = "yes"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureQuery:
+    upstream: RepoName
+    backend: str | None = None
+    """Part of a backend's name, ignoring case."""
+    text: str | None = None
+    """Part of the sample, ignoring case."""
+    known: KnownFilter | None = None
+    after: tuple[str | int, ...] | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenGroup(FailureGroup):
+    """A group over all commits: its backends, the last that failed first, and the jobs of its newest failures."""
+
+    last_seen: Sighting
+    count: int
+    """How often it failed, deleted results included."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePage:
+    """Open groups: seen in the last `OPEN_FOR`, and not since their issue was closed."""
+
+    items: tuple[OpenGroup, ...]
+    next: tuple[str | int, ...] | None
+    cursor: int = 0
+
+
+OPEN_FOR = timedelta(days=14)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One failed job of a group."""
+
+    delivery: str
+    downstream: str
+    workflow: str
+    run_id: str
+    attempt: int
+    job_name: str
+    event: str
+    number: int | None
+    head_sha: str | None
+    at: datetime
+    ended: FailedAs
+    passed_at: datetime | None
+    """When the same job passed on the same commit."""
+    verdict: VerdictKind | None
+    confidence: Confidence | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    """One group with its failures, newest first; `is_open` as in `FailurePage`."""
+
+    group: OpenGroup
+    is_open: bool
+    failures: tuple[GroupMember, ...]
+    next: tuple[str | int, ...] | None
+    cursor: int = 0
 
 
 def describe_group(group: "FailureGroup", *, failing: int, of: int, is_first_here: bool, on_base: int) -> str:

@@ -1,9 +1,10 @@
-"""The sweeper: silent jobs time out, gates that time alone changes are refreshed, and old rows are deleted."""
+"""The sweeper: silent jobs time out, gates that time alone changes are refreshed, issues are read, old rows are deleted."""
 
 import structlog
 
 from crcr.ports import Clock
 from crcr.record.checks.check_runs import CommitChecks
+from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.upkeep.retention import Retention
 from crcr.record.upkeep.timeouts import Sweeps
 
@@ -15,10 +16,18 @@ REFRESH_EVERY_S = 300.0
 
 
 class Sweeper:
-    def __init__(self, sweeps: Sweeps, retention: Retention, checks: CommitChecks, clock: Clock) -> None:
+    def __init__(
+        self,
+        sweeps: Sweeps,
+        retention: Retention,
+        checks: CommitChecks,
+        known_failures: KnownFailures,
+        clock: Clock,
+    ) -> None:
         self._sweeps = sweeps
         self._retention = retention
         self._checks = checks
+        self._known_failures = known_failures
         self._clock = clock
 
     async def sweep(self) -> None:
@@ -27,6 +36,7 @@ class Sweeper:
         if timed_out:
             log.warning("jobs_timed_out", jobs=timed_out)
         await self._sweeps.ask_about_commits(self._clock.now())
+        await self._known_failures.request_reads(self._clock.now())
 
     async def forget(self) -> None:
         await self._retention.forget(self._clock.now())

@@ -1,4 +1,4 @@
-"""Comments on pull requests, reactions to them, and the role of a person in a repository.
+"""Comments on pull requests, reactions to them, the role of a person in a repository, and the state of an issue.
 
 Comments of a pull request go through the issues API, which also accepts the permission for pull requests.
 https://docs.github.com/en/rest/collaborators/collaborators, https://docs.github.com/en/rest/issues/comments
@@ -8,7 +8,7 @@ from datetime import datetime
 
 import msgspec
 
-from crcr.decide.github.requests_and_answers import PostedComment, Role
+from crcr.decide.github.requests_and_answers import PostedComment, Role, Urgency
 from crcr.decide.model import RepoName
 from crcr.github.api.request_response import (
     MAX_LARGE_BYTES,
@@ -50,6 +50,10 @@ def add_reaction(repo: RepoName, comment_id: int, content: str) -> Request:
     return Request("POST", path, body=encode_json(content=content), writes=True)
 
 
+def read_issue(repo: RepoName, number: int) -> Request:
+    return Request("GET", f"/repos/{repo}/issues/{number:d}", urgency=Urgency.DETAILS)
+
+
 # Responses
 
 
@@ -61,6 +65,14 @@ class _Permission(msgspec.Struct):
 class _Comment(msgspec.Struct):
     id: Id
     body: str | None = None
+
+
+class _Issue(msgspec.Struct):
+    state: str
+
+
+def parse_is_closed(response: Response) -> bool:
+    return decode(response, _Issue).state == "closed"
 
 
 def parse_role(response: Response) -> Role:

@@ -45,6 +45,7 @@ PULLS_READ: Permissions = (("pull_requests", "read"),)
 PULLS_WRITE: Permissions = (("pull_requests", "write"),)
 CHECKS_READ: Permissions = (("checks", "read"),)
 CHECKS_WRITE: Permissions = (("checks", "write"),)
+ISSUES_READ: Permissions = (("issues", "read"),)
 ACTIONS_READ: Permissions = (("actions", "read"),)
 ACTIONS_WRITE: Permissions = (("actions", "write"),)
 

@@ -19,6 +19,7 @@ from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.events import (
     DispatchedEvent,
     Event,
+    IssueClosedEvent,
     PeopleRequest,
     PingEvent,
     PushEvent,
@@ -38,6 +39,7 @@ from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
 from crcr.receive.webhook.signature import require_signature, verify_signature
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.deliveries.inbox import Inbox
+from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.repositories.installations import Installations
 from crcr.record.workflow_runs.webhook_events import WorkflowEvents
 
@@ -62,6 +64,7 @@ class WebhookIntake:
     people_requests: PeopleRequests
     workflow_events: WorkflowEvents
     installations: Installations
+    known_failures: KnownFailures
     upstreams: frozenset[RepoName]
     allowlist_files: Mapping[RepoName, FileLocation]
     """The allowlists that are kept on GitHub."""
@@ -136,6 +139,8 @@ class WebhookIntake:
             return await self._record_dispatched(delivery, event)
         if isinstance(event, PeopleRequest):
             return await self._record_request(delivery, event)
+        if isinstance(event, IssueClosedEvent):
+            return _respond(delivery, await self.known_failures.record_event(delivery, event))
         if isinstance(event, WorkflowEvent):
             return _respond(delivery, await self.workflow_events.record_event(delivery, event))
         return _respond(delivery, await self.installations.record_event(delivery, event))

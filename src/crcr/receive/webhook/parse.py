@@ -20,6 +20,7 @@ from crcr.decide.events import (
     InstallationEvent,
     InstallationRepositoriesEvent,
     InstalledRepository,
+    IssueClosedEvent,
     IssueCommentEvent,
     MergeGroupEvent,
     PingEvent,
@@ -243,6 +244,16 @@ def _issue_comment(body: structs.IssueCommentBody) -> IssueCommentEvent | Unused
     )
 
 
+def _issues(body: structs.IssuesBody) -> IssueClosedEvent:
+    return IssueClosedEvent(
+        repository=_repo_name(body.repository.full_name),
+        repository_id=body.repository.id,
+        number=body.issue.number,
+        closed_at=_utc_or_none(body.issue.closed_at, "$.issue.closed_at"),
+        installation_id=_optional_id(body.installation),
+    )
+
+
 def _is_person(comment: structs.CommentPart) -> bool:
     user = comment.user
     # An App may write in a person's name; the person did not.
@@ -321,6 +332,7 @@ _READERS: dict[str, Callable[[bytes], Event]] = {
     "check_run": _reader("check_run", structs.CheckRunBody, _check_run),
     "check_suite": _reader("check_suite", structs.CheckSuiteBody, _check_suite),
     "issue_comment": _reader("issue_comment", structs.IssueCommentBody, _issue_comment),
+    "issues": _reader("issues", structs.IssuesBody, _issues),
     "workflow_run": _reader("workflow_run", structs.WorkflowRunBody, _workflow_run),
     "workflow_job": _reader("workflow_job", structs.WorkflowJobBody, _workflow_job),
     "installation": _reader("installation", structs.InstallationBody, _installation),

@@ -189,6 +189,18 @@ class IssueCommentBody(Struct):
     installation: IdPart | None = None
 
 
+class ClosedIssuePart(Struct):
+    number: Number
+    closed_at: Time | None = None
+
+
+class IssuesBody(Struct):
+    action: str
+    issue: ClosedIssuePart
+    repository: RepositoryPart
+    installation: IdPart | None = None
+
+
 class WorkflowPart(Struct):
     name: str | None = None
     path: str | None = None

@@ -7,6 +7,7 @@ from crcr.errors import NotFound
 from crcr.ports import Clock
 from crcr.record.admin.operations import AdminOperations, ParkedFilter
 from crcr.record.change_and_audit_log import note_act
+from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
 
@@ -22,12 +23,15 @@ class HttpAdminOperations:
         targets: Downstreams,
         upstreams: tuple[RepoName, ...],
         clock: Clock,
+        *,
+        known_failures: KnownFailures,
     ) -> None:
         self._database = database
         self._acts = acts
         self._targets = targets
         self._upstreams = upstreams
         self._clock = clock
+        self._known_failures = known_failures
 
     async def replay(self, upstream: RepoName, guid: str, *, who: str, everyone: bool) -> int:
         return await self._acts.replay(upstream, guid, who=who, now=self._clock.now(), everyone=everyone)
@@ -60,6 +64,23 @@ class HttpAdminOperations:
 
     async def pause(self, upstream: RepoName, *, who: str, lift: bool, reason: str | None) -> None:
         await self._acts.pause(upstream, who=who, now=self._clock.now(), lift=lift, reason=reason)
+
+    async def link_failure(
+        self,
+        upstream: RepoName,
+        fingerprint: str,
+        *,
+        url: str,
+        who: str,
+        reason: str | None,
+        days: int | None,
+    ) -> None:
+        await self._known_failures.link(
+            upstream, fingerprint, url=url, who=who, reason=reason, days=days, now=self._clock.now()
+        )
+
+    async def unlink_failure(self, upstream: RepoName, fingerprint: str, *, who: str) -> None:
+        await self._known_failures.unlink(upstream, fingerprint, who=who, now=self._clock.now())
 
     async def note_sign_in(self, who: str, act: str) -> None:
         """Write a sign-in into the audit log; it concerns all upstreams and is recorded for the first."""

@@ -3,7 +3,7 @@
 The author's role was read from GitHub before; this module executes a command or refuses it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import bindparam, select, text
@@ -22,9 +22,12 @@ from crcr.decide.commands.grammar import (
     MOST_COMMANDS_AN_HOUR,
     ApproveCommand,
     Command,
+    FailureTarget,
     InvalidCommand,
+    KnownCommand,
     RetryCommand,
     StatusCommand,
+    UnknownCommand,
     UnwaiveCommand,
     VerdictCommand,
     WaiveCommand,
@@ -32,6 +35,7 @@ from crcr.decide.commands.grammar import (
     format_command,
     refuse_role,
 )
+from crcr.decide.failures.known import KNOWN_FOR, parse_issue_url
 from crcr.decide.health.relay import Health
 from crcr.decide.model import KnownPull, Level, RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -46,6 +50,14 @@ from crcr.record.deliveries.pull_requests import (
     load_pull,
     load_twin_heads,
 )
+from crcr.record.failures.known_failures import (
+    HeadFailure,
+    NewKnownFailure,
+    find_head_failures,
+    link_failure,
+    unlink_failures,
+    unlink_issue,
+)
 from crcr.record.failures.person_verdicts import (
     PersonVerdict,
     add_person_verdict,
@@ -58,8 +70,12 @@ from crcr.record.store.database import Database, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 from crcr.record.views.relay.health import unpublished_gate
+from crcr.record.views.visibility import visible_backends
 
 _HOUR = timedelta(hours=1)
+_MOST_LISTED = 10
+"""Of several failures that a command may mean."""
+_MOST_LINE = 1_200
 
 _ANSWERED = Statement(
     select(commands.c.outcome, commands.c.answer).where(
@@ -110,8 +126,16 @@ class _CommandContext:
 
 class Commands:
     def __init__(
-        self, database: Database, allowlists: Allowlists, requests: PeopleRequests, refresher: CheckRefresher
+        self,
+        database: Database,
+        allowlists: Allowlists,
+        requests: PeopleRequests,
+        refresher: CheckRefresher,
+        *,
+        github_url: str,
     ) -> None:
+        """`github_url` is the web address of GitHub, which the addresses of issues begin with."""
+        self._github_url = github_url
         self._database = database
         self._allowlists = allowlists
         self._requests = requests
@@ -210,6 +234,10 @@ class Commands:
                 return await self._approve(context)
             case VerdictCommand():
                 return await self._give_verdict(context, command)
+            case KnownCommand():
+                return await self._link(context, command)
+            case UnknownCommand():
+                return await self._unlink(context, command)
             case StatusCommand():
                 return await self._status(context)
 
@@ -284,6 +312,73 @@ class Commands:
         await reconsider_held(tx, upstream, pull, await self._allowlists.in_force(tx, upstream), now)
         await self._reevaluate(context)
         return _DONE
+
+    async def _link(self, context: _CommandContext, command: KnownCommand) -> _Reply:
+        """Link one group to an issue; what could mean several is refused, with a command for each."""
+        issue = parse_issue_url(command.url, self._github_url)
+        if issue is None:
+            words = f"{code(command.url)} is not the address of an issue on {code(self._github_url)}"
+            return _Reply(ok=False, words=words)
+        target = command.target or FailureTarget()
+        fingerprint = target.fingerprint
+        if fingerprint is None:
+            found = await self._find_groups(context, target)
+            if len(found) != 1:
+                return _Reply(ok=False, words=await self._explain_groups(context, command, found))
+            fingerprint = found[0].fingerprint
+        new = NewKnownFailure(
+            fingerprint=fingerprint,
+            url=issue.url(self._github_url),
+            who=context.speaker.who,
+            reason=command.reason,
+            until=command.until or KNOWN_FOR,
+        )
+        if not await link_failure(context.tx, context.upstream, new, context.now):
+            return _Reply(ok=False, words=f"no failure with the fingerprint {code(fingerprint)} is recorded")
+        return _DONE
+
+    async def _unlink(self, context: _CommandContext, command: UnknownCommand) -> _Reply:
+        tx, upstream, target = context.tx, context.upstream, command.target
+        if target is None:
+            issue = parse_issue_url(command.url or "", self._github_url)
+            url = issue.url(self._github_url) if issue else ""
+            ended = await unlink_issue(tx, upstream, url, context.now) if issue else 0
+        elif target.fingerprint is not None:
+            ended = await unlink_failures(tx, upstream, (target.fingerprint,), context.now)
+        else:
+            groups = await self._find_groups(context, target)
+            fingerprints = [group.fingerprint for group in groups]
+            ended = await unlink_failures(tx, upstream, fingerprints, context.now)
+        if ended:
+            return _DONE
+        return _Reply(ok=False, words=f"{code(format_command(command))}: no such failure is known")
+
+    async def _find_groups(self, context: _CommandContext, target: FailureTarget) -> list[HeadFailure]:
+        """The groups of the head that are meant; where no backend is named, those that every reader may see."""
+        found = await find_head_failures(
+            context.tx, context.upstream, context.pull.head_sha, target.downstream, target.job
+        )
+        if target.downstream is not None:
+            return found
+        visible = await visible_backends(context.tx, self._allowlists, context.upstream)
+        return [group for group in found if not group.downstreams.isdisjoint(visible.reporting)]
+
+    async def _explain_groups(
+        self, context: _CommandContext, command: KnownCommand, found: list[HeadFailure]
+    ) -> str:
+        if not found:
+            return (
+                f"{code(format_command(command))}: no failure with a message is recorded there for this head"
+            )
+        visible = await visible_backends(context.tx, self._allowlists, context.upstream)
+        lines = [
+            f"- {code(format_command(replace(command, target=FailureTarget(fingerprint=group.fingerprint))), _MOST_LINE)}"
+            + (f" for {code(group.sample)}" if group.downstreams <= visible.reporting.keys() else "")
+            for group in found[:_MOST_LISTED]
+        ]
+        more = [f"- and {len(found) - _MOST_LISTED} more"] if len(found) > _MOST_LISTED else []
+        title = f"{len(found)} different failures are meant by that. Choose one:"
+        return "\n".join([title, "", *lines, *more])
 
     async def _give_verdict(self, context: _CommandContext, command: VerdictCommand) -> _Reply:
         tx, upstream, pull, now = context.tx, context.upstream, context.pull, context.now

@@ -1,7 +1,7 @@
 """The rows of failures: written with a failed result, and read back as the values that `decide.failures` judges."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -124,7 +124,7 @@ async def add_failure(tx: Tx, job: FailedJob) -> int | None:
     if not rows:
         return None
     failure_id: int = rows[0]["failure_id"]
-    await add_fingerprints(tx, failure_id, job, marks)
+    await add_fingerprints(tx, failure_id, job.key, job.tests, marks, at=job.at)
     named = {name: job.key[name] for name in _JOB_OF_DELIVERY}
     await tx.run(_PASSED_BEFORE, failure_id=failure_id, at=to_us(job.at), **named)
     return failure_id
@@ -139,13 +139,21 @@ def fingerprint_columns(marks: FailureFingerprint) -> dict[str, Any]:
     }
 
 
-async def add_fingerprints(tx: Tx, failure_id: int, job: FailedJob, marks: FailureFingerprint) -> None:
-    """Make the failure a member of the group of each of its fingerprints."""
-    upstream, samples, at = job.key["upstream"], sample_messages(job.tests), job.at
+async def add_fingerprints(
+    tx: Tx,
+    failure_id: int,
+    names: Mapping[str, Any],
+    tests: Sequence[FailedTest],
+    marks: FailureFingerprint,
+    *,
+    at: datetime,
+) -> None:
+    """Make the failure a member of the group of each of its fingerprints; `names` has its upstream and downstream."""
+    upstream, samples = names["upstream"], sample_messages(tests)
     for fingerprint in marks.distinct:
         tx.add_up(
             _GROUP,
-            (fingerprint, upstream, job.key["downstream"], samples[fingerprint]),
+            (fingerprint, upstream, names["downstream"], samples[fingerprint]),
             {"number": 1, "first_at": to_us(at), "last_at": to_us(at)},
         )
     await tx.many(

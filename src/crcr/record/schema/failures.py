@@ -18,6 +18,7 @@ base_commits = Table(
     Column("before", Text),
     Column("pushed_at", BigInteger, nullable=False),
     Index("ix_base_commits_order", "upstream", "ref", "position"),
+    Index("ix_base_commits_age", "upstream", "pushed_at"),
     sqlite_with_rowid=False,
 )
 """The commits of each branch in the order of its pushes; `before` is the commit that the push of this one started from."""
@@ -66,7 +67,7 @@ failures = Table(
     ),
     Index("ix_failures_history", "upstream", "downstream", "job_name", "at"),
     Index("ix_failures_backend", "upstream", "downstream", "at"),
-    Index("ix_failures_rules", "rules"),
+    Index("ix_failures_rules", "rules", "failure_id"),
     partial_index(
         "ix_failures_base",
         *("upstream", "kind", "downstream", "workflow", "job_name", "at"),

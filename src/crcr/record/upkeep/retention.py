@@ -24,6 +24,7 @@ from crcr.record.store.database import Database, Tx, Unit
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.upkeep.old_deliveries import START, DeletionCursor, forget_deliveries, open_effects
+from crcr.record.upkeep.old_failures import OTHER_ROWS, forget_failures, next_failing_backend
 from crcr.record.upkeep.old_results import forget_ingested, forget_own_reports, next_backend
 from crcr.record.views.joining.setup import SHOWN_FOR
 
@@ -80,7 +81,7 @@ class RetentionPeriods:
     bodies: timedelta
     effects: timedelta
     jobs: timedelta | None
-    """Deliveries with their dispatches, runs and jobs, and other results."""
+    """Deliveries with their dispatches, runs and jobs, other results, and the failures and base commits behind verdicts."""
     audit: timedelta | None
 
 
@@ -131,6 +132,23 @@ class Retention:
                     partial(forget, upstream=upstream, downstream=downstream, before=before, most=MOST_ROWS)
                 )
                 after = downstream
+        await self._forget_failures(upstream, before)
+
+    async def _forget_failures(self, upstream: str, before: int) -> None:
+        after = ""
+        while self._goes_on() and (
+            downstream := await self._database.quick_read(
+                partial(next_failing_backend, upstream=upstream, after=after)
+            )
+        ):
+            await self._until_none(
+                partial(
+                    forget_failures, upstream=upstream, downstream=downstream, before=before, most=MOST_ROWS
+                )
+            )
+            after = downstream
+        for statement in OTHER_ROWS:
+            await self._remove(statement, upstream=upstream, before=before)
 
     async def _forget_deliveries(self, upstream: str, before: int) -> None:
         kept = await self._database.read(lambda tx: open_effects(tx, upstream))

@@ -25,6 +25,7 @@ from crcr.decide.views.backend import (
 )
 from crcr.decide.views.commit import CommitView, PullView, WaiverPage
 from crcr.decide.views.failing import FailingPage, FailingQuery
+from crcr.decide.views.failures import FailurePage, FailureQuery, GroupPage
 from crcr.decide.views.joining import RefusalList, SandboxPage, SandboxQuery
 from crcr.decide.views.logs import (
     AuditPage,
@@ -60,6 +61,7 @@ from crcr.record.views.commits.commit_backends import CommitReader, commit_reade
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
 from crcr.record.views.failures.failing_jobs import failing_page
+from crcr.record.views.failures.groups import failure_page, group_page
 from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
 from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
@@ -214,6 +216,23 @@ class SqlViews:
 
     async def waiver_page(self, query: WaiverQuery, now: datetime) -> WaiverPage:
         return await self._view(query.upstream, lambda tx, visible: waiver_list(tx, query, visible, now))
+
+    async def failures(self, query: FailureQuery, now: datetime) -> FailurePage:
+        return await self._view(query.upstream, lambda tx, visible: failure_page(tx, query, visible, now))
+
+    async def failure_group(
+        self,
+        upstream: RepoName,
+        fingerprint: str,
+        now: datetime,
+        *,
+        after: tuple[str | int, ...] | None,
+        limit: int,
+    ) -> GroupPage:
+        return await self._view(
+            upstream,
+            lambda tx, visible: group_page(tx, upstream, fingerprint, visible, now, after=after, limit=limit),
+        )
 
     async def deliveries(self, query: DeliveryQuery) -> DeliveryPage:
         return await self._view(query.upstream, lambda tx, visible: delivery_page(tx, query, visible))

@@ -9,6 +9,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from crcr.decide.failures.known import KNOWN_FOR, LONGEST_KNOWN
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.errors import BadRequest
 from crcr.record.admin.http_operations import HttpAdminOperations
@@ -18,6 +19,7 @@ Name = Annotated[str, Field(max_length=150, description="`owner/repo`")]
 Reason = Annotated[str | None, Field(max_length=500, description="for the audit log")]
 Guid = Annotated[str, Field(min_length=1, max_length=200, description="the delivery's id")]
 Number = Annotated[int, Field(ge=1, le=2**62)]
+Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{16}$", description="of the group of failures")]
 
 
 class AdminOrder(BaseModel):
@@ -64,6 +66,22 @@ class Pause(AdminOrder):
 class Unpause(Pause): ...
 
 
+class LinkIssue(AdminOrder):
+    url: Annotated[str, Field(max_length=300, description="the address of an issue on GitHub")]
+    days: Annotated[
+        int | None, Field(ge=1, le=LONGEST_KNOWN.days, description=f"for how long; default {KNOWN_FOR.days}")
+    ] = None
+    reason: Reason = None
+
+
+class Known(LinkIssue):
+    fingerprint: Fingerprint
+
+
+class Unknown(AdminOrder):
+    fingerprint: Fingerprint
+
+
 class AdminResult(BaseModel):
     ok: bool = True
     act: str
@@ -89,6 +107,13 @@ ADMIN_ACTIONS: tuple[AdminAction, ...] = (
     ),
     AdminAction("lift", Lift, "lifted", "Take a suspension back"),
     AdminAction("rebind", Rebind, "rebound", "Accept that another repository id now has this name"),
+    AdminAction(
+        "known",
+        Known,
+        "known",
+        "Link a group of failures to an issue, until it is closed or the time is over",
+    ),
+    AdminAction("unknown", Unknown, "unknown", "End the link of a group of failures to its issue"),
     AdminAction("pause", Pause, "paused", "Stop dispatching for an upstream; its events are taken and wait"),
     AdminAction("unpause", Unpause, "unpaused", "Go on dispatching for an upstream"),
 )
@@ -111,6 +136,17 @@ def make_performer(acts: HttpAdminOperations, upstreams: tuple[RepoName, ...]) -
                 await acts.suspend(upstream, name, who=who, lift=lift, reason=order.reason)
             case Rebind():
                 await acts.rebind(upstream, _parse_repository(order.repository), order.repository_id, who=who)
+            case Known():
+                await acts.link_failure(
+                    upstream,
+                    order.fingerprint,
+                    url=order.url,
+                    who=who,
+                    reason=order.reason,
+                    days=order.days,
+                )
+            case Unknown():
+                await acts.unlink_failure(upstream, order.fingerprint, who=who)
             case Pause():
                 lift = isinstance(order, Unpause)
                 await acts.pause(upstream, who=who, lift=lift, reason=order.reason)

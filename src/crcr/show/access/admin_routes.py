@@ -1,4 +1,4 @@
-"""Routes of administration: forms in a session under `/crcr/admin`, JSON with a bearer token under `/api/v1/admin`.
+"""Routes of administration: forms in a session under `/crcr/admin`, JSON with a bearer token under `/api/v1`.
 
 A form needs the CSRF field of its session, so that no other site can send it. The JSON routes accept bearer tokens only
 and never a cookie, so that no browser can be made to call them.
@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends
+from fastapi import APIRouter, Body, Depends, Query
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -21,11 +21,15 @@ from crcr.show.access.admin_orders import (
     AdminAction,
     AdminOrder,
     AdminResult,
+    Known,
+    LinkIssue,
     Perform,
+    Unknown,
     read_order,
 )
 from crcr.show.access.login import check_form, require_session
 from crcr.show.access.reader import Reader, SignInMethod, get_reader
+from crcr.show.api.failures import FingerprintPath
 from crcr.show.api.models.shared import ErrorBody
 from crcr.show.http.forms import read_form, read_small
 from crcr.show.http.same_site import local_path
@@ -88,16 +92,39 @@ def router(perform: Perform, *, on: bool) -> APIRouter:
 
             return handler
 
-    api = APIRouter(prefix="/api/v1/admin", tags=["admin"], responses=_ERRORS, route_class=CheckCallerFirst)
+    api = APIRouter(prefix="/api/v1", tags=["admin"], responses=_ERRORS, route_class=CheckCallerFirst)
+    _add_known_failures(api, perform, read_admin_name)
     for act in ADMIN_ACTIONS:
         api.add_api_route(
-            f"/{act.name}",
+            f"/admin/{act.name}",
             _endpoint(act, perform, read_admin_name),
             methods=["POST"],
             summary=act.summary,
             name=act.name,
         )
     return api
+
+
+def _add_known_failures(api: APIRouter, perform: Perform, read_name: Callable[[Request], str]) -> None:
+    """The orders `known` and `unknown` at the address of their group."""
+
+    @api.post("/failures/{fingerprint}/known", summary="Link a group of failures to an issue")
+    async def link_failure(
+        name: Annotated[str, Depends(read_name)],
+        fingerprint: FingerprintPath,
+        order: Annotated[LinkIssue, Body()],
+    ) -> AdminResult:
+        known = Known(fingerprint=fingerprint, **order.model_dump())
+        return AdminResult(act="known", count=await perform(known, name))
+
+    @api.delete("/failures/{fingerprint}/known", summary="End the link of a group of failures to its issue")
+    async def unlink_failure(
+        name: Annotated[str, Depends(read_name)],
+        fingerprint: FingerprintPath,
+        upstream: Annotated[str | None, Query(max_length=150, description="`owner/repo`")] = None,
+    ) -> AdminResult:
+        order = Unknown(fingerprint=fingerprint, upstream=upstream)
+        return AdminResult(act="unknown", count=await perform(order, name))
 
 
 def _endpoint(act: AdminAction, perform: Perform, read_name: Callable[[Request], str]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from crcr.decide.model import RepoName
 from crcr.ports import Clock
 from crcr.record.views.sql_views import SqlViews
-from crcr.show.api import lists, overview, refusals_and_sandbox, setup
+from crcr.show.api import failures, lists, overview, refusals_and_sandbox, setup
 from crcr.show.api.models.shared import ErrorBody
 from crcr.show.api.parameters import CONTEXT, ApiContext, require_utf8
 from crcr.show.csv import routes as csv_routes
@@ -77,6 +77,7 @@ def _build_routes() -> tuple[ReadRoute, ...]:
     )
     csv_routes.add(csv)
     refusals_and_sandbox.add_csv(csv)
+    failures.add_csv(csv)
     json = APIRouter(
         **shared, responses={**_ERRORS, **_UNCHANGED}, dependencies=[Depends(require_utf8), Depends(_headers)]
     )
@@ -84,6 +85,7 @@ def _build_routes() -> tuple[ReadRoute, ...]:
     lists.add(json)
     setup.add(json)
     refusals_and_sandbox.add(json)
+    failures.add(json)
     # CSV first: otherwise `name.csv` would match the JSON route of a name.
     return tuple(route for route in (*csv.routes, *json.routes) if isinstance(route, ReadRoute))
 

@@ -23,7 +23,16 @@ from crcr.show.metrics.store import StoreMetrics
 
 _EVENTS = frozenset(
     {
-        *("pull_request", "push", "merge_group", "check_run", "check_suite", "issue_comment", "ping"),
+        *(
+            "pull_request",
+            "push",
+            "merge_group",
+            "check_run",
+            "check_suite",
+            "issue_comment",
+            "issues",
+            "ping",
+        ),
         *("workflow_run", "workflow_job", "installation", "installation_repositories", "repository"),
         *("pull_request_review", "nightly", "periodic"),
     }

@@ -60,6 +60,7 @@ ACTS = (
         "pause",
         "unpause",
     ),
+    *("known", "unknown", "issue_closed"),
     *("suspend", "resume", "rebind", "alarm", "dispatch_test", "refresh_allowlist"),
 )
 _WORST = (

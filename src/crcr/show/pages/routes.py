@@ -8,7 +8,17 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.show.http.static_files import load_static_files
 from crcr.show.live.change_feed import LiveDelay
-from crcr.show.pages import backend, badge, commit, failing, logs, onboarding, overview, sandbox
+from crcr.show.pages import (
+    backend,
+    badge,
+    commit,
+    failing,
+    failures,
+    logs,
+    onboarding,
+    overview,
+    sandbox,
+)
 from crcr.show.pages.api_docs import docs_endpoint
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
@@ -25,6 +35,7 @@ def routes(
         *commit.routes(frame),
         *failing.routes(frame),
         *logs.routes(frame),
+        *failures.routes(frame),
         *onboarding.routes(frame, settings),
         *sandbox.routes(frame, (settings or OnboardingSettings()).audience),
         *backend.routes(frame),

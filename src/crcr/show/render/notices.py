@@ -20,6 +20,8 @@ NOTICES: Mapping[str, tuple[str, str, str]] = {
     "rebound": ("The repository's new id is accepted.",) * 3,
     "paused": ("Dispatching is paused; events are recorded and wait.",) * 3,
     "unpaused": ("Dispatching is resumed.",) * 3,
+    "known": ("The failure is linked to the issue.",) * 3,
+    "unknown": ("The failure is no longer linked to an issue.",) * 3,
     "checking": (
         "GitHub was asked a moment ago; its answer is shown below.",
         "Asking GitHub.",

@@ -231,7 +231,9 @@ def test_a_near_miss_is_told_what_was_meant(text: str, near: str) -> None:
 @pytest.mark.parametrize("text", ["", "help", "!!!", "x" * 60_000, "разрешить"])
 def test_an_unknown_word_is_told_all_commands(text: str) -> None:
     hint = _why(text).hint
-    assert hint == "the commands are `waive`, `unwaive`, `retry`, `approve`, `verdict`, `status`"
+    assert hint == (
+        "the commands are `waive`, `unwaive`, `retry`, `approve`, `verdict`, `known`, `unknown`, `status`"
+    )
 
 
 @pytest.mark.parametrize(

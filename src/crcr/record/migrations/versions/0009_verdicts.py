@@ -61,6 +61,7 @@ def _bases() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("ix_base_commits_order", "base_commits", ["upstream", "ref", "position"])
+    op.create_index("ix_base_commits_age", "base_commits", ["upstream", "pushed_at"])
 
 
 def _failures() -> None:
@@ -95,7 +96,7 @@ def _failures() -> None:
     op.create_index("uq_failures_job", "failures", [*job, "attempt", "job_name"], unique=True)
     op.create_index("ix_failures_history", "failures", ["upstream", "downstream", "job_name", "at"])
     op.create_index("ix_failures_backend", "failures", ["upstream", "downstream", "at"])
-    op.create_index("ix_failures_rules", "failures", ["rules"])
+    op.create_index("ix_failures_rules", "failures", ["rules", "failure_id"])
     on_base = sa.text("kind <> 'pull_request'")
     base = ["upstream", "kind", "downstream", "workflow", "job_name", "at"]
     op.create_index("ix_failures_base", "failures", base, sqlite_where=on_base, postgresql_where=on_base)
@@ -169,4 +170,5 @@ def _failures_of_last_month() -> None:
         " FROM jobs j LEFT JOIN pulls p ON p.upstream = j.upstream AND p.number = j.number"
         " WHERE j.ended_as IN ('failure', 'timed_out', 'silent') AND j.in_progress_at >="
         " (SELECT max(in_progress_at) FROM jobs) - 2592000000000"
+        " ORDER BY coalesce(j.completed_at, j.swept_at, j.in_progress_at)"
     )

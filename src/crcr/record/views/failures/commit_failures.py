@@ -18,10 +18,10 @@ from crcr.decide.views.failures import (
     EvidenceView,
     FailedTestView,
     FailureGroup,
-    FirstSeen,
     IssueState,
     JudgedBy,
     KnownFailureView,
+    Sighting,
     TestVerdict,
     VerdictView,
     describe_group,
@@ -63,7 +63,7 @@ _ON_BASE = Statement(
 )
 _KNOWN = Statement(
     text(
-        "SELECT url, state, who, until_at FROM known_failures WHERE fingerprint = :fingerprint AND upstream = :upstream"
+        "SELECT url, state, who, reason, until_at FROM known_failures WHERE fingerprint = :fingerprint AND upstream = :upstream"
         " AND ended_at IS NULL AND until_at > :now"
     )
 )
@@ -171,7 +171,7 @@ async def _load_group(
         sample=first["sample"],
         backends=backends,
         jobs=tuple(dict.fromkeys(f"{job.downstream}:{job.job_name}" for job in jobs)),
-        first_seen=FirstSeen(sha=first["head_sha"], number=first["number"], at=from_us(first["at"])),
+        first_seen=Sighting(sha=first["head_sha"], number=first["number"], at=from_us(first["at"])),
         known=await load_known(tx, key, now),
     )
     here = {(job.number, job.head_sha) for job in jobs}
@@ -195,10 +195,16 @@ async def _load_group(
 
 async def load_known(tx: Tx, key: Mapping[str, str], now: datetime) -> KnownFailureView | None:
     row = await tx.one(_KNOWN, now=to_us(now), **key)
-    if row is None:
-        return None
+    return None if row is None else known_view(row)
+
+
+def known_view(row: Row) -> KnownFailureView:
     return KnownFailureView(
-        url=row["url"], state=IssueState(row["state"]), by=row["who"], until=from_us(row["until_at"])
+        url=row["url"],
+        state=IssueState(row["state"]),
+        by=row["who"],
+        until=from_us(row["until_at"]),
+        reason=row["reason"],
     )
 
 

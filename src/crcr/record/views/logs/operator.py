@@ -28,6 +28,7 @@ from crcr.decide.views.overview import AllowlistState
 from crcr.errors import NoAllowlist, NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_fields
 from crcr.record.failures.person_verdicts import load_contradicted
+from crcr.record.failures.recompute import count_left
 from crcr.record.schema.main_tables import audit, effects, repositories
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
@@ -159,6 +160,10 @@ class OperatorViews:
             return await failing_page(tx, query, visible, now)
 
         return await self._database.read(unit)
+
+    async def outdated_fingerprints(self, upstream: RepoName) -> int:
+        """How many failures wait for fingerprints by the rules of this release."""
+        return await self._database.read(lambda tx: count_left(tx, upstream))
 
     async def repositories(self, upstream: RepoName) -> list[RepositoryLine]:
         async def unit(tx: Tx) -> list[RepositoryLine]:

@@ -55,11 +55,12 @@ KNOWN_FAILURE = derive_model(
     failures.KnownFailureView,
     "KnownFailure",
     "The issue that a maintainer linked the failure to, until then.",
+    without=("reason",),
 )
-FIRST_SEEN = derive_model(
-    failures.FirstSeen,
-    "FirstSeen",
-    "Where the failure was first recorded; `number` is null for a push or a night.",
+SIGHTING = derive_model(
+    failures.Sighting,
+    "Sighting",
+    "Where a failure was recorded; `number` is null for a push or a night.",
 )
 COMMIT_GROUP = derive_model(
     failures.CommitGroup,

@@ -332,3 +332,35 @@ FAILING: dict[str, object] = {
     ],
     "next": _NEXT,
 }
+_SEEN: Json = {"sha": _SHA, "number": 7, "at": _AT}
+_GROUP: Json = {
+    "fingerprint": "5f0c1e9ab2d34c77",
+    "sample": "NotImplementedError: aten::foo",
+    "backends": ["org/backend", "org/other"],
+    "jobs": ["org/backend:build"],
+    "first_seen": _SEEN,
+    "last_seen": _SEEN,
+    "count": 12,
+    "known": {"url": "https://github.com/owner/repo/issues/12", "state": "open", "by": "grace", "until": _AT},
+}
+FAILURES: Json = {"items": [_GROUP], "next": _NEXT}
+FAILURE_GROUP: Json = {
+    "group": _GROUP,
+    "is_open": True,
+    "failures": [
+        {
+            **_KEY,
+            "token": encode_job_token(JobKey(**_KEY)),
+            "downstream": "org/backend",
+            "event": "pull_request",
+            "number": 7,
+            "head_sha": _SHA,
+            "at": _AT,
+            "ended": "failure",
+            "passed_at": _AT,
+            "verdict": "pre-existing",
+            "confidence": "high",
+        }
+    ],
+    "next": _NEXT,
+}

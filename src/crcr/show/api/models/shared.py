@@ -145,7 +145,7 @@ FAILED_TEST = derive_model(failures.FailedTestView, "FailedTest")
 _KEY = ("delivery", "workflow", "run_id", "attempt", "job_name")
 
 
-class _WithToken(Model):
+class WithJobToken(Model):
     @computed_field(
         description="For `/backends/{org}/{repo}/jobs/{token}`; null if the names are too long for an address."
     )
@@ -157,7 +157,7 @@ JOB = derive_model(
     views.JobView,
     "Job",
     "`counted` is what it counts as; `ended` is its category in the sums, null while it runs and for a test.",
-    base=_WithToken,
+    base=WithJobToken,
     without=("swept_at", "failed_tests", "failed_tests_more", "verdict"),
     properties=("counted",),
     types={"url": Link, "artifact_url": Link},

@@ -1,0 +1,144 @@
+"""Retention of failures: they go with their results, groups with their last failure, and branches keep their newest commit."""
+# ruff: noqa: S608 - every name in these statements is our own
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from crcr.record.failures.known_failures import KnownFailures
+from crcr.record.schema.failures import base_commits, person_verdicts
+from crcr.record.schema.main_tables import upstreams
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import to_us
+from crcr.record.upkeep.retention import MOST_ROWS
+from support.data.failed_jobs import fingerprint_of, record_failed_job
+from support.data.retention_data import DAY, KEEP_ALL, CountingDatabase, retention, row_counts
+from support.stores.databases import CORE, OTHER, Stores
+
+NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
+OLD, NEW = NOW - 101 * DAY, NOW - DAY
+MESSAGE, OTHER_MESSAGE = (
+    "NotImplementedError: aten::foo has no kernel",
+    "RuntimeError: device ran out of memory",
+)
+TABLES = (
+    *("failures", "failure_fingerprints", "failure_groups"),
+    *("known_failures", "base_commits", "person_verdicts"),
+)
+_COMMIT = Statement(inserting(base_commits, "sha", "upstream", "ref", "position", "before", "pushed_at"))
+_OPINION = Statement(
+    inserting(
+        person_verdicts,
+        *("upstream", "number", "head_sha", "downstream", "job", "verdict", "who", "reason", "at"),
+    )
+)
+_UPSTREAM = Statement(inserting(upstreams, "upstream", "name", "created_at", "default_branch"))
+
+
+@pytest.fixture
+async def stores(stores: Stores) -> Stores:
+    for name in (CORE, OTHER):
+        row = {"upstream": name.key, "name": name.full_name, "created_at": 1, "default_branch": "main"}
+        await run(stores, _UPSTREAM, **row)
+    return stores
+
+
+async def run(stores: Stores, statement: Statement, **given: Any) -> None:
+    await stores.database.write(lambda tx: tx.run(statement, **given))
+
+
+async def forget(stores: Stores, **more: Any) -> None:
+    await retention(stores.database, **more).forget(NOW)
+
+
+async def fail(stores: Stores, delivery: str, at: datetime, message: str = MESSAGE, **more: Any) -> None:
+    await record_failed_job(stores.database, delivery, message, at=at, **more)
+
+
+async def commit(stores: Stores, ref: str, position: int, at: datetime) -> None:
+    row = {"sha": f"{ref}-{position}", "upstream": CORE.key, "ref": ref, "before": f"{ref}-{position - 1}"}
+    await run(stores, _COMMIT, position=position, pushed_at=to_us(at), **row)
+
+
+async def test_failures_go_with_their_results_and_groups_with_the_last_of_them(stores: Stores) -> None:
+    await fail(stores, "d-old", OLD)
+    await fail(stores, "d-new", NEW)
+    await fail(stores, "d-alone", OLD, OTHER_MESSAGE)
+    await fail(stores, "d-other", OLD, upstream=OTHER)
+    await fail(stores, "d-last", NEW, OTHER_MESSAGE, upstream=OTHER)
+    await forget(stores)
+    kept = await stores.rows("SELECT delivery FROM failures ORDER BY delivery")
+    assert [row["delivery"] for row in kept] == ["d-last", "d-new"]
+    members = await stores.rows("SELECT fingerprint, upstream FROM failure_fingerprints ORDER BY upstream")
+    assert {(row["fingerprint"], row["upstream"]) for row in members} == {
+        (fingerprint_of(MESSAGE), CORE.key),
+        (fingerprint_of(OTHER_MESSAGE), OTHER.key),
+    }
+    groups = await stores.rows(
+        f"SELECT fingerprint, number, first_at FROM failure_groups WHERE upstream = '{CORE.key}'"
+    )
+    assert [(row["fingerprint"], row["number"], row["first_at"]) for row in groups] == [
+        (fingerprint_of(MESSAGE), 2, to_us(OLD))
+    ]
+
+
+async def test_a_failure_whose_result_is_kept_stays(stores: Stores) -> None:
+    await fail(stores, "d-last-result", OLD)  # each backend's newest result is kept
+    await forget(stores)
+    assert (await row_counts(stores, *TABLES[:3])) == dict.fromkeys(TABLES[:3], 1)
+
+
+async def test_everything_that_is_old_goes_and_what_is_not_stays(stores: Stores) -> None:
+    known = KnownFailures(stores.database, "https://github.com")
+    await fail(stores, "d-1", NEW)
+    await fail(stores, "d-2", NEW, OTHER_MESSAGE)
+    url, opinion = (
+        "https://github.com/o/r/issues/1",
+        {"upstream": CORE.key, "number": 7, "head_sha": "a" * 40},
+    )
+    said = {"downstream": "org/one", "job": "build", "verdict": "flaky", "who": "mia", "reason": "x"}
+    for message, at in ((MESSAGE, NOW - 131 * DAY), (OTHER_MESSAGE, NOW - 129 * DAY)):
+        mark = fingerprint_of(message)
+        await known.link(CORE, mark, url=url, who="mia", reason="x", days=30, now=at)
+        await run(stores, _OPINION, at=to_us(at + 30 * DAY), **opinion, **said)
+    await forget(stores)
+    kept = await stores.rows("SELECT fingerprint FROM known_failures")
+    assert [row["fingerprint"] for row in kept] == [fingerprint_of(OTHER_MESSAGE)]
+    assert (await row_counts(stores, "person_verdicts")) == {"person_verdicts": 1}
+
+
+async def test_branches_that_are_built_on_keep_their_newest_commit(stores: Stores) -> None:
+    pull = Statement(
+        text(
+            "INSERT INTO pulls (upstream, number, head_sha, base_ref, updated_at, is_open, draft, labels, title, author)"
+            f" VALUES ('{CORE.key}', 7, 'a', 'release', 1, 1, 0, '[]', 't', 'ada')"
+        )
+    )
+    await run(stores, pull)
+    for ref in ("main", "release", "feature"):
+        for position in (1, 2):
+            await commit(stores, ref, position, OLD)
+    await commit(stores, "busy", 1, OLD)
+    await commit(stores, "busy", 2, NEW)
+    await forget(stores)
+    kept = await stores.rows("SELECT sha FROM base_commits ORDER BY sha")
+    assert [row["sha"] for row in kept] == ["busy-2", "main-2", "release-2"]
+
+
+async def test_nothing_goes_where_results_are_kept_for_ever(stores: Stores) -> None:
+    await fail(stores, "d-1", OLD, with_result=False)
+    await commit(stores, "feature", 1, OLD)
+    before = await row_counts(stores, *TABLES)
+    await forget(stores, keeps=KEEP_ALL)
+    assert await row_counts(stores, *TABLES) == before
+
+
+async def test_no_unit_deletes_many_rows(stores: Stores) -> None:
+    for number in range(150):
+        await fail(stores, f"d-{number}", OLD + timedelta(seconds=number), with_result=False)
+    counting = CountingDatabase(stores.database)
+    await retention(counting).forget(NOW)
+    assert max(counting.units) <= MOST_ROWS
+    assert await row_counts(stores, *TABLES) == dict.fromkeys(TABLES, 0)

@@ -1,0 +1,141 @@
+"""New rules of fingerprints: recorded failures are computed again, newest first, with their groups and known issues."""
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from crcr.decide.failures.fingerprint import RULES
+from crcr.record.failures.known_failures import KnownFailures
+from crcr.record.failures.recompute import MOST_FAILURES, FingerprintUpdate, count_left, recompute_some
+from crcr.record.store.database import Database
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
+from support.data.failed_jobs import fingerprint_of, record_failed_job
+from support.stores.databases import CORE
+
+NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
+MISSING, MEMORY = "NotImplementedError: aten::foo has no kernel", "RuntimeError: device ran out of memory"
+OLD = "0" * 15
+_AGE = tuple(
+    Statement(text(sql))
+    for sql in (
+        (
+            "UPDATE failures SET rules = 0, fingerprint = :old || substr(fingerprint, 1, 1),"
+            " fingerprints = :old || substr(fingerprint, 1, 1), sample = 'old'"
+        ),
+        "UPDATE failure_fingerprints SET fingerprint = :old || substr(fingerprint, 1, 1)",
+        "UPDATE failure_groups SET fingerprint = :old || substr(fingerprint, 1, 1), sample = 'old'",
+        "UPDATE known_failures SET fingerprint = :old || substr(fingerprint, 1, 1)",
+    )
+)
+_ROWS = {
+    table: Statement(text(f"SELECT * FROM {table} "))  # noqa: S608  ours
+    for table in ("failures", "failure_fingerprints", "failure_groups", "known_failures")
+}
+
+
+async def fail(
+    database: Database, delivery: str, message: str, *, at: datetime = NOW, job: bool = True
+) -> None:
+    await record_failed_job(database, delivery, message, at=at, with_result=job)
+
+
+async def make_outdated(database: Database) -> None:
+    """Leave the failures as an older release wrote them, with other fingerprints."""
+    for statement in _AGE:
+        await run(database, statement, old=OLD)
+
+
+async def run(database: Database, statement: Statement, **given: Any) -> None:
+    await database.write(lambda tx: tx.run(statement, **given))
+
+
+async def rows(database: Database, table: str) -> list[dict[str, Any]]:
+    found = [dict(row) for row in await database.read(lambda tx: tx.all(_ROWS[table]))]
+    return sorted(found, key=lambda row: (row["fingerprint"] or "", row.get("failure_id", 0)))
+
+
+async def everything(database: Database) -> dict[str, list[dict[str, Any]]]:
+    return {table: await rows(database, table) for table in _ROWS}
+
+
+async def test_failures_and_groups_are_as_if_the_new_rules_had_always_been(database: Database) -> None:
+    for number in range(3):
+        await fail(database, f"d-{number}", MISSING, at=NOW + timedelta(hours=number))
+    await fail(database, "d-3", MEMORY)
+    known = KnownFailures(database, "https://github.com")
+    url = "https://github.com/o/r/issues/1"
+    await known.link(CORE, fingerprint_of(MISSING), url=url, who="mia", reason="x", days=None, now=NOW)
+    expected = await everything(database)
+    await make_outdated(database)
+    assert await database.read(count_left) == 4
+
+    assert await FingerprintUpdate(database).run() == 4
+
+    found = await everything(database)
+    found["known_failures"] = [
+        row for row in found["known_failures"] if not row["fingerprint"].startswith(OLD)
+    ]
+    assert found == expected
+    assert await database.read(count_left) == 0
+    assert await FingerprintUpdate(database).run() == 0
+
+
+async def test_an_upgraded_database_gets_its_first_fingerprints(database: Database) -> None:
+    await fail(database, "d-1", MISSING)
+    for sql in (
+        "UPDATE failures SET rules = 0, fingerprint = NULL, fingerprints = NULL, sample = NULL",
+        "DELETE FROM failure_fingerprints",
+        "DELETE FROM failure_groups",
+    ):
+        await run(database, Statement(text(sql)))
+
+    await FingerprintUpdate(database).run()
+
+    (failure,) = await rows(database, "failures")
+    assert (failure["fingerprint"], failure["rules"], failure["sample"]) == (
+        fingerprint_of(MISSING),
+        RULES,
+        MISSING,
+    )
+    (group,) = await rows(database, "failure_groups")
+    assert (group["fingerprint"], group["number"], group["last_at"]) == (
+        fingerprint_of(MISSING),
+        1,
+        to_us(NOW),
+    )
+
+
+async def test_a_failure_whose_result_is_gone_has_no_fingerprint(database: Database) -> None:
+    await fail(database, "d-1", MISSING, job=False)
+    await make_outdated(database)
+    await FingerprintUpdate(database).run()
+    (failure,) = await rows(database, "failures")
+    assert (failure["fingerprint"], failure["fingerprints"], failure["rules"]) == (None, None, RULES)
+    assert await rows(database, "failure_groups") == []
+
+
+async def test_units_are_small_newest_first_and_end_when_the_process_stops(database: Database) -> None:
+    for number in range(5):
+        await fail(database, f"d-{number}", MISSING, at=NOW + timedelta(hours=number))
+    await make_outdated(database)
+    assert await database.write(partial(recompute_some, most=2)) == 2
+    done = {row["delivery"] for row in await rows(database, "failures") if row["rules"] == RULES}
+    assert done == {"d-4", "d-3"}
+    groups = {row["fingerprint"]: row["number"] for row in await rows(database, "failure_groups")}
+    assert sorted(groups.values()) == [2, 3]
+    asked = iter((True, False))
+    assert await FingerprintUpdate(database, goes_on=lambda: next(asked)).run() == 3
+    assert MOST_FAILURES <= 200
+
+
+@pytest.mark.parametrize("column", [None, "[]"])
+async def test_a_failure_without_tests_is_done_too(database: Database, column: str | None) -> None:
+    await fail(database, "d-1", MISSING)
+    await run(database, Statement(text("UPDATE jobs SET failed_tests = :column")), column=column)
+    await make_outdated(database)
+    assert await FingerprintUpdate(database).run() == 1
+    assert await rows(database, "failure_fingerprints") == []

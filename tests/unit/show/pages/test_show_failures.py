@@ -1,0 +1,118 @@
+"""The pages and the API of failures as a reader gets them: rows, filters, empty states, hostile text, CSV."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from crcr.app import create_app
+from crcr.show.api.routes import routes as api_routes
+from crcr.show.pages.frame import Frame
+from crcr.show.pages.routes import routes as page_routes
+from support.data.store_rows import OTHER, UPSTREAM, StoreRows
+from support.page_reader import HOSTILE, ParsedPage, assert_inert
+
+LISTED = "L2:\n  - Good/Backend\n  - flaky/backend\n  - secret/one: {visibility: hidden}\n"
+ALIKE = "NotImplementedError: aten::foo has no kernel"
+
+
+class Nothing:
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+@pytest.fixture
+async def store(store: StoreRows) -> StoreRows:
+    store.allowlist(LISTED)
+    return store
+
+
+@pytest.fixture
+async def browser(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
+    upstreams = (UPSTREAM, OTHER)
+    frame = Frame(store.views, upstreams=upstreams, clock=store.clock)
+    app = create_app(
+        hot={},
+        routes=[
+            *page_routes(frame),
+            *api_routes(store.views, upstreams=upstreams, clock=store.clock),
+        ],
+        routers=[],
+        background=Nothing(),
+        problem_page=frame.problem,
+    )
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
+        yield client
+
+
+async def test_without_failures_the_page_says_so(browser: httpx.AsyncClient) -> None:
+    assert "No failures" in (await browser.get("/crcr/failures")).text
+    filtered = (await browser.get("/crcr/failures?q=x&known=yes")).text
+    assert "No matching failures" in filtered
+    assert "there is no such known" in (await browser.get("/crcr/failures?known=perhaps")).text
+
+
+async def test_the_list_links_to_the_group_and_the_group_to_its_jobs(
+    browser: httpx.AsyncClient, store: StoreRows
+) -> None:
+    store.failure("d-1", "flaky/backend", ALIKE, hours_ago=3, job_name="lint", number=4)
+    fingerprint = store.failure("d-2", "good/backend", ALIKE)
+    store.failure("d-3", "secret/one", ALIKE)
+    store.known(fingerprint)
+    page = await browser.get("/crcr/failures")
+    for shown in (ALIKE, f"/crcr/failures/{fingerprint}", "Good/Backend", "torch/torch#12", "/crcr/pr/4"):
+        assert shown in page.text
+    assert 'data-events="' in page.text
+    assert 'href="/crcr/failures" aria-current="page"' in page.text
+    group = await browser.get(f"/crcr/failures/{fingerprint}")
+    assert group.status_code == 200
+    for shown in ("2 failures", "lint", "?job=", "/crcr/pr/7", "a driver bug", "new"):
+        assert shown in group.text
+    assert "secret" not in page.text + group.text
+
+
+@pytest.mark.parametrize("address", ["0123456789abcdef", "nothing", "%00", "x" * 300])
+async def test_an_unknown_group_is_not_found(browser: httpx.AsyncClient, address: str) -> None:
+    assert (await browser.get(f"/crcr/failures/{address}")).status_code == 404
+    assert (await browser.get(f"/api/v1/failures/{address}")).status_code in (400, 404)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_a_message_is_only_text(browser: httpx.AsyncClient, store: StoreRows, text: str) -> None:
+    fingerprint = store.failure("d-1", "good/backend", f"RuntimeError: broken {text}", job_name=text[:200])
+    for path in ("/crcr/failures", f"/crcr/failures/{fingerprint}"):
+        answer = await browser.get(path)
+        assert answer.status_code == 200
+        assert_inert(ParsedPage(answer.text), answer.text)
+
+
+async def test_the_api_pages_by_cursor_and_exports_csv(browser: httpx.AsyncClient, store: StoreRows) -> None:
+    store.failure("d-1", "good/backend", "OSError: no driver installed", hours_ago=5)
+    fingerprint = store.failure("d-2", "good/backend", ALIKE, head_sha="a" * 40)
+    first = (await browser.get("/api/v1/failures?limit=1")).json()
+    at = first["items"][0]["last_seen"]["at"]
+    assert first["items"] == [
+        {
+            "fingerprint": fingerprint,
+            "sample": ALIKE,
+            "backends": ["Good/Backend"],
+            "jobs": ["Good/Backend:build"],
+            "first_seen": {"sha": "a" * 40, "number": 7, "at": at},
+            "last_seen": {"sha": "a" * 40, "number": 7, "at": at},
+            "count": 1,
+            "known": None,
+        }
+    ]
+    second = (await browser.get(f"/api/v1/failures?limit=1&cursor={first['next']}")).json()
+    assert ([group["sample"] for group in second["items"]], second["next"]) == (
+        ["OSError: no driver installed"],
+        None,
+    )
+    lines = (await browser.get("/api/v1/failures.csv")).text.splitlines()
+    assert lines[0].startswith("fingerprint,sample,backends,jobs,first_seen_sha,")
+    assert len(lines) == 3
+    group = (await browser.get(f"/api/v1/failures/{fingerprint}")).json()
+    assert [member["job_name"] for member in group["failures"]] == ["build"]
+    assert len((await browser.get(f"/api/v1/failures/{fingerprint}.csv")).text.splitlines()) == 2
+    assert (await browser.get("/api/v1/failures?known=perhaps")).status_code == 400

@@ -85,7 +85,7 @@ BACKENDS: dict[str, tuple[str, Workflow]] = {
     "lumen-hpc/xpu-ops": (
         "XPU operators; the tests are broken since a toolchain update",
         _workflow(
-            Behaviour(broken_after_runs=2, failure=XPU_MESSAGE),
+            Behaviour(queue_s=(0.5, 1.5), broken_after_runs=2, failure=XPU_MESSAGE),
             JobSpec("build", tests=12, fails=False),
             JobSpec("test", tests=367),
         ),

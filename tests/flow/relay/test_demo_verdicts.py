@@ -19,7 +19,7 @@ from crcr.settings import Settings
 from crcr.wiring.core import Seams
 from crcr.wiring.services import build
 from crcr.wiring.web_app import build_app
-from github_sim.clock import ManualClock
+from support.clock import ManualClock
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

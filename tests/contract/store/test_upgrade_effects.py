@@ -34,6 +34,8 @@ from support.upgrades.database import (
 )
 from support.upgrades.rows_0007 import RELEASE as RELEASE_0007
 
+NEW_KINDS = {EffectKind.READ_ISSUE}
+"""Kinds that no release before has queued."""
 RELEASES = {release.revision: release for release in (RELEASE_0007,)}
 """The next release's rows are a table of their own beside these."""
 LISTED = (
@@ -211,7 +213,7 @@ ONCE = dict.fromkeys(DONE, 1)
 
 def test_the_rows_hold_effects_of_every_kind() -> None:
     newest = list(RELEASES.values())[-1]
-    assert {row["kind"] for row in newest.effects} == set(EffectKind)
+    assert {row["kind"] for row in newest.effects} == set(EffectKind) - NEW_KINDS
 
 
 @pytest.mark.parametrize("state", TAKEN_OVER)

@@ -112,7 +112,7 @@ def trace_course(failure: RecordedFailure, fingerprint: str | None, history: Job
         steps += _pull_steps(failure, fingerprint, history)
     if failure.landed:
         # What fails alike after the change has landed is its own doing.
-        steps = [one for one in steps if one.at <= failure.at or not one.fails]
+        steps = [one for one in steps if not one.fails or _was_before(one, failure)]
     steps.sort(key=lambda step: step.order)
     own = (failure.position, failure.at) if failure.position is not None else None
     is_before = [step.order <= own if own is not None else step.at <= failure.at for step in steps]
@@ -145,6 +145,11 @@ def _pull_steps(failure: RecordedFailure, fingerprint: str | None, history: JobH
         if passed.number != failure.number and passed.head_sha not in failing
     ]
     return [*failing.values(), *passing]
+
+
+def _was_before(step: CourseStep, failure: RecordedFailure) -> bool:
+    """Whether the step was there without the judged change: by its place, or where that is unknown by its time."""
+    return step.at <= failure.at or (failure.position is not None and step.position <= failure.position)
 
 
 def _is_own(result: BaseResult, failure: RecordedFailure) -> bool:

@@ -227,7 +227,9 @@ def _judge_others(
     authors = {other.author for other in others if other.trusted}
     evidence = tuple(cite_pull(other) for other in by_pull.values())[:MOST_EVIDENCE]
     enough = len(by_pull) >= policy.pulls_for_pre_existing and len(authors) >= policy.authors_for_pre_existing
-    if enough and not base_passed_later and passes <= _MOST_PASSES * len(by_pull):
+    # The first to fail may be the one that the others contain: nothing says whether they are stacked on it.
+    is_first = all(other.at >= failure.at for other in others)
+    if enough and not is_first and not base_passed_later and passes <= _MOST_PASSES * len(by_pull):
         return Verdict(
             kind=VerdictKind.PRE_EXISTING,
             confidence=Confidence.MEDIUM,

@@ -39,10 +39,13 @@ def _time(name: str, *, nullable: bool = True) -> sa.Column[int]:
 
 def _bases() -> None:
     """Which base commit a head was built on, and the order of the base's commits."""
-    op.add_column("pulls", _text("base_sha"))
-    op.add_column("pulls", _text("merge_base"))
-    op.add_column("pulls", _text("stacked_on"))
-    op.add_column("dispatches", _flag("tests_merged"))
+    op.add_column("pulls", sa.Column("base_sha", sa.Text(), nullable=True))
+    op.add_column("pulls", sa.Column("merge_base", sa.Text(), nullable=True))
+    op.add_column("pulls", sa.Column("stacked_on", sa.Text(), nullable=True))
+    op.add_column(
+        "dispatches",
+        sa.Column("tests_merged", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
+    )
     ended_on_base = sa.text("ended_as IS NOT NULL AND event <> 'pull_request'")
     op.create_index(
         "ix_jobs_base",

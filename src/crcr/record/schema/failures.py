@@ -64,6 +64,7 @@ failures = Table(
     ),
     Index("ix_failures_history", "upstream", "downstream", "workflow", "job_name", "at"),
     Index("ix_failures_backend", "upstream", "downstream", "at"),
+    Index("ix_failures_verdict", "upstream", "downstream", "verdict"),
     Index("ix_failures_rules", "rules"),
     sqlite_autoincrement=True,
 )

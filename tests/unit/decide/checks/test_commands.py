@@ -466,13 +466,15 @@ def test_a_waiver_that_is_spelled_is_read_back(
 ) -> None:
     assume(job is None or job.strip())
     waive = WaiveCommand(downstream, job, until, reason, head)
-    for command in (
+    commands: list[Command] = [
         waive,
         UnwaiveCommand(downstream, job),
         RetryCommand(downstream, head),
         ApproveCommand(head),
-        *([VerdictCommand(downstream, job, VerdictKind.PRE_EXISTING, reason)] if job is not None else []),
-    ):
+    ]
+    if job is not None:
+        commands.append(VerdictCommand(downstream, job, VerdictKind.PRE_EXISTING, reason))
+    for command in commands:
         assert parse_commands(f"Hello\n\n{format_command(command)}\n") == (command,)
 
 

@@ -95,6 +95,7 @@ def _failures() -> None:
     history = ["upstream", "downstream", "workflow", "job_name", "at"]
     op.create_index("ix_failures_history", "failures", history)
     op.create_index("ix_failures_backend", "failures", ["upstream", "downstream", "at"])
+    op.create_index("ix_failures_verdict", "failures", ["upstream", "downstream", "verdict"])
     op.create_index("ix_failures_rules", "failures", ["rules"])
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.commit import (
     BackendResults,
     CommitFacts,
@@ -129,6 +130,7 @@ __all__ = [
     "judge_backend",
     "judge_for_subject",
     "judge_gate",
+    "time_limit",
 ]
 
 HELD_FOR = frozenset({"draft", "approval"})
@@ -265,10 +267,14 @@ def _deadline(backend: BackendResults, policy: GatePolicy) -> datetime | None:
         return None
     rerun_times = [run.rerun_at for run in backend.runs if run.rerun_at is not None]
     later_attempts = [run.attempt_at for run in backend.live_runs if run.attempt > 1]
-    entry = backend.entry
+    return max((backend.sent_at, *rerun_times, *later_attempts)) + time_limit(backend.entry, policy)
+
+
+def time_limit(entry: AllowlistEntry, policy: GatePolicy) -> timedelta:
+    """Return how long the gate waits for a backend."""
     gate_s = entry.gate_timeout_s or policy.gate_timeout.total_seconds()
     job_s = entry.job_timeout_s or policy.job_timeout.total_seconds()
-    return max((backend.sent_at, *rerun_times, *later_attempts)) + timedelta(seconds=max(gate_s, job_s))
+    return timedelta(seconds=max(gate_s, job_s))
 
 
 def _recheck_time(backend: BackendResults, deadline: datetime | None, now: datetime) -> datetime | None:

@@ -19,7 +19,7 @@ from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs
-from crcr.decide.views.failures import CommitGroup
+from crcr.decide.views.failures import CommitGroup, VerdictView
 from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView
 
 
@@ -186,6 +186,8 @@ class CommitBackend:
     jobs: tuple[JobView, ...]
     """Failed first; only the attempts and runs that count."""
     jobs_left_out: int
+    verdict: VerdictView | None = None
+    """`missing` where an expected result has not come in its time."""
 
 
 def backend_sort_key(backend: CommitBackend) -> tuple[int, int, RepoName]:

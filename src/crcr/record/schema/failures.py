@@ -67,6 +67,7 @@ failures = Table(
     ),
     Index("ix_failures_history", "upstream", "downstream", "job_name", "at"),
     Index("ix_failures_backend", "upstream", "downstream", "at"),
+    Index("ix_failures_verdict", "upstream", "downstream", "verdict"),
     Index("ix_failures_rules", "rules", "failure_id"),
     partial_index(
         "ix_failures_base",

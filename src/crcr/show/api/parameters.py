@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import Depends, Path, Query, Request
 
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import DeliveryState, EffectState, JobState, RepoName, is_repo_name
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
@@ -209,6 +210,9 @@ def backend_query(
     job: Annotated[str | None, _text("only jobs whose name or workflow contains this text")] = None,
     author: Annotated[str | None, _text("only events of this author", 100)] = None,
     result: Annotated[CountedAs | None, Query(description="only events with a job of this result")] = None,
+    verdict: Annotated[
+        VerdictKind | None, Query(description="only events with a failed job of this verdict of the rules")
+    ] = None,
     q: Annotated[
         str | None, _text("only events whose number, commit, branch, title or author contains this text")
     ] = None,
@@ -222,6 +226,7 @@ def backend_query(
         job=job or None,
         author=author or None,
         result=result,
+        verdict=verdict,
         text=q or None,
         older=older,
         after=cursors.decode(cursor),
@@ -236,6 +241,9 @@ def job_query(
     delivery: Annotated[str | None, _text("a delivery's GUID")] = None,
     number: NumberParam = None,
     state: Annotated[JobState | None, Query(description="only jobs in this state")] = None,
+    verdict: Annotated[
+        VerdictKind | None, Query(description="only failed jobs to which the rules give this verdict")
+    ] = None,
     cursor: CursorParam = None,
 ) -> Callable[..., JobQuery]:
     return partial(
@@ -244,6 +252,7 @@ def job_query(
         delivery=delivery or None,
         number=number,
         state=state,
+        verdict=verdict,
         after=cursors.decode(cursor),
     )
 

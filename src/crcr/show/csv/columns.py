@@ -111,7 +111,8 @@ _JOB_RESULT = (
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
     *("verification", "github_conclusion"),
 )
-_JOB = (*_JOB_IDENTITY, *_JOB_RESULT, "marks", "url", "artifact_url")
+_VERDICT = ("verdict_kind", "verdict_confidence", "verdict_sentence")
+_JOB = (*_JOB_IDENTITY, *_JOB_RESULT, "marks", "url", "artifact_url", *_VERDICT)
 _job_identity: Callable[[JobView], CsvRow] = attrgetter(*_JOB_IDENTITY)
 _job_result: Callable[[JobView], CsvRow] = attrgetter(*_JOB_RESULT)
 _JOB_IN_ROW = ("workflow", "workflow_name", "job_name", "run_id", "attempt")
@@ -125,7 +126,12 @@ def _result_cells(job: JobView) -> CsvRow:
 
 
 def _job_rows(job: JobView) -> Iterator[CsvRow]:
-    yield *_job_identity(job), *_result_cells(job)
+    yield *_job_identity(job), *_result_cells(job), *_verdict_cells(job)
+
+
+def _verdict_cells(job: JobView | None) -> CsvRow:
+    verdict = job.verdict if job else None
+    return (verdict.kind, verdict.confidence, verdict.sentence) if verdict else (None,) * len(_VERDICT)
 
 
 def _job_cells(job: JobView | None) -> CsvRow:
@@ -272,10 +278,10 @@ _commit_backend: Callable[[CommitBackend], CsvRow] = attrgetter(*_COMMIT_BACKEND
 def _commit_backend_rows(backend: CommitBackend) -> Iterator[CsvRow]:
     head = (*_commit_backend(backend), " ".join(backend.oncalls), *_dispatch_cells(backend.dispatch))
     for job in backend.jobs or (None,):
-        yield *head, *_job_cells(job)
+        yield *head, *_job_cells(job), *_verdict_cells(job)
 
 
 COMMIT_BACKENDS = CsvTable(
-    (*_COMMIT_BACKEND, "oncalls", *_DISPATCHED, *_JOB_COLUMNS),
+    (*_COMMIT_BACKEND, "oncalls", *_DISPATCHED, *_JOB_COLUMNS, *_VERDICT),
     _commit_backend_rows,
 )

@@ -99,6 +99,7 @@ def _failures() -> None:
     op.create_index("uq_failures_job", "failures", [*job, "attempt", "job_name"], unique=True)
     op.create_index("ix_failures_history", "failures", ["upstream", "downstream", "job_name", "at"])
     op.create_index("ix_failures_backend", "failures", ["upstream", "downstream", "at"])
+    op.create_index("ix_failures_verdict", "failures", ["upstream", "downstream", "verdict"])
     op.create_index("ix_failures_rules", "failures", ["rules", "failure_id"])
     on_base = sa.text("kind <> 'pull_request'")
     base = ["upstream", "kind", "downstream", "workflow", "job_name", "at"]

@@ -92,17 +92,7 @@ class CommitFailures:
         )
 
     def _verdict(self, row: Row, job: JobView) -> VerdictView:
-        evidence = tuple(
-            EvidenceView(one.kind.value, evidence_url(self.upstream, one), one.text)
-            for one in _EVIDENCE.decode(row["evidence"] or b"[]")
-        )
-        view = VerdictView(
-            kind=VerdictKind(row["verdict"]),
-            confidence=Confidence(row["confidence"]),
-            sentence=row["sentence"],
-            evidence=evidence,
-            was=VerdictKind(row["verdict_before"]) if row["verdict_before"] else None,
-        )
+        view = rules_verdict(self.upstream, row)
         person = self.persons.get((row["downstream"], job.job_name))
         if person is None:
             return view
@@ -113,6 +103,29 @@ class CommitFailures:
             sentence=f"{person['who']} says: {person['reason']} (the rules say {view.kind.value}: {view.sentence})",
             by=JudgedBy.PERSON,
         )
+
+
+def rules_verdict(upstream: RepoName, row: Row) -> VerdictView:
+    """The verdict of the rules; needs its columns of `failures`."""
+    evidence = tuple(
+        EvidenceView(one.kind.value, evidence_url(upstream, one), one.text)
+        for one in _EVIDENCE.decode(row["evidence"] or b"[]")
+    )
+    return VerdictView(
+        kind=VerdictKind(row["verdict"]),
+        confidence=Confidence(row["confidence"]),
+        sentence=row["sentence"],
+        evidence=evidence,
+        was=VerdictKind(row["verdict_before"]) if row["verdict_before"] else None,
+    )
+
+
+async def add_verdicts(tx: Tx, upstream: RepoName, jobs: Iterable[JobView]) -> tuple[JobView, ...]:
+    """The jobs with the verdicts on those that failed."""
+    jobs = tuple(jobs)
+    commits = dict.fromkeys((job.delivery, job.head_sha) for job in jobs)
+    failures = {commit: await load_commit_failures(tx, upstream, *commit) for commit in commits}
+    return tuple(failures[job.delivery, job.head_sha].with_verdict(job) for job in jobs)
 
 
 async def load_commit_failures(

@@ -48,7 +48,8 @@ COMMIT_BACKEND = derive_model(
     "`level` is that of the dispatch; `jobs` are those that count, failed first.",
     types={"jobs": list[FAILED_JOB]},  # type: ignore[valid-type]
     described={
-        "dispatch": "Null for a run that was not dispatched, such as a nightly one; `delivery` is then the commit."
+        "dispatch": "Null for a run that was not dispatched, such as a nightly one; `delivery` is then the commit.",
+        "verdict": "`missing` where an expected result has not come in time; its jobs have verdicts of their own.",
     },
 )
 KNOWN_FAILURE = derive_model(

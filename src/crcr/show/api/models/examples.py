@@ -97,6 +97,20 @@ _JOB: Json = {
     "verification": "confirmed",
     "github_conclusion": "success",
 }
+VERDICT: dict[str, object] = {
+    "kind": "pre-existing",
+    "confidence": "high",
+    "sentence": "The base failed alike 3 times in a row, last at the commit that this was built on.",
+    "evidence": [
+        {
+            "kind": "base",
+            "url": "/crcr/commit/4f0a5f8c1d2e3b4a5968778695a4b3c2d1e0f9a8?upstream=org/framework",
+            "text": "base failed alike, 14 Nov 09:12 UTC",
+        }
+    ],
+    "by": "rules",
+    "was": "new",
+}
 _DISPATCH: Json = {
     "downstream": "org/backend",
     "level": "L3",
@@ -222,7 +236,7 @@ BADGE: Json = {
     "stale": False,
     "tally": _TALLY,
 }
-JOBS: Json = {"jobs": [_JOB], "next": _NEXT}
+JOBS: Json = {"jobs": [{**_JOB, "verdict": VERDICT}], "next": _NEXT}
 DELIVERIES: Json = {
     "deliveries": [
         {
@@ -290,21 +304,6 @@ SANDBOX: Json = {
         }
     ],
     "next": "WzE3Nzc4OTYwMDAsMV0",
-}
-
-VERDICT: dict[str, object] = {
-    "kind": "pre-existing",
-    "confidence": "high",
-    "sentence": "The base failed alike 3 times in a row, last at the commit that this was built on.",
-    "evidence": [
-        {
-            "kind": "base",
-            "url": "/crcr/commit/4f0a5f8c1d2e3b4a5968778695a4b3c2d1e0f9a8?upstream=org/framework",
-            "text": "base failed alike, 14 Nov 09:12 UTC",
-        }
-    ],
-    "by": "rules",
-    "was": "new",
 }
 
 FAILING: dict[str, object] = {

@@ -209,9 +209,13 @@ NOTHING = dict.fromkeys(DONE, 0)
 ONCE = dict.fromkeys(DONE, 1)
 
 
+NOT_YET_RELEASED = {EffectKind.READ_ISSUE}
+"""No queue of an older release holds one of these."""
+
+
 def test_the_rows_hold_effects_of_every_kind() -> None:
     newest = list(RELEASES.values())[-1]
-    assert {row["kind"] for row in newest.effects} == set(EffectKind)
+    assert {row["kind"] for row in newest.effects} == set(EffectKind) - NOT_YET_RELEASED
 
 
 @pytest.mark.parametrize("state", TAKEN_OVER)

@@ -13,9 +13,13 @@ import structlog
 
 from crcr.deliver.periodic.leader_tasks import LeaderTask, LeaderTasks
 from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
-from crcr.deliver.periodic.sweeper import FORGET_EVERY_S, REFRESH_EVERY_S, SWEEP_EVERY_S
+from crcr.deliver.periodic.sweeper import (
+    FORGET_EVERY_S,
+    REFRESH_EVERY_S,
+    SWEEP_EVERY_S,
+    UPDATE_FINGERPRINTS_EVERY_S,
+)
 from crcr.errors import NoAllowlist, StoreUnavailable
-from crcr.record.failures.recompute import UPDATE_EVERY_S
 from crcr.record.outbox.leader_and_workers import free_leases, is_gone
 from crcr.record.store.signals import ALLOWLIST, EFFECTS
 from crcr.wiring.services import Services
@@ -155,13 +159,6 @@ class BackgroundTasks:
             self._stopping.set()
 
 
-def _update_fingerprints(services: Services) -> Callable[[], Coroutine[Any, Any, None]]:
-    async def update() -> None:
-        await services.fingerprint_update.run()
-
-    return update
-
-
 def _leader_tasks(services: Services) -> tuple[LeaderTask, ...]:
     refreshers = services.refreshers.values()
     return (
@@ -171,6 +168,6 @@ def _leader_tasks(services: Services) -> tuple[LeaderTask, ...]:
         ),
         LeaderTask("sweep", services.sweeper.sweep, SWEEP_EVERY_S, at_start=True),
         LeaderTask("forget", services.sweeper.forget, FORGET_EVERY_S),
-        LeaderTask("update_fingerprints", _update_fingerprints(services), UPDATE_EVERY_S),
+        LeaderTask("update_fingerprints", services.sweeper.update_fingerprints, UPDATE_FINGERPRINTS_EVERY_S),
         LeaderTask("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),
     )

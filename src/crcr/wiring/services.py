@@ -106,7 +106,6 @@ class Services:
     keys: KeyCache
     refreshers: dict[str, AllowlistRefresher]
     sweeper: Sweeper
-    fingerprint_update: FingerprintUpdate
     reconciler: Reconciler
     leaders: LeaderElection
     heartbeat: WorkerHeartbeat
@@ -172,7 +171,6 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         keys=keys,
         refreshers=refreshers,
         sweeper=build_sweeper(core, stopping),
-        fingerprint_update=build_fingerprint_update(core, stopping),
         reconciler=build_reconciler(core, webhook, stopping),
         leaders=build_leaders(core, owner),
         heartbeat=heartbeat,
@@ -260,21 +258,17 @@ def build_worker_heartbeat(core: Core, owner: str) -> WorkerHeartbeat:
 
 
 def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
-    retention = Retention(
-        core.database,
-        retention_periods(core.settings),
-        goes_on=lambda: not stopping.is_set(),
-        breathe=partial(asyncio.sleep, _RETENTION_PAUSE_S),
-    )
-    sweeps = Sweeps(core.database, core.refresher, build_outcomes(core))
-    return Sweeper(sweeps, retention, core.checks, core.known_failures, core.clock)
+    def goes_on() -> bool:
+        return not stopping.is_set()
 
-
-def build_fingerprint_update(core: Core, stopping: asyncio.Event) -> FingerprintUpdate:
-    return FingerprintUpdate(
-        core.database,
-        goes_on=lambda: not stopping.is_set(),
-        breathe=partial(asyncio.sleep, _RETENTION_PAUSE_S),
+    breathe = partial(asyncio.sleep, _RETENTION_PAUSE_S)
+    return Sweeper(
+        Sweeps(core.database, core.refresher, build_outcomes(core)),
+        Retention(core.database, retention_periods(core.settings), goes_on=goes_on, breathe=breathe),
+        core.checks,
+        core.known_failures,
+        FingerprintUpdate(core.database, goes_on=goes_on, breathe=breathe),
+        clock=core.clock,
     )
 
 

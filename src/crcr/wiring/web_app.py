@@ -60,10 +60,7 @@ def build_app(services: Services, *, work: bool = True, takes_in: bool = True) -
     frame = _frame(services, views)
     problem_page = frame.problem
     access = _access_settings(services, problem_page)
-    known = KnownFailures(services.database, web_url(services.settings))
-    operations = HttpAdminOperations(
-        services.database, services.acts, services.targets, upstreams, clock, known_failures=known
-    )
+    operations = _admin_operations(services)
     perform, on = make_performer(operations, upstreams), access.tokens.has_admins
     delay = LiveDelay(services.metrics.live_delay, lambda: services.metrics.replica_lag_s)
     setup, app_page = _setup_context(services, views, access), AppPage(services.github.app, clock)
@@ -132,6 +129,17 @@ def _frame(services: Services, views: SqlViews) -> Frame:
         public_url=services.settings.public_url,
         sandbox=services.settings.sandbox == "on",
         health=services.health,
+    )
+
+
+def _admin_operations(services: Services) -> HttpAdminOperations:
+    return HttpAdminOperations(
+        services.database,
+        services.acts,
+        services.targets,
+        services.upstreams,
+        services.clock,
+        known_failures=KnownFailures(services.database, web_url(services.settings)),
     )
 
 

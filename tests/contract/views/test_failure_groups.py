@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.views.failures import FailurePage, FailureQuery, GroupPage, KnownFilter, Sighting
+from crcr.decide.views.failures import FailurePage, FailureQuery, GroupPage, KnownFilter, SeenAt
 from crcr.errors import BadRequest, NotFound
 from crcr.record.store.times import from_us
 from support.data.store_rows import UPSTREAM, StoreRows
@@ -46,8 +46,8 @@ async def test_a_group_spans_backends_and_commits(store: StoreRows) -> None:
     assert (group.fingerprint, group.sample, group.count) == (fingerprint, ALIKE, 3)
     assert group.backends == ("flaky/backend", "Good/Backend")
     assert set(group.jobs) == {"Good/Backend:build", "flaky/backend:test", "Good/Backend:test"}
-    assert group.first_seen == Sighting(sha="3" * 40, number=3, at=from_us(store.ago(hours=30)))
-    assert group.last_seen == Sighting(sha=f"{7:040x}", number=7, at=from_us(store.ago(hours=2)))
+    assert group.first_seen == SeenAt(sha="3" * 40, number=3, at=from_us(store.ago(hours=30)))
+    assert group.last_seen == SeenAt(sha=f"{7:040x}", number=7, at=from_us(store.ago(hours=2)))
     assert group.known is None
 
 
@@ -171,7 +171,7 @@ async def test_a_deleted_first_failure_leaves_its_time(store: StoreRows) -> None
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM failures WHERE delivery = 'd-1'")
     group = (await read_group(store, fingerprint)).group
-    assert group.first_seen == Sighting(sha=None, number=None, at=from_us(store.ago(hours=30)))
+    assert group.first_seen == SeenAt(sha=None, number=None, at=from_us(store.ago(hours=30)))
     assert group.count == 2
 
 

@@ -82,7 +82,7 @@ class KnownFailureView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class SeenAt:
     """Where and when a failure was recorded; `sha` and `number` are None once its result is deleted."""
 
     sha: str | None
@@ -98,7 +98,7 @@ class FailureGroup:
     sample: str
     backends: tuple[str, ...]
     jobs: tuple[str, ...]
-    first_seen: Sighting
+    first_seen: SeenAt
     known: KnownFailureView | None = None
 
 
@@ -136,7 +136,7 @@ class FailureQuery:
 class OpenGroup(FailureGroup):
     """A group over all commits: its backends, the last that failed first, and the jobs of its newest failures."""
 
-    last_seen: Sighting
+    last_seen: SeenAt
     count: int
     """How often it failed, deleted results included."""
 

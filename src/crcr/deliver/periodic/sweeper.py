@@ -1,10 +1,13 @@
-"""The sweeper: silent jobs time out, gates that time alone changes are refreshed, issues are read, old rows are deleted."""
+"""The sweeper: silent jobs time out, gates that time alone changes are refreshed, issues are read, old rows are deleted,
+and outdated fingerprints are computed again.
+"""
 
 import structlog
 
 from crcr.ports import Clock
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.failures.known_failures import KnownFailures
+from crcr.record.failures.recompute import FingerprintUpdate
 from crcr.record.upkeep.retention import Retention
 from crcr.record.upkeep.timeouts import Sweeps
 
@@ -13,6 +16,8 @@ log = structlog.get_logger(__name__)
 SWEEP_EVERY_S = 30.0
 FORGET_EVERY_S = 3600.0
 REFRESH_EVERY_S = 300.0
+UPDATE_FINGERPRINTS_EVERY_S = 3600.0
+"""Processes of an older release may still write failures by the old rules."""
 
 
 class Sweeper:
@@ -22,12 +27,15 @@ class Sweeper:
         retention: Retention,
         checks: CommitChecks,
         known_failures: KnownFailures,
+        fingerprints: FingerprintUpdate,
+        *,
         clock: Clock,
     ) -> None:
         self._sweeps = sweeps
         self._retention = retention
         self._checks = checks
         self._known_failures = known_failures
+        self._fingerprints = fingerprints
         self._clock = clock
 
     async def sweep(self) -> None:
@@ -40,3 +48,6 @@ class Sweeper:
 
     async def forget(self) -> None:
         await self._retention.forget(self._clock.now())
+
+    async def update_fingerprints(self) -> None:
+        await self._fingerprints.run()

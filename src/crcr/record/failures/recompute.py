@@ -24,8 +24,6 @@ log = structlog.get_logger(__name__)
 
 MOST_FAILURES = 50
 """That one unit computes."""
-UPDATE_EVERY_S = 3600.0
-"""Processes of an older release may still write failures by the old rules."""
 _TOLD_EVERY = 5_000
 _NEXT = Statement(
     text(

@@ -24,8 +24,14 @@ from crcr.record.store.database import Database, Tx, Unit
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.upkeep.old_deliveries import START, DeletionCursor, forget_deliveries, open_effects
-from crcr.record.upkeep.old_failures import OTHER_ROWS, forget_failures, next_failing_backend
-from crcr.record.upkeep.old_results import forget_ingested, forget_own_reports, next_backend
+from crcr.record.upkeep.old_results import (
+    OTHER_ROWS,
+    forget_failures,
+    forget_ingested,
+    forget_own_reports,
+    next_backend,
+    next_failing_backend,
+)
 from crcr.record.views.joining.setup import SHOWN_FOR
 
 MOST_ROWS = 200

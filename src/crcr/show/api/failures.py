@@ -17,7 +17,7 @@ from crcr.decide.views.failures import (
     OpenGroup,
 )
 from crcr.show.api import parameters as params
-from crcr.show.api.models import failures as models
+from crcr.show.api.models import commit as models
 from crcr.show.api.models.derive import Model
 from crcr.show.csv.writer import CsvExport, CsvRow, CsvTable, CursorKey, describe_response
 from crcr.show.urls import cursors

@@ -21,7 +21,7 @@ from crcr.decide.views.failures import (
     IssueState,
     JudgedBy,
     KnownFailureView,
-    Sighting,
+    SeenAt,
     TestVerdict,
     VerdictView,
     describe_group,
@@ -184,7 +184,7 @@ async def _load_group(
         sample=first["sample"],
         backends=backends,
         jobs=tuple(dict.fromkeys(f"{job.downstream}:{job.job_name}" for job in jobs)),
-        first_seen=Sighting(sha=first["head_sha"], number=first["number"], at=from_us(first["at"])),
+        first_seen=SeenAt(sha=first["head_sha"], number=first["number"], at=from_us(first["at"])),
         known=await load_known(tx, key, now),
     )
     here = {(job.number, job.head_sha) for job in jobs}

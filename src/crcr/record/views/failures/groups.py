@@ -25,7 +25,7 @@ from crcr.decide.views.failures import (
     IssueState,
     KnownFilter,
     OpenGroup,
-    Sighting,
+    SeenAt,
 )
 from crcr.errors import NotFound
 from crcr.record.store.database import Row, Tx
@@ -240,19 +240,17 @@ def _view(row: Row, parts: _Parts, visible: VisibleBackends, now: datetime) -> O
         sample=row["sample"],
         backends=tuple(visible.full_name(backend["downstream"]) for backend in parts.backends),
         jobs=tuple(dict.fromkeys(parts.jobs)),
-        first_seen=_sighting(parts.ends, min(backend["first_at"] for backend in parts.backends)),
-        last_seen=_sighting(reversed(parts.ends), row["last_at"]),
+        first_seen=_seen_at(parts.ends, min(backend["first_at"] for backend in parts.backends)),
+        last_seen=_seen_at(reversed(parts.ends), row["last_at"]),
         count=sum(backend["number"] for backend in parts.backends),
         known=known_view(row) if _is_known(row, now) else None,
     )
 
 
-def _sighting(ends: Iterable[Row], at: int) -> Sighting:
+def _seen_at(ends: Iterable[Row], at: int) -> SeenAt:
     """The failure of that time; its row may be deleted, and then only the time is known."""
     row = next((end for end in ends if end["at"] == at), None)
-    return Sighting(
-        sha=row["head_sha"] if row else None, number=row["number"] if row else None, at=from_us(at)
-    )
+    return SeenAt(sha=row["head_sha"] if row else None, number=row["number"] if row else None, at=from_us(at))
 
 
 def _member_view(row: Row, visible: VisibleBackends) -> GroupMember:

@@ -1,11 +1,11 @@
-"""The JSON API's models of pull requests, commits, waivers and continuously failing jobs."""
+"""The JSON API's models of pull requests, commits, groups of failures, waivers and continuously failing jobs."""
 
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.views import commit as views
 from crcr.decide.views import failing, failures
 from crcr.show.api.models import examples
 from crcr.show.api.models.derive import Model, Next, derive_model
-from crcr.show.api.models.shared import FAILED_JOB
+from crcr.show.api.models.shared import FAILED_JOB, WithJobToken
 
 GATE_PART = derive_model(views.GatePart, "GatePart")
 GATE_ROW = derive_model(
@@ -58,9 +58,9 @@ KNOWN_FAILURE = derive_model(
     "The issue that a maintainer linked the failure to, until then.",
     without=("reason",),
 )
-SIGHTING = derive_model(
-    failures.Sighting,
-    "Sighting",
+SEEN_AT = derive_model(
+    failures.SeenAt,
+    "SeenAt",
     "Where a failure was recorded; `number` is null for a push or a night.",
 )
 COMMIT_GROUP = derive_model(
@@ -97,6 +97,42 @@ FAILING = derive_model(
     without=("cursor", "branch"),
     types={"next": Next},
     example=examples.FAILING,
+)
+OPEN_GROUP = derive_model(
+    failures.OpenGroup,
+    "OpenFailureGroup",
+    "Failures with the same fingerprint over all commits.",
+    types={"first_seen": SEEN_AT, "last_seen": SEEN_AT, "known": KNOWN_FAILURE | None},
+    described={
+        "sample": "The first line of one of their messages, as it was reported.",
+        "jobs": "`owner/repo:job`, of its newest 50 failures.",
+        "backends": "The one that failed last first.",
+        "count": "How often it failed, deleted results included.",
+        "known": "Null unless a maintainer linked it to an issue.",
+    },
+)
+FAILURES = derive_model(
+    failures.FailurePage,
+    "Failures",
+    "Groups that failed in the last 14 days and since their issue was closed, those that failed last first.",
+    without=("cursor",),
+    types={"next": Next},
+    example=examples.FAILURES,
+)
+GROUP_MEMBER = derive_model(
+    failures.GroupMember,
+    "GroupMember",
+    base=WithJobToken,
+    described={"passed_at": "When the same job passed on the same commit; null where it did not."},
+)
+GROUP = derive_model(
+    failures.GroupPage,
+    "FailureGroupPage",
+    "One group with its failures, newest first.",
+    without=("cursor",),
+    types={"next": Next},
+    described={"is_open": "Whether the list of failures has it."},
+    example=examples.FAILURE_GROUP,
 )
 WAIVER = derive_model(views.WaiverView, "Waiver")
 WAIVERS = derive_model(views.WaiverPage, "Waivers", without=("cursor",), types={"next": Next})

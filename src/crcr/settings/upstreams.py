@@ -132,6 +132,86 @@ class UpstreamSetting(BaseModel):
             default="none",
         ),
     ]
+    verdict_window_days: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_window_days",
+            single_values.integer(1, 90),
+            "how many days of history verdicts are judged by",
+            default="14",
+        ),
+    ]
+    verdict_passes: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_passes",
+            single_values.integer(1, 100),
+            "passing results without the change that make an unknown failure `new`",
+            default="3",
+        ),
+    ]
+    verdict_pulls: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_pulls",
+            single_values.integer(2, 50),
+            "pull requests that must fail alike to make a failure `pre-existing` where the places of their heads are unknown",
+            default="3",
+        ),
+    ]
+    verdict_authors: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_authors",
+            single_values.integer(1, 50),
+            "trusted authors that these pull requests must have",
+            default="2",
+        ),
+    ]
+    verdict_flips: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_flips",
+            single_values.integer(1, 50),
+            "how often a failure must have come and gone to be `flaky` with more than low confidence",
+            default="2",
+        ),
+    ]
+    verdict_fleet_jobs: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_fleet_jobs",
+            single_values.integer(2, 1000),
+            "failed jobs of a backend within 45 minutes that make it a sick fleet",
+            default="4",
+        ),
+    ]
+    verdict_fleet_heads: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_fleet_heads",
+            single_values.integer(2, 100),
+            "unrelated commits that these jobs must be of",
+            default="3",
+        ),
+    ]
+    verdict_fleet_percent: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_fleet_percent",
+            single_values.integer(50, 100),
+            "percentage of the backend's results that must have failed then",
+            default="80",
+        ),
+    ]
     ignore_refs: Annotated[
         tuple[str, ...],
         Setting(

@@ -268,9 +268,10 @@ async def test_a_group_is_excused_by_its_own_results(upstream: Callable[..., Any
 async def test_a_group_whose_verdict_changes_is_judged_again(upstream: Callable[..., Any]) -> None:
     async with upstream(["pre-existing"]) as relay:
         await push_base(relay)
+        pull = await open_pull(relay, files=["src/a.py"])
+        await end_build(relay, newest_run(relay))
         first = await push_base(relay, BROKEN)
         second = await push_base(relay, BROKEN)
-        pull = await fail_pull(relay, BROKEN)
         group = await enqueue(relay, pull)
         await end_build(relay, newest_run(relay), BROKEN)
         assert group_state(relay, group.head_sha) == "success"

@@ -108,7 +108,7 @@ async def test_fault_35_a_cancelled_run_blocks_the_merge(tmp_path: Path) -> None
         assert shown_check(relay, GATE, pull.head_sha) == (
             "completed",
             "failure",
-            f"{GATING} errored (build, test)",
+            f"{GATING} errored (build, test), infrastructure",
         )
 
 
@@ -123,7 +123,7 @@ async def test_fault_35_a_run_that_is_cancelled_without_a_word_blocks_the_merge(
         assert shown_check(relay, GATE, pull.head_sha) == (
             "completed",
             "failure",
-            f"{GATING} errored (build, test)",
+            f"{GATING} errored (build, test), infrastructure",
         )
         assert "cancelled" in latest_check(relay, GATE, pull.head_sha).output["summary"]
 
@@ -140,7 +140,8 @@ async def test_fault_35_a_job_that_went_silent_has_not_passed_even_where_github_
         for _ in range(3):
             await sweep_after(relay, 3 * HOUR)
 
-        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored (test)")
+        title = f"{GATING} errored (test), missing: it started and never reported its end"
+        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", title)
 
 
 async def test_fault_35_a_reported_success_that_github_saw_cancelled_does_not_pass(tmp_path: Path) -> None:

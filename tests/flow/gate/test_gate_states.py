@@ -321,7 +321,9 @@ async def test_cancelled_and_timed_out_jobs_are_errors_with_what_to_do(
         pull = await open_pull(relay)
         await run_all(relay, test=conclusion)
 
-        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} errored (test)")
+        how = "was cancelled" if conclusion == "cancelled" else "timed out"
+        title = f"{GATING} errored (test), infrastructure: it {how}: there is no result about the change"
+        assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", title)
         assert f"`/crcr retry {GATING}`" in gate_summary(relay, pull.head_sha)
 
 
@@ -382,8 +384,16 @@ async def test_the_first_failing_job_fails_the_gate_before_the_others_are_throug
 @pytest.mark.parametrize(
     ("first", "second", "outcome"),
     [
-        ({"build": "failure"}, {"build": "cancelled"}, f"{GATING} failed (build), {SECOND} errored (build)"),
-        ({"build": "skipped", "test": "skipped"}, {"build": "cancelled"}, f"{SECOND} errored (build)"),
+        (
+            {"build": "failure"},
+            {"build": "cancelled"},
+            f"{GATING} failed (build), {SECOND} errored (build; infrastructure)",
+        ),
+        (
+            {"build": "skipped", "test": "skipped"},
+            {"build": "cancelled"},
+            f"{SECOND} errored (build; infrastructure)",
+        ),
         ({}, {"build": "failure"}, f"{SECOND} failed (build)"),
         ({}, {}, "2 backends passed"),
     ],

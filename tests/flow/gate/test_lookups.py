@@ -80,7 +80,7 @@ async def test_fault_35_a_silent_job_that_github_saw_succeed_has_timed_out_unrep
         assert shown_check(relay, GATE, pull.head_sha) == (
             "completed",
             "failure",
-            f"{GATING} errored (build)",
+            f"{GATING} errored (build), missing: it started and never reported its end",
         )
 
 

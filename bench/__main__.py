@@ -25,6 +25,7 @@ from bench.model.checks import measure_model
 from bench.pages.live_streams import measure_live_streams
 from bench.pages.many_backends import measure_many_backends
 from bench.pages.page_latency import measure_pages
+from bench.pages.verdict_cost import measure_verdict_cost
 from bench.readers.flood import measure_flood
 from bench.readers.many_readers import measure_readers
 from bench.relay_process.relay_setup import Row
@@ -49,6 +50,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "live-streams": partial(measure_live_streams, folder / "streams"),
         "many-backends": partial(measure_many_backends, folder),
         "pages": partial(measure_pages, folder, options.cache, options.jobs, console),
+        "verdicts": partial(measure_verdict_cost, folder, options.cache, options.jobs, console),
         "readers": partial(measure_readers, folder, console),
         "flood": partial(measure_flood, folder, console),
         "peak": partial(measure_peak, folder / "peak", options.hours),
@@ -61,7 +63,7 @@ def _parse_options() -> Options:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
     names = (
         *("fan-out-100", "fan-out-1000", "callbacks", "postgres-callbacks", "github-calls", "replicas"),
-        *("many-backends", "live-streams", "pages", "readers", "flood", "peak", "demo", "model"),
+        *("many-backends", "live-streams", "pages", "verdicts", "readers", "flood", "peak", "demo", "model"),
     )
     parser.add_argument("--only", action="append", choices=names, help="run this benchmark; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")

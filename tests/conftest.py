@@ -1,5 +1,9 @@
-"""Which tests `make check` leaves to `make test`, and how property tests run: untimed, because timings belong to `bench/`."""
+"""Which tests `make check` leaves to `make test`, how garbage is collected, and how property tests run: untimed.
 
+Timings belong to `bench/`.
+"""
+
+import gc
 from pathlib import Path
 
 import pytest
@@ -25,6 +29,18 @@ _SLOW = (
     "unit/receive/test_linear_parsers.py",
 )
 """Folders and modules with real processes, other stores than SQLite, or many rounds."""
+
+
+def pytest_collection() -> None:
+    """No test is garbage while tests are collected."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What all tests share is not searched for garbage again and again, and the rest is searched less often."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

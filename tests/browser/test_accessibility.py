@@ -36,6 +36,8 @@ PAGES = (
     "/crcr/org/nobody",
     "/crcr/deliveries",
     "/crcr/deliveries?show=effects",
+    "/crcr/failing",
+    "/crcr/failing?kind=nightly&q=nobody",
     "/crcr/waivers",
     "/crcr/failures",
     "/crcr/audit",

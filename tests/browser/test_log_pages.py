@@ -146,6 +146,7 @@ async def test_no_page_of_the_log_scrolls_sideways(tmp_path: Path, browser: Brow
         places = (
             "/crcr/deliveries",
             "/crcr/deliveries?show=effects",
+            "/crcr/failing",
             "/crcr/waivers",
             "/crcr/audit",
             "/crcr/search?q=xxxx",

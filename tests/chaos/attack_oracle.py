@@ -28,6 +28,8 @@ class Gating:
     repository_id: int
     paths: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    names_jobs: bool = True
+    """Whether its `jobs` are literal names; others are never excused."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Oracle:
     said_at: dict[int, tuple[str, str]] = field(default_factory=dict)
     """By comment: head and base of the pull request when it was written."""
     former_names: dict[str, int] = field(default_factory=dict)
+    pre_existing: set[tuple[int, int, str]] = field(default_factory=set)
+    """Run, attempt and name of each failed job that reported just what fails on the base; empty without excuses."""
 
     def note_recorded(self, guids: set[str]) -> None:
         for guid in guids - self.members.keys():
@@ -147,16 +151,27 @@ class Oracle:
                 found += [dispatch] if about == (number, sha, base) else []
         return found
 
-    def _runs_passed(self, gating: Gating, delivery: str | None) -> bool:
+    def _runs_passed(self, gating: Gating, delivery: str | None, *, by_excuse: bool = True) -> bool:
         runs = [run for run in self._runs(gating) if run.delivery_id == delivery and run.id in self.seen_runs]
         newest = {run.workflow.path: run for run in sorted(runs, key=lambda run: run.id)}
-        ends = [list(self._harmless_ends(run)) for run in newest.values()]
+        excusable = gating.names_jobs and by_excuse
+        ends = [list(self._harmless_ends(run, excusable=excusable)) for run in newest.values()]
         return bool(ends) and all(ends) and any("success" in end for run in ends for end in run)
 
-    def _harmless_ends(self, run: WorkflowRun) -> Iterator[set[str | None]]:
-        """The conclusions of each attempt, at least as new as the relay was told of, that has ended well at GitHub."""
+    def _harmless_ends(self, run: WorkflowRun, *, excusable: bool) -> Iterator[set[str | None]]:
+        """The conclusions of each attempt, at least as new as the relay was told of, that has ended well at GitHub.
+
+        A plain failure that is known from the base may be excused, and counts as a success here.
+        """
         for attempt, jobs in run.attempts.items():
-            ends = {job.conclusion for job in jobs}
+            excused = {
+                job.name
+                for job in jobs
+                if excusable
+                and job.conclusion == "failure"
+                and (run.id, attempt, job.name) in self.pre_existing
+            }
+            ends = {"success" if job.name in excused else job.conclusion for job in jobs}
             if attempt >= self.told[run.id] and ends <= HARMLESS:
                 yield ends
 
@@ -226,7 +241,19 @@ class Oracle:
             if check.name == "crcr/gate" and check.conclusion == "success"
         ]
         same = repository.commits[group.pull_sha].tree == repository.commits[group.head_sha].tree
-        return bool(greens) and same
+        return bool(greens) and same and not self._is_excused(group.pull_sha)
+
+    def _is_excused(self, sha: str) -> bool:
+        """Whether a backend passed this head by an excuse alone, which speaks for no group."""
+        return any(
+            self._runs_passed(gating, dispatch.delivery_id)
+            and not self._runs_passed(gating, dispatch.delivery_id, by_excuse=False)
+            for gating in self.in_force
+            for dispatch in self.github.world.dispatches
+            if dispatch.repository_id == gating.repository_id
+            and dispatch.client_payload.get("payload", {}).get("pull_request", {}).get("head", {}).get("sha")
+            == sha
+        )
 
     def _group_passed(self, gating: Gating, group: MergeGroup) -> bool:
         dispatched = self._group_dispatches(gating, group)

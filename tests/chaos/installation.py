@@ -1,4 +1,4 @@
-"""A whole installation to break: PostgreSQL, Redis, two relays, two workers, and a simulated GitHub.
+"""A whole installation to break: PostgreSQL, Redis, two relays (one with pages), two workers, and a simulated GitHub.
 
 Everything but GitHub is a real process. Whoever dies is started again a little later, as a supervisor would do.
 Webhooks and callbacks reach the relays in turn; one that is away is a 502, and nobody tries another one for them.
@@ -38,7 +38,9 @@ ALLOWLIST = f"L1:\n  - {TOLD}\nL2:\n  - {REPORTING}\nL3:\n  npu:\n    {SIGNALLIN
 WORKFLOW = Workflow(jobs=tuple(JobSpec(name) for name in JOBS), run_name="CI {delivery_id}")
 STARTS_WITHIN_S, ENDS_WITHIN_S = 120.0, 60.0
 _WORKS = b"crcr is processing"
-RELAYS, WORKERS = 2, 2
+ROLES, WORKERS = ("all", "intake"), 2
+"""The first relay has pages, whose process must survive the same faults."""
+RELAYS = len(ROLES)
 
 
 class Turns(httpx.AsyncBaseTransport):
@@ -177,7 +179,7 @@ class Installation:
     def start(self) -> None:
         """All at once, on an empty database."""
         for number, port in enumerate(self.ports, 1):
-            words = ("serve", "--no-worker", "--port", str(port))
+            words = ("serve", "--role", ROLES[number - 1], "--no-worker", "--port", str(port))
             self.members.append(Member(self, f"relay-{number}", words, port))
         for number in range(1, WORKERS + 1):
             self.members.append(Member(self, f"worker-{number}", ("worker",)))

@@ -48,6 +48,9 @@ OPTIONS = {
     LABELLED: f"jobs: [build], labels: [{GPU}]",
     MOVING: "jobs: [build]",
 }
+EXCUSES = '[[upstream]]\nexcuses = ["pre-existing", "flaky"]\n'
+KNOWN, NEW = "test_known", "test_new"
+"""What fails on the base, and what a change broke."""
 FILES = (("src/kernel.py",), ("aten/op.cpp",), ("docs/readme.md", "aten/op.cpp"), ("docs/readme.md",))
 ENDS = (*["success"] * 5, "failure", "cancelled", "skipped")
 NAMED = "CI {delivery_id}"
@@ -58,9 +61,14 @@ SAME_NAME = Workflow(
 )
 
 
+def _options(backend: str, *, excuses: bool) -> str:
+    """With excuses, the backends run for pushes too: the base's results are what a verdict rests on."""
+    return f"{OPTIONS[backend]}, events: [pull_request, push, merge_group]" if excuses else OPTIONS[backend]
+
+
 class Walk:
-    def __init__(self, relay: RunningRelay) -> None:
-        self.relay, self.github = relay, relay.github
+    def __init__(self, relay: RunningRelay, *, excuses: bool = False) -> None:
+        self.relay, self.github, self.excuses = relay, relay.github, excuses
         self.backends = {relay.github.repository(name).id: name for name in BACKENDS}
         self.listed = set(self.backends)
         self.oracle = Oracle(relay.github, self._gating())
@@ -83,7 +91,11 @@ class Walk:
     # The allowlist and the names in it
 
     def _gating(self) -> tuple[Gating, ...]:
-        options = {PATHED: {"paths": ("aten/*",)}, LABELLED: {"labels": (GPU,)}}
+        options: dict[str, dict[str, Any]] = {
+            PATHED: {"paths": ("aten/*",)},
+            LABELLED: {"labels": (GPU,)},
+            SHARDS: {"names_jobs": False},
+        }
         return tuple(
             Gating(number, **options.get(first, {}))
             for number, first in self.backends.items()
@@ -93,7 +105,7 @@ class Walk:
     def _allowlist(self) -> str:
         name = {number: self.github.world.repositories[number].full_name for number in self.listed}
         lines = [
-            f"  - {name[number]}: {{oncalls: [bob], {OPTIONS[first]}}}\n"
+            f"  - {name[number]}: {{oncalls: [bob], {_options(first, excuses=self.excuses)}}}\n"
             for number, first in self.backends.items()
             if number in self.listed
         ]
@@ -115,6 +127,21 @@ class Walk:
         number = list(self.backends)[which]
         self.listed ^= {number}
         await self.follow_names()
+
+    async def break_base(self) -> None:
+        """The base branch passes once, and then fails twice with what is known from then on."""
+        for number, tests in enumerate(((), (KNOWN,), (KNOWN,))):
+            self.relay.clock.advance(60)
+            await self.github.push(UPSTREAM, files={"base.txt": str(number)})
+            await self.relay.drain()
+            for run in [run for run in self.github.world.runs.values() if run.status != "completed"]:
+                for job in run.jobs:
+                    self.github.ci.start(run, job)
+                    await self.github.report(run, job, status="in_progress")
+                    self.github.ci.complete(run, job, "failure" if tests else "success")
+                    failed = [{"name": name, "message": f"{name} broke"} for name in tests]
+                    await self.github.report(run, job, status="completed", failed_tests=failed)
+            await self.relay.drain()
 
     # Pull requests
 
@@ -192,6 +219,12 @@ class Walk:
         return runs[which % min(len(runs), 6)] if runs else None
 
     async def _report(self, run: WorkflowRun, job: WorkflowJob, status: str, **more: Any) -> None:
+        """Report; with excuses, a failure names what fails on the base, or what this change broke, or both."""
+        if self.excuses and status == "completed" and job.conclusion == "failure" and not more:
+            tests = ((KNOWN,), (KNOWN,), (NEW,), (KNOWN, NEW))[run.id % 4]
+            more = {"failed_tests": [{"name": name, "message": f"{name} broke"} for name in tests]}
+            if tests == (KNOWN,):
+                self.oracle.pre_existing.add((run.id, job.attempt, job.name))
         answer = await self.github.report(run, job, status=status, run_attempt=str(job.attempt), **more)
         if answer.status_code == 200:
             self.oracle.told[run.id] = max(self.oracle.told[run.id], job.attempt)
@@ -400,19 +433,34 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+MORE_FAILURES: tuple[Rule, ...] = (
+    (16, "finish_all", lambda r: {"failing": r.randrange(4)}),
+    (4, "change_pull", lambda r: {"which": _index(r), "act": "push"}),
+    (8, "enqueue", lambda r: {"which": _index(r)}),
+)
+"""With excuses: most failures are on pull requests for main, where the base fails too."""
+
+
+def _has_excuses(seed: int) -> bool:
+    return seed % 3 == 0
+
+
 def _steps(seed: int) -> list[Step]:
     chance = Random(seed)
-    drawn = draw_steps(RULES, chance, STEPS)
-    begin: Step = (
-        "open_pull",
-        {"base": chance.choice(["main", STACK]), "files": 0, "gpu": False, "shared": False},
-    )
+    excuses = _has_excuses(seed)
+    drawn = draw_steps((*RULES, *MORE_FAILURES) if excuses else RULES, chance, STEPS)
+    base = "main" if excuses else chance.choice(["main", STACK])
+    begin: Step = ("open_pull", {"base": base, "files": 0, "gpu": False, "shared": False})
     return [begin, *drawn]
 
 
 @asynccontextmanager
 async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
-    text = "L4:\n" + "".join(f"  - {name}: {{oncalls: [bob], {OPTIONS[name]}}}\n" for name in BACKENDS)
+    excuses = _has_excuses(seed)
+    if excuses:
+        (folder / "crcr.toml").write_text(EXCUSES)
+    lines = (f"  - {name}: {{oncalls: [bob], {_options(name, excuses=excuses)}}}\n" for name in BACKENDS)
+    text = "L4:\n" + "".join(lines)
     async with running_relay(folder, text, downstreams=BACKENDS, CRCR_RATE_LIMIT_PER_MIN="1000000") as relay:
         for name in BACKENDS:
             repository = relay.github.repository(name)
@@ -424,7 +472,10 @@ async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
             UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files={"aten/evil.cpp": "x"}
         )
         await relay.drain()
-        yield Walk(relay)
+        walk = Walk(relay, excuses=excuses)
+        if excuses:
+            await walk.break_base()
+        yield walk
 
 
 async def _run_steps(steps: list[Step], seed: int) -> str | None:

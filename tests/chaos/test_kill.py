@@ -50,8 +50,9 @@ class Relay:
         self._environment = {**os.environ, **environment(folder, github, allowlist), **own}
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self) -> None:
-        command = (sys.executable, "-m", "crcr", "serve", "--port", str(self.port))
+    async def start(self, *, pages: bool) -> None:
+        role = "all" if pages else "intake"
+        command = (sys.executable, "-m", "crcr", "serve", "--role", role, "--port", str(self.port))
         self._process = await asyncio.create_subprocess_exec(*command, env=self._environment)
         async with httpx.AsyncClient() as http:
             while True:
@@ -139,9 +140,9 @@ async def test_fault_05_killed_at_any_point_nothing_acknowledged_is_lost(tmp_pat
     chance = random.Random(seed)
     async with world(tmp_path, seed) as (github, relay):
         for number in range(ROUNDS):
-            await relay.start()
+            await relay.start(pages=number < len(POINTS))  # once at each point
             await kill_somewhere(relay, github, POINTS[number % len(POINTS)], chance)
-        await relay.start()
+        await relay.start(pages=True)
         await redeliver_unanswered(github)
         await until_idle(relay)
         await relay.stop()

@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import httpx
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.app import Edge
 from crcr.decide.model import RepoName
@@ -26,6 +26,7 @@ from crcr.record.migrations.run import migrate
 from crcr.record.store.database import PostgresTimeouts
 from crcr.settings import PostgresSetting, Settings, SqliteSetting, load_settings
 from crcr.wiring.core import Seams
+from crcr.wiring.intake_app import build_intake_app, intake_routes
 from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app
 from github_sim.github import GitHub, JobSpec, Workflow
@@ -39,6 +40,30 @@ RELAY_URL = "http://relay.test"
 WORKFLOW = Workflow(jobs=(JobSpec("build"), JobSpec("test")))
 
 
+class AppOnDemand:
+    """The relay's ASGI app, of which pages and API are built when the first of them is asked for.
+
+    Building them takes half of a relay's start, and most tests send only webhooks and callbacks. These two are answered by
+    the same code in an app without pages.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._intake = build_intake_app(services, work=False)
+        self._intake_paths = frozenset(intake_routes(services))
+        self._whole: Edge | None = None
+
+    @property
+    def whole(self) -> Edge:
+        if self._whole is None:
+            self._whole = build_app(self._services, work=False)
+        return self._whole
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._intake if scope.get("path") in self._intake_paths else self.whole
+        await app(scope, receive, send)
+
+
 class RunningRelay:
     def __init__(
         self, folder: Path, github: GitHub, clock: ManualClock, outside: Mapping[str, ASGIApp] | None = None
@@ -50,9 +75,19 @@ class RunningRelay:
         self.crashes: list[Exception] = []
         self.seams: Seams
         self.services: Services
-        self.app: Edge
+        self.on_demand: AppOnDemand
         self.http: httpx.AsyncClient
+        self._replaced_app: Edge | None = None
         self._reader: tuple[tuple[Path, int], sqlite3.Connection] | None = None
+
+    @property
+    def app(self) -> Edge:
+        """The whole app, as one process serves it."""
+        return self._replaced_app or self.on_demand.whole
+
+    @app.setter
+    def app(self, app: Edge) -> None:
+        self._replaced_app = app
 
     async def open(self, settings: Settings, check_gathering: timedelta = timedelta()) -> None:
         if isinstance(settings.database, SqliteSetting):
@@ -68,11 +103,12 @@ class RunningRelay:
             sqlite_durable=False,
         )
         self.services = build(settings, self.seams)
-        self.app = build_app(self.services, work=False)
+        self.on_demand = AppOnDemand(self.services)
+        self._replaced_app = None
         await self.services.acts.register_upstreams(self.services.upstreams, self.clock.now())
         await self.refresh()
-        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url=RELAY_URL)
-        self.github.use_transport(httpx.ASGITransport(self.app))
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.on_demand), base_url=RELAY_URL)
+        self.github.use_transport(httpx.ASGITransport(self.on_demand))
 
     async def close(self) -> None:
         self._close_reader()

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from crcr import __version__
 from crcr.cli.doctor import command as doctor_command
+from crcr.cli.failing import command as failing_command
 from crcr.cli.init import command as init_command
 from crcr.cli.operate import (
     admin_token,
@@ -90,6 +91,7 @@ for commands in (
     doctor_command,
     check_config,
     status,
+    failing_command,
     suspend_pause_dispatch,
     reconcile,
 ):

@@ -11,17 +11,18 @@ from contextlib import suppress
 
 import httpx
 
+from crcr.demo.opening_failures import FLAKY, NEW, ON_PULLS, PUSHES
 from crcr.demo.upstream_activity import FILES, UpstreamActivity
-from crcr.demo.world import COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
+from crcr.demo.world import AUTHORS, COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
 from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub
 from github_sim.simulation import Sleep
 from github_sim.world.actions import JobSpec, Workflow, WorkflowJob, WorkflowRun
-from github_sim.world.records import Json, Repository
+from github_sim.world.records import Json, PullRequest, Repository
 
-__all__ = ["BLOCKED", "LABELLED", "UPSTREAM", "demo_world", "run_traffic"]
+__all__ = ["BLOCKED", "FLAKED", "LABELLED", "UPSTREAM", "demo_world", "run_traffic"]
 
-LABELLED, BLOCKED = 1, 2
+LABELLED, BLOCKED, FLAKED = 1, 2, 4
 """Numbers of the first pull requests, for links to them."""
 PAUSE_S = (3.5, 6.5)
 OPENING_PAUSE_S = (1.5, 2.5)
@@ -65,12 +66,16 @@ async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
 
 
 class _Opening:
-    """Four pull requests that show checks by label, a blocking gate, a waiver and the merge queue."""
+    """Four pull requests that show checks by label, a blocking gate, a waiver, the merge queue, and verdicts.
+
+    The commits that they are built on are pushed before, so that their failures have a history to be judged by.
+    """
 
     def __init__(self, activity: UpstreamActivity) -> None:
         self._activity = activity
         self._acts: list[Callable[[], Awaitable[bool]]] = []
         self._waits = 0
+        self._kept: list[PullRequest] = []
 
     @property
     def is_over(self) -> bool:
@@ -78,11 +83,32 @@ class _Opening:
 
     async def begin(self) -> None:
         activity = self._activity
-        labelled = await activity.open("[sparse] Support bf16 in scatter_add", FILES[1:2], labels=[NPU_LABEL])
-        blocked = await activity.open("[nn] Fix dtype promotion in addmm", FILES[:1], breaking=True)
-        draft = await activity.open("[optim] Move guards out of the hot loop", FILES[2:3], draft=True)
-        await activity.open("[inductor] Check strides before vectorising", [COMPILER_FILE])
-        activity.staged = [labelled, blocked, draft]
+        for message, failures in PUSHES:
+            await activity.push_base(message, failures)
+        labelled = await activity.open(
+            "[sparse] Support bf16 in scatter_add",
+            FILES[1:2],
+            labels=[NPU_LABEL],
+            by=AUTHORS[0],
+            failures=ON_PULLS,
+        )
+        blocked = await activity.open(
+            "[nn] Fix dtype promotion in addmm", FILES[:1], by=AUTHORS[1], failures={**ON_PULLS, **NEW}
+        )
+        draft = await activity.open(
+            "[optim] Move guards out of the hot loop",
+            FILES[2:3],
+            draft=True,
+            by=AUTHORS[2],
+            failures=ON_PULLS,
+        )
+        flaked = await activity.open(
+            "[inductor] Check strides before vectorising",
+            [COMPILER_FILE],
+            by=AUTHORS[3],
+            failures={**ON_PULLS, **FLAKY},
+        )
+        activity.staged, self._kept = [labelled, blocked, draft, flaked], [flaked]
         self._acts = [
             lambda: activity.ask(blocked),
             lambda: activity.waive_in_vain(blocked),
@@ -100,7 +126,7 @@ class _Opening:
             self._acts.pop(0)
             self._waits = 0
         if self.is_over:
-            self._activity.staged = []
+            self._activity.staged = self._kept
 
 
 NIGHTLY = Workflow(
@@ -118,6 +144,11 @@ _BACKENDS = (
     "riscv-ai/tensorium-riscv",
 )
 _FAILING = 0.15
+_NIGHTLY_FAILURE: Json = {
+    "name": "test_memory.TestLongRun.test_peak_after_1000_steps",
+    "file": "test/test_memory.py",
+    "message": "OutOfMemoryError: tried to allocate 2.50 GiB; 1.12 GiB is free",
+}
 _ODD = 0.3
 
 
@@ -159,7 +190,8 @@ class NightlyRuns:
         self._github.ci.start(run, job)
         self._github.ci.complete(run, job, "failure" if failed else "success")
         tests = {"passed": job.spec.tests - failed, "failed": failed, "skipped": 0, "total": job.spec.tests}
-        body = self._github.ci.report_body(run, job, "completed", test_results=tests)
+        wrong: list[Json] = [_NIGHTLY_FAILURE] if failed else []
+        body = self._github.ci.report_body(run, job, "completed", test_results=tests, failed_tests=wrong)
         payload: Json = {"repository": {"full_name": self._upstream}}
         # An unreachable relay misses this nightly report.
         with suppress(httpx.TransportError, LookupError):

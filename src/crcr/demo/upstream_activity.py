@@ -7,6 +7,7 @@ push. All choices come from the given random generator.
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
+from crcr.demo.opening_failures import Failures
 from crcr.demo.world import (
     AUTHORS,
     COMPILER_FILE,
@@ -60,7 +61,7 @@ class UpstreamActivity:
         self._tried_heads: set[str] = set()  # heads that have been in the queue, or were run again
         self._command_limits = CommandLimits()
         self.staged: list[PullRequest] = []
-        """Pull requests of the opening, which random actions leave alone."""
+        """Pull requests of the opening that random actions leave alone; the last one stays open as an example."""
         self._acts: tuple[tuple[Callable[[], Awaitable[object]], int], ...] = (
             (self._open_any, 24),
             (self._merge_any, 26),
@@ -94,11 +95,16 @@ class UpstreamActivity:
         breaking: bool = False,
         draft: bool = False,
         labels: Sequence[str] = (),
+        by: tuple[str, str] | None = None,
+        failures: Failures | None = None,
     ) -> PullRequest:
-        author, association = self._chance.choice(AUTHORS)
+        """Open a pull request, by anybody or by that author; with `failures` exactly these jobs fail on it."""
+        author, association = by or self._chance.choice(AUTHORS)
 
         def prepare(pull: PullRequest) -> None:
-            if breaking:
+            if failures is not None:
+                self._player.staged[pull.head_sha] = failures
+            elif breaking:
                 self._player.breaking_heads.add(pull.head_sha)
             elif self._chance.random() < CLASHING_SHARE:
                 self._player.clashing_heads.add(pull.head_sha)
@@ -117,6 +123,17 @@ class UpstreamActivity:
         )
         self._open.append(pull)
         return pull
+
+    async def push_base(self, message: str, failures: Failures) -> None:
+        """Push a commit to the default branch on which exactly these jobs fail."""
+        repository = self._github.repository(self._upstream)
+        author, _ = self._chance.choice(AUTHORS)
+        await self._github.push(
+            self._upstream,
+            author=author,
+            message=message,
+            before_webhook=lambda: self._player.staged.update({repository.head_sha: failures}),
+        )
 
     async def _open_any(self) -> None:
         if len(self._open) >= MOST_OPEN:

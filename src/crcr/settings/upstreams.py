@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel
 
+from crcr.decide.checks.gate import EXCUSABLE
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.settings.readers import locations, single_values
 from crcr.settings.readers.locations import AllowlistSource
@@ -34,6 +36,18 @@ def _gate(raw: RawValue) -> str:
     if isinstance(raw.value, bool):
         return "on" if raw.value else "off"
     return single_values.one_of("auto", "on", "off")(raw)
+
+
+def _excuses(raw: RawValue) -> tuple[VerdictKind, ...]:
+    kinds = single_values.list_of_texts(raw)
+    if kinds == ("none",):
+        return ()
+    unknown = [kind for kind in kinds if kind not in EXCUSABLE]
+    if unknown:
+        raise InvalidValue(
+            f"must be none, or any of {', '.join(EXCUSABLE)}, not {single_values.quote(unknown[0])}."
+        )
+    return tuple(VerdictKind(kind) for kind in kinds)
 
 
 class UpstreamSetting(BaseModel):
@@ -105,6 +119,97 @@ class UpstreamSetting(BaseModel):
             "jobs that have a check of their own, besides their backend's: `failures`: the first 3 of a backend that "
             "fail; `all`: all of a backend with up to 20, which costs two requests to GitHub for each; `none`",
             default="failures",
+        ),
+    ]
+    excuses: Annotated[
+        tuple[VerdictKind, ...],
+        Setting(
+            "",
+            "upstream.excuses",
+            _excuses,
+            "verdicts that let a failed job not block the gate, where their confidence is high: `pre-existing`, `flaky`, both "
+            "in a list, or `none`; docs/upstream.md says what else an excuse needs",
+            default="none",
+        ),
+    ]
+    verdict_window_days: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_window_days",
+            single_values.integer(1, 90),
+            "how many days of history verdicts are judged by",
+            default="14",
+        ),
+    ]
+    verdict_passes: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_passes",
+            single_values.integer(1, 100),
+            "passing results without the change that make an unknown failure `new`",
+            default="3",
+        ),
+    ]
+    verdict_pulls: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_pulls",
+            single_values.integer(2, 50),
+            "pull requests that must fail alike to make a failure `pre-existing` where the places of their heads are unknown",
+            default="3",
+        ),
+    ]
+    verdict_authors: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_authors",
+            single_values.integer(1, 50),
+            "trusted authors that these pull requests must have",
+            default="2",
+        ),
+    ]
+    verdict_flips: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_flips",
+            single_values.integer(1, 50),
+            "how often a failure must have come and gone to be `flaky` with more than low confidence",
+            default="2",
+        ),
+    ]
+    verdict_fleet_jobs: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_fleet_jobs",
+            single_values.integer(2, 1000),
+            "failed jobs of a backend within 45 minutes that make it a sick fleet",
+            default="4",
+        ),
+    ]
+    verdict_fleet_heads: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_fleet_heads",
+            single_values.integer(2, 100),
+            "unrelated commits that these jobs must be of",
+            default="3",
+        ),
+    ]
+    verdict_fleet_percent: Annotated[
+        int,
+        Setting(
+            "",
+            "upstream.verdict_fleet_percent",
+            single_values.integer(50, 100),
+            "percentage of the backend's results that must have failed then",
+            default="80",
         ),
     ]
     ignore_refs: Annotated[

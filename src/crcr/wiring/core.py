@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from crcr.clock import SystemClock
+from crcr.decide.checks.gate import GatePolicies, GatePolicy
 from crcr.decide.checks.wanted_checks import JobChecks
+from crcr.decide.failures.verdict import VerdictPolicy
 from crcr.decide.model import RepoName
 from crcr.errors import BadSettings
 from crcr.github.app_auth import AppAuth, TokenCache
@@ -148,7 +150,21 @@ def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealt
 
 def build_outcomes(core: Core) -> JobOutcomes:
     forwards = Forwards(enabled=core.settings.hud_forward_url is not None)
-    return JobOutcomes(forwards, FailureRecorder(core.refresher))
+    policies = {upstream.name.key: verdict_policy(upstream) for upstream in core.settings.upstreams}
+    return JobOutcomes(forwards, FailureRecorder(core.refresher, policies))
+
+
+def verdict_policy(upstream: UpstreamSetting) -> VerdictPolicy:
+    return VerdictPolicy(
+        window=timedelta(days=upstream.verdict_window_days),
+        passes_for_new=upstream.verdict_passes,
+        pulls_for_pre_existing=upstream.verdict_pulls,
+        authors_for_pre_existing=upstream.verdict_authors,
+        flips_for_flaky=upstream.verdict_flips,
+        fleet_jobs=upstream.verdict_fleet_jobs,
+        fleet_heads=upstream.verdict_fleet_heads,
+        fleet_share=upstream.verdict_fleet_percent / 100,
+    )
 
 
 def check_refresher(settings: Settings, coalesce_delay: timedelta = COALESCE_DELAY) -> CheckRefresher:
@@ -166,6 +182,14 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
     )
 
 
+def gate_policies(settings: Settings) -> GatePolicies:
+    timeouts = GatePolicy(
+        timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s)
+    )
+    excuses = {upstream.name.key: frozenset(upstream.excuses) for upstream in settings.upstreams}
+    return GatePolicies(timeouts, excuses)
+
+
 def _checks(
     settings: Settings, database: Database, allowlists: Allowlists, refresher: CheckRefresher
 ) -> CommitChecks:
@@ -173,8 +197,7 @@ def _checks(
         database,
         allowlists,
         refresher,
-        gate_timeout=timedelta(seconds=settings.gate_timeout_s),
-        job_timeout=timedelta(seconds=settings.job_timeout_s),
+        gates=gate_policies(settings),
         hud_url=settings.public_url,
     )
 

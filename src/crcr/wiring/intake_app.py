@@ -4,7 +4,6 @@ Nothing that only pages need is imported here: FastAPI, templates and charts cos
 """
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from html import escape
 from urllib.parse import urlsplit
 
@@ -15,14 +14,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crcr.app import Edge, Intake, create_app, error_response
-from crcr.decide.checks.gate import GatePolicy
 from crcr.errors import CrcrError, IntakeElsewhere, PagesElsewhere, PagesStarting
 from crcr.receive.http.response import IntakeResponse
 from crcr.receive.ingest.intake import IngestIntake
 from crcr.record.views.sql_views import SqlViews
-from crcr.settings import Settings
 from crcr.show.metrics import health as probes
 from crcr.wiring.background import BackgroundTasks
+from crcr.wiring.core import gate_policies
 from crcr.wiring.services import Services
 
 _RESULTS = "/api/crcr/results"
@@ -36,7 +34,7 @@ _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 def build_intake_app(services: Services, *, work: bool = True, starts_pages: bool = False) -> Edge:
     """Return the app without pages; with `starts_pages`, pages are served by a process that is not up now."""
     views = SqlViews(
-        services.database, services.allowlists, services.upstreams, gate_policy(services.settings)
+        services.database, services.allowlists, services.upstreams, gate_policies(services.settings)
     )
     encrypted = urlsplit(services.settings.public_url).scheme == "https"
     return create_app(
@@ -56,7 +54,7 @@ def build_intake_app(services: Services, *, work: bool = True, starts_pages: boo
 def build_probes(services: Services) -> Edge:
     """Return the ASGI app of a worker's own port: probes and metrics; the worker and its loops run beside it."""
     views = SqlViews(
-        services.database, services.allowlists, services.upstreams, gate_policy(services.settings)
+        services.database, services.allowlists, services.upstreams, gate_policies(services.settings)
     )
     return create_app(
         hot={},
@@ -111,10 +109,6 @@ def health_routes(
         stopping=services.stopping,
         check_limiter=check_limiter,
     )
-
-
-def gate_policy(settings: Settings) -> GatePolicy:
-    return GatePolicy(timedelta(seconds=settings.gate_timeout_s), timedelta(seconds=settings.job_timeout_s))
 
 
 def _no_pages_route(*, starts_pages: bool) -> Route:

@@ -39,9 +39,8 @@ from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
 from crcr.wiring.background import BackgroundTasks
-from crcr.wiring.core import web_url
+from crcr.wiring.core import gate_policies, web_url
 from crcr.wiring.intake_app import (
-    gate_policy,
     health_routes,
     ingest_route,
     intake_routes,
@@ -114,7 +113,7 @@ def _views(services: Services) -> SqlViews:
         services.database,
         services.allowlists,
         services.upstreams,
-        gate_policy(services.settings),
+        gate_policies(services.settings),
         ingests=services.settings.hud_ingest_token is not None,
         sandbox=services.settings.sandbox == "on",
         history=services.clickhouse.history(),

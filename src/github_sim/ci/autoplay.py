@@ -6,6 +6,8 @@ simulation's sleep, divided by `speed`. A report that fails with 429 or 5xx is r
 
 import asyncio
 import random
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import httpx
@@ -26,6 +28,17 @@ _FAILING_TESTS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class StagedFailure:
+    """The failed test that a job reports on a staged commit."""
+
+    name: str
+    file: str
+    message: str
+    duration_s: tuple[float, float] | None = None
+    """How long the job runs; None: as always."""
+
+
 class WorkflowAutoplay:
     """Takes over every automatic run of a simulation from now on."""
 
@@ -38,6 +51,8 @@ class WorkflowAutoplay:
         self.clashing_heads: set[str] = set()
         # Jobs that fail on a commit, as names of repository and job.
         self.failing_jobs: dict[str, frozenset[tuple[str, str]]] = {}
+        # What fails on a commit, by names of repository and job, and nothing else fails on it.
+        self.staged: dict[str, Mapping[tuple[str, str], StagedFailure]] = {}
         sim.ci.on_started.append(self._take)
 
     def _take(self, run: WorkflowRun) -> None:
@@ -65,7 +80,9 @@ class WorkflowAutoplay:
         self._sim.ci.start(run, job)
         await self._sim.send_queued_webhooks()
         await self._report(run, job, "in_progress", {})
-        await self._pause(chance.uniform(*job.spec.duration_s))
+        staged = self._staged_failure(run, job)
+        duration_s = (staged.duration_s if staged else None) or job.spec.duration_s
+        await self._pause(chance.uniform(*duration_s))
         if job.status != "completed":
             failed = self._fails(run, job, chance)
             self._sim.ci.complete(run, job, "failure" if failed else "success")
@@ -75,6 +92,8 @@ class WorkflowAutoplay:
     def _fails(self, run: WorkflowRun, job: WorkflowJob, chance: random.Random) -> bool:
         if job.spec.fails is not None:
             return job.spec.fails
+        if self._is_staged(run):
+            return self._staged_failure(run, job) is not None
         behaviour = run.workflow.behaviour
         broken = behaviour.broken_after_runs is not None and run.run_number > behaviour.broken_after_runs
         failing_job = (self._sim.world.repositories[run.repository_id].full_name, job.name)
@@ -85,12 +104,23 @@ class WorkflowAutoplay:
             or chance.random() < behaviour.fail_rate
         )
 
+    def _is_staged(self, run: WorkflowRun) -> bool:
+        return any(sha in self.staged for sha in self._tested_heads(run))
+
+    def _staged_failure(self, run: WorkflowRun, job: WorkflowJob) -> StagedFailure | None:
+        failing_job = (self._sim.world.repositories[run.repository_id].full_name, job.name)
+        found = (self.staged.get(sha, {}).get(failing_job) for sha in self._tested_heads(run))
+        return next((failure for failure in found if failure is not None), None)
+
     def _tested_heads(self, run: WorkflowRun) -> frozenset[str]:
-        """The pull request's head, or that of the pull request in a merge group."""
+        """The pull request's head, or that of the pull request in a merge group, or the commit that was pushed."""
         pull, group = (_event(run).get(name) for name in ("pull_request", "merge_group"))
         if isinstance(pull, dict):
             return frozenset({str(pull.get("head", {}).get("sha"))})
-        return self._merged_into(group.get("head_sha")) if isinstance(group, dict) else frozenset()
+        if isinstance(group, dict):
+            return self._merged_into(group.get("head_sha"))
+        pushed = _event(run).get("after")
+        return frozenset({pushed}) if isinstance(pushed, str) else frozenset()
 
     def _breaks(self, run: WorkflowRun) -> bool:
         # A merge group is the merge commit of one pull request. Groups behind it in the queue are not broken by it.
@@ -106,7 +136,10 @@ class WorkflowAutoplay:
         skipped = total // 20
         wrong = chance.sample(_FAILING_TESTS, chance.randint(1, 2)) if failed else []
         message = run.workflow.behaviour.failure
-        if self._breaks(run):
+        staged = self._staged_failure(run, job)
+        if failed and staged is not None:
+            wrong, message = [(staged.name, staged.file)], staged.message
+        elif self._breaks(run):
             wrong = [_FAILING_TESTS[0]]
             message = "RuntimeError: expected scalar type Float but found Half in addmm_out"
         counts = {

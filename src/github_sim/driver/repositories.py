@@ -3,7 +3,7 @@
 Each method changes the world first and then sends the webhook that GitHub would send.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from github_sim.bodies import webhooks
 from github_sim.clock import stamp
@@ -96,6 +96,7 @@ class RepositoryDriver(Simulation):
         files: Mapping[str, str | bytes] | None = None,
         author: str | None = None,
         message: str = "Update",
+        before_webhook: Callable[[], None] = lambda: None,
     ) -> WebhookDelivery | None:
         repository = self.repository(full_name)
         target = ref or f"{BRANCHES}{repository.default_branch}"
@@ -112,6 +113,7 @@ class RepositoryDriver(Simulation):
             new_commits = self._commits(repository, pusher, parent, [message] * commits, changes)
             after = repository.branches[branch] = new_commits[-1].sha if new_commits else parent
         repository.updated_at = self.clock.now()
+        before_webhook()
         body = webhooks.push(
             self.base_url,
             repository,

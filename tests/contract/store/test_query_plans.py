@@ -18,7 +18,9 @@ from starlette.applications import Starlette
 
 import crcr.record
 from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import RepoName
+from crcr.decide.views.overview import JobQuery
 from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
@@ -56,8 +58,12 @@ def statements() -> list[tuple[str, Statement]]:
         if module.name.startswith("crcr.record.migrations"):
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
-            if isinstance(value, Statement) and _QUERY.match(value.for_dialect("sqlite").sql):
-                found.append((f"{module.name}.{name}", value))
+            values = value.items() if isinstance(value, dict) else [("", value)]
+            found += [
+                (f"{module.name}.{name}{f'[{key}]' if key else ''}", one)
+                for key, one in values
+                if isinstance(one, Statement) and _QUERY.match(one.for_dialect("sqlite").sql)
+            ]
     return found
 
 
@@ -164,9 +170,10 @@ PAGES = (
     "/crcr", "/crcr?range=24h", "/crcr?range=30d&kind=push", "/crcr?kind=nightly", "/crcr?kind=ingested",
     "/crcr/big/backend", "/crcr/big/backend?range=24h", "/crcr/big/backend?kind=push&result=failure",
     "/crcr/big/backend?kind=nightly", "/crcr/big/backend?kind=ingested", "/crcr/big/backend?author=mira-holt&older=1",
+    "/crcr/big/backend?verdict=new", "/crcr/big/backend?verdict=flaky&kind=nightly",
     "/crcr/few/jobs?q=fix", "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/commit/{night}", "/crcr/metrics?range=90d", "/crcr/deliveries",
     "/crcr/deliveries?number={number}", "/crcr/deliveries?sha={sha}", "/crcr/deliveries/{guid}", "/crcr/waivers",
-    "/crcr/audit", "/crcr/failures", "/crcr/failures?q=x&backend=big&known=no", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
+    "/crcr/failing", "/crcr/failing?kind=nightly", "/crcr/failing?branch=release", "/crcr/audit", "/crcr/failures", "/crcr/failures?q=x&backend=big&known=no", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
     "/crcr/search?q=mira-holt", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
     "/badge/big/backend.svg?kind=ingested",
 )  # fmt: skip
@@ -178,6 +185,25 @@ async def test_what_a_set_up_asks_of_a_store_with_a_past_walks_nothing(past: Pas
     facts = await views.setup(UPSTREAM, RepoName("big/backend"), NOW)
     assert (facts.last_dispatch is not None, facts.last_callback is not None) == (True, True)
     assert {sql: found for sql, params in past.asked if (found := walks(past.connection, sql, params))} == {}
+
+
+@pytest.mark.parametrize("verdict", [None, VerdictKind.NEW])
+@pytest.mark.parametrize("paged", [False, True])
+async def test_a_list_of_jobs_walks_nothing_and_one_by_verdict_begins_at_the_failures(
+    past: Past, verdict: VerdictKind | None, paged: bool
+) -> None:
+    views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,))
+    after = (2**50, "z", "z", "z", "z", 1, "z") if paged else None
+    past.asked.clear()
+    await views.jobs(JobQuery(upstream=UPSTREAM, verdict=verdict, after=after))
+    asked = [(sql, params) for sql, params in past.asked if "failures" in sql]
+    assert asked
+    assert {sql: found for sql, params in asked if (found := walks(past.connection, sql, params))} == {}
+    if verdict is not None:
+        plans = [
+            past.connection.execute(f"EXPLAIN QUERY PLAN {sql}", params).fetchall() for sql, params in asked
+        ]
+        assert all("ix_failures_verdict" in str(plan[0][3]) for plan in plans)
 
 
 @pytest.mark.parametrize("page", PAGES)

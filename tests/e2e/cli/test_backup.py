@@ -95,7 +95,7 @@ class Installation:
 
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[None]:
-        async with crcr("serve", folder=self.folder, environ=self.environ) as process:
+        async with crcr("serve", "--role", "intake", folder=self.folder, environ=self.environ) as process:
             await process.wait_for_line("crcr is listening on")
             yield
             assert await process.stop() == 0

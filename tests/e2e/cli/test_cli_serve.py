@@ -105,7 +105,7 @@ async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: P
     async with github_on_a_port() as github:
         env = environ(tmp_path, github, port)
         async with (
-            crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
+            crcr("serve", "--role", "intake", "--no-worker", folder=tmp_path, environ=env) as front,
             crcr("worker", folder=tmp_path, environ=env) as back,
         ):
             await front.wait_for_line("without a worker")

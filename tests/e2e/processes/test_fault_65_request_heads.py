@@ -212,7 +212,7 @@ async def test_fault_65_connections_leave_descriptors_for_everything_else(serve_
 
 
 @asynccontextmanager
-async def relay(folder: Path, **more: str) -> AsyncIterator[tuple[GitHub, int]]:
+async def relay(folder: Path, role: str, **more: str) -> AsyncIterator[tuple[GitHub, int]]:
     """`crcr serve` as a process, and GitHub, which sends its webhooks there."""
     port = free_port()
     (folder / "allowlist.yml").write_text("L1:\n  - org/backend\n")
@@ -221,7 +221,7 @@ async def relay(folder: Path, **more: str) -> AsyncIterator[tuple[GitHub, int]]:
         github.create_repository("org/backend")
         github.use_transport(httpx.AsyncHTTPTransport())
         environ = {**environment(folder, github, folder / "allowlist.yml"), "CRCR_PORT": str(port), **more}
-        async with crcr("serve", folder=folder, environ=environ) as process:
+        async with crcr("serve", "--role", role, folder=folder, environ=environ) as process:
             await process.wait_for_line("crcr is listening on")
             yield github, port
             assert await process.stop() == 0
@@ -236,7 +236,7 @@ async def webhook_status(github: GitHub) -> int | None:
 
 @pytest.mark.slow
 async def test_fault_65_three_thousand_half_open_requests_do_not_keep_a_webhook_out(tmp_path: Path) -> None:
-    async with relay(tmp_path) as (github, port), AsyncExitStack() as stack:
+    async with relay(tmp_path, "all") as (github, port), AsyncExitStack() as stack:
         clients = []
         for number in range(3000):
             clients.append(await stack.enter_async_context(open_raw_client(port)))
@@ -250,7 +250,7 @@ async def test_fault_65_three_thousand_half_open_requests_do_not_keep_a_webhook_
 @pytest.mark.slow
 async def test_fault_65_a_relay_and_the_metrics_of_a_worker_refuse_a_large_head(tmp_path: Path) -> None:
     metrics_port = free_port()
-    async with relay(tmp_path) as (github, port):
+    async with relay(tmp_path, "intake") as (github, port):
         environ = {
             **environment(tmp_path, github, tmp_path / "allowlist.yml"),
             "CRCR_METRICS_PORT": str(metrics_port),

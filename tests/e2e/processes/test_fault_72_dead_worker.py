@@ -1,6 +1,6 @@
 """One dead or hung worker holds nobody up for long: the other one takes over what it had claimed.
 
-PostgreSQL, one relay, two workers and dispatches to some tens of targets, all the time. One worker is frozen, thawed
+PostgreSQL, one relay without pages, two workers and dispatches to some tens of targets, all the time. One worker is frozen, thawed
 again, and then the other is killed for good, each while it holds claims. Times are those at which dispatches reached the
 simulated GitHub.
 """
@@ -117,7 +117,9 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
         env = replica_environment(tmp_path, github, url, CRCR_PUBLIC_URL=f"http://127.0.0.1:{port}")
         (tmp_path / "allowlist.yml").write_text(ALLOWLIST)
         async with (
-            crcr("serve", "--no-worker", "--port", str(port), folder=tmp_path, environ=env) as relay,
+            crcr(
+                "serve", "--role", "intake", "--no-worker", "--port", str(port), folder=tmp_path, environ=env
+            ) as relay,
             crcr("worker", folder=tmp_path, environ=env) as first,
             crcr("worker", folder=tmp_path, environ=env) as second,
         ):

@@ -36,7 +36,7 @@ async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_pa
     async with github_with_backends() as github, http() as client:
         env = replica_environment(tmp_path, github, url, CRCR_PORT=str(port), CRCR_DRAIN_S="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
-        async with crcr("serve", folder=tmp_path, environ=env) as relay:
+        async with crcr("serve", "--role", "intake", folder=tmp_path, environ=env) as relay:
             await relay.wait_for_line("crcr is listening on")
             assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
             relay.process.send_signal(signal.SIGTERM)
@@ -114,7 +114,7 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
         env = replica_environment(tmp_path, github, url, CRCR_PORT=str(port), CRCR_WORKER_CONCURRENCY="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         async with (
-            crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
+            crcr("serve", "--role", "intake", "--no-worker", folder=tmp_path, environ=env) as front,
             crcr("worker", folder=tmp_path, environ=env) as back,
         ):
             await front.wait_for_line("without a worker")

@@ -164,6 +164,8 @@ async def test_fault_71_an_installation_runs_on_sqlite(plain: Installation, tmp_
             await relay.receive_result()
             assert TARGETS[0] in (await relay.get("/crcr")).text
             found = await relay.findings()
+            hud = f"http://127.0.0.1:{relay.port}"
+            assert await relay.run("failing", "--hud", hud, "--no-cache") == "no job is failing\n"
             await relay.run("backup", "copy.db")
         assert (found["store"], found["writing"]) == ("ok", "ok")
         assert query_value(f"sqlite:///{tmp_path / 'copy.db'}", "SELECT count(*) FROM jobs") == 1

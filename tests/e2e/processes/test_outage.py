@@ -57,8 +57,8 @@ class Outage:
 
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[tuple[CrcrProcess, list[str]]]:
-        """A serving relay, with its log line by line."""
-        async with crcr("serve", folder=self.folder, environ=self.environ) as process:
+        """A relay without pages, with its log line by line."""
+        async with crcr("serve", "--role", "intake", folder=self.folder, environ=self.environ) as process:
             await process.wait_for_line("crcr is listening on")
             yield process, process.error_output.lines
 

@@ -116,7 +116,7 @@ class Load:
 
 @dataclass
 class Fleet:
-    """Two relays behind a balancer, and a worker; each can be restarted."""
+    """Two relays without pages behind a balancer, and a worker; each can be restarted."""
 
     folder: Path
     env: dict[str, str]
@@ -126,7 +126,7 @@ class Fleet:
     errors: list[str] = field(default_factory=list)
 
     async def start(self, name: str) -> None:
-        words = ("worker",) if name == "worker" else ("serve", "--port", name)
+        words = ("worker",) if name == "worker" else ("serve", "--role", "intake", "--port", name)
         self.running[name] = await self.stack.enter_async_context(
             crcr(*words, folder=self.folder, environ=self.env)
         )

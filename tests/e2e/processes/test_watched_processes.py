@@ -67,7 +67,7 @@ async def test_a_worker_with_a_port_tells_what_it_does_and_nothing_else(tmp_path
     with run_collector() as collected:
         async with (
             world(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (github, env),
-            crcr("serve", "--no-worker", folder=tmp_path, environ=env) as front,
+            crcr("serve", "--role", "intake", "--no-worker", folder=tmp_path, environ=env) as front,
             crcr("worker", folder=tmp_path, environ={**env, "CRCR_METRICS_PORT": str(port)}) as back,
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
         ):

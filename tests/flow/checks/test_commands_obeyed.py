@@ -40,6 +40,7 @@ MAY = {
     "retry": {"write", "maintain", "admin"},
     "approve": {"write", "maintain", "admin"},
     "status": {"write", "maintain", "admin"},
+    "verdict": {"maintain", "admin"},
 }
 SAID = {
     "waive": WAIVE,
@@ -47,6 +48,7 @@ SAID = {
     "retry": f"/crcr retry {GATING}",
     "approve": "/crcr approve",
     "status": "/crcr status",
+    "verdict": f"/crcr verdict {GATING} build is flaky because the lab says so",
 }
 
 
@@ -223,6 +225,7 @@ async def test_status_tells_how_the_backends_stand(tmp_path: Path) -> None:
         [answer] = relay_comments(relay, pull)
         assert reaction_names(comment) == ["+1"]
         assert f"{GATING} failed (build)" in answer
+        assert f"- `{GATING}` `build`: unknown: `too little history:" in answer
         assert f"/crcr waive {GATING} at {pull.head_sha[:12]} because" in answer
 
 

@@ -38,7 +38,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-LISTS = ("jobs", "deliveries", "effects/list", "audit", "waivers", f"backends/{GATING}")
+LISTS = ("jobs", "deliveries", "effects/list", "audit", "waivers", "failing", f"backends/{GATING}")
 SampleValues = dict[str, list[Any]]
 
 

@@ -9,13 +9,13 @@ from crcr.decide.checks.commit import (
     BackendResults,
     CommitFacts,
     DispatchRun,
-    FailureVerdict,
     GrantedWaiver,
     JobResult,
     MergeSubject,
     Verification,
 )
 from crcr.decide.checks.gate import GatePolicy
+from crcr.decide.failures.verdict import Confidence, Verdict, VerdictKind
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -27,7 +27,7 @@ LONG_AGO = NOW - 7 * HOUR
 POLICY = GatePolicy(
     gate_timeout=6 * HOUR,
     job_timeout=3 * HOUR,
-    excuses=frozenset({FailureVerdict.PRE_EXISTING, FailureVerdict.FLAKY}),
+    excuses=frozenset({VerdictKind.PRE_EXISTING, VerdictKind.FLAKY}),
 )
 UPSTREAM = RepoName("up/stream")
 HEAD = "a" * 40
@@ -35,6 +35,14 @@ HEAD = "a" * 40
 
 def an_entry(name: str = "org/one", **options: Any) -> AllowlistEntry:
     return replace(AllowlistEntry(name=RepoName(name), level=Level.L4, device="npu"), **options)
+
+
+def a_verdict(kind: VerdictKind = VerdictKind.FLAKY, **facts: Any) -> Verdict:
+    """Return a verdict with high confidence."""
+    verdict = Verdict(
+        kind=kind, confidence=Confidence.HIGH, sentence="The base failed alike 3 times in a row."
+    )
+    return replace(verdict, **facts)
 
 
 def a_job(conclusion: Conclusion | None = Conclusion.SUCCESS, name: str = "build", **facts: Any) -> JobResult:

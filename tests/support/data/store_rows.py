@@ -30,6 +30,7 @@ from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from support.clock import ManualClock
 from support.running_relay import database_url, in_postgresql, place_empty_database
+from support.services.postgres import new_database
 from support.stores.tables import TableConnection, TableEngine, Where, open_handle, open_table_engine
 
 UPSTREAM = RepoName("Torch/torch")
@@ -267,11 +268,16 @@ def _insert(connection: TableConnection, table: Table, rows: tuple[dict[str, Any
 
 @asynccontextmanager
 async def open_store_rows(
-    folder: Path, *, upstreams: tuple[RepoName, ...] = (UPSTREAM, OTHER), now: datetime | None = None
+    folder: Path,
+    *,
+    upstreams: tuple[RepoName, ...] = (UPSTREAM, OTHER),
+    now: datetime | None = None,
+    on_postgresql: bool | None = None,
 ) -> AsyncIterator[StoreRows]:
+    """`on_postgresql` chooses the kind of database; by default the run of the tests does."""
     where: Where = folder / "crcr.db"
-    if in_postgresql():
-        where = PostgresLocation(database_url(folder))
+    if in_postgresql() if on_postgresql is None else on_postgresql:
+        where = PostgresLocation(database_url(folder) if in_postgresql() else new_database())
     elif not (folder / "crcr.db").exists():
         place_empty_database(folder / "crcr.db")
     engine, database = open_table_engine(where), open_handle(where)

@@ -122,6 +122,9 @@ COMMANDS = {
     "digits": repeat("0", before="/crcr waive o/r until ", after=" because x"),
     "spaces": repeat(" ", before="/crcr waive o/r:", after="x"),
     "direction marks": repeat("\u202e", before="/crcr waive o/r because "),
+    "is": repeat("is ", before="/crcr verdict o/r ", after="because x"),
+    "is and blanks": repeat(" is  ", before="/crcr verdict o/r a", after="because x"),
+    "kinds": repeat("is new ", before="/crcr verdict o/r a ", after="because x"),
     "words": repeat("a ", before="/crcr waive o/r "),
 }
 YAML = {

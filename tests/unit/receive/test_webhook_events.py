@@ -89,6 +89,7 @@ def test_a_synchronized_pull_request_is_read_in_full() -> None:
         head_sha="ec26c3e57ca3a959ca5aad62de7213c562f8c821",
         before="f95f852bd8fca8fcc58a9a2d6c842781e32a215e",
         base_ref="master",
+        base_sha="f95f852bd8fca8fcc58a9a2d6c842781e32a215e",
         updated_at=datetime(2019, 5, 15, 15, 20, 33, tzinfo=UTC),
         is_open=True,
         merged=False,

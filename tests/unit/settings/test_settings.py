@@ -98,6 +98,7 @@ def test_an_upstream_has_the_documented_policy_by_default(tmp_path: Path) -> Non
     assert upstream.gate == "auto"
     assert upstream.label_prefixes == ("ciflow/crcr/",)
     assert (upstream.l3_conclusion, upstream.l3_pending) == ("neutral", "in_progress")
+    assert upstream.excuses == ()
     assert upstream.ignore_refs == ("refs/heads/gh/**", "refs/heads/gh-readonly-queue/**")
 
 
@@ -434,6 +435,33 @@ def test_several_upstreams_have_their_own_allowlists_and_policies(tmp_path: Path
     )
     assert (one.l3_conclusion, one.l3_pending, one.ignore_refs) == ("failure", "neutral", ())
     assert isinstance(two.allowlist, AllowlistOnGitHub)
+
+
+EXCUSES: list[tuple[str, tuple[str, ...]]] = [
+    ('"none"', ()),
+    ("[]", ()),
+    ('"flaky"', ("flaky",)),
+    ('"pre-existing, flaky"', ("pre-existing", "flaky")),
+    ('["flaky", "pre-existing"]', ("flaky", "pre-existing")),
+]
+
+
+@pytest.mark.parametrize(("written", "kinds"), EXCUSES)
+def test_an_upstream_names_the_verdicts_that_excuse(
+    tmp_path: Path, written: str, kinds: tuple[str, ...]
+) -> None:
+    write_file(tmp_path, f"[[upstream]]\nexcuses = {written}\n")
+    (upstream,) = load(tmp_path).upstreams
+    assert upstream.excuses == kinds
+
+
+@pytest.mark.parametrize(
+    "written", ['"new"', '["flaky", "infrastructure"]', '"unknown"', "true", '"none, flaky"', '""']
+)
+def test_no_other_verdict_can_excuse(tmp_path: Path, written: str) -> None:
+    write_file(tmp_path, f"[[upstream]]\nexcuses = {written}\n")
+    (said,) = problems(tmp_path, REQUIRED)
+    assert said.startswith("excuses in [[upstream]] 1 must ")
 
 
 def test_upstream_tables_that_contradict_each_other_are_problems(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from crcr.cli.operator_session import OperatorSession
     from crcr.decide.health.relay import Health
     from crcr.decide.model import RepoName
+    from crcr.decide.views.failures import ContradictedVerdicts
 
 _STYLES = {"green": "green", "amber": "yellow", "red": "red"}
 
@@ -21,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False) -> None:
-    """Print whether the relay is green, amber or red, what is delayed and until when.
+    """Print whether the relay is green, amber or red, what is delayed and until when, and how often verdicts were wrong.
 
     The exit code is 1 when it is red: gates cannot be published, or nothing is delivered.
     """
@@ -40,6 +41,7 @@ def status(config: ConfigOption = None, upstream: UpstreamOption = None, as_json
 class _State(TypedDict):
     upstream: str
     health: "Health"
+    verdicts: "ContradictedVerdicts"
     outdated_fingerprints: int
     """Failures whose fingerprints are still to be computed by new rules."""
 
@@ -54,6 +56,7 @@ async def _read(session: "OperatorSession", requested: "RepoName | None") -> lis
         {
             "upstream": str(name),
             "health": await session.views.health(name, session.now()),
+            "verdicts": await session.views.contradicted(name, session.now()),
             "outdated_fingerprints": await session.views.outdated_fingerprints(name),
         }
         for name in chosen
@@ -69,5 +72,8 @@ def _print(state: _State) -> None:
         print_line(f"  {text}")
     if not reasons and not delays:
         print_line("  Nothing delayed, nothing undelivered.")
+    verdicts = state["verdicts"]
+    if verdicts.of:
+        print_line(f"  People contradicted {verdicts.contradicted} of {verdicts.of} verdicts in 30 days.")
     if number := state["outdated_fingerprints"]:
         print_line(f"  The fingerprints of {number} failures are still to be computed by the new rules.")

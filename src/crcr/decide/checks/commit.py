@@ -9,17 +9,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.allowlist.entries import AllowlistEntry
+from crcr.decide.failures.verdict import Verdict
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
-
-
-class FailureVerdict(StrEnum):
-    """The likely cause of a failure, from recorded history."""
-
-    NEW = "new"
-    PRE_EXISTING = "pre-existing"
-    FLAKY = "flaky"
-    INFRASTRUCTURE = "infrastructure"
-    UNKNOWN = "unknown"
 
 
 class Verification(StrEnum):
@@ -50,8 +41,8 @@ class JobResult:
     state: JobState
     conclusion: Conclusion | None
     verification: Verification = Verification.UNCHECKED
-    verdict: FailureVerdict | None = None
-    """None until there is one."""
+    verdict: Verdict | None = None
+    """What the rules say of its failure, never what a person says; None for a job that did not fail."""
     superseded: bool = False
     unreported: bool = False
     """It succeeded on GitHub, and was not reported."""
@@ -64,6 +55,8 @@ class JobResult:
     """Passed, failed, skipped."""
     failed_tests: tuple[FailedTestExcerpt, ...] = ()
     failed_tests_cut: int = 0
+    unlisted_failures: int = 0
+    """Failed tests that its report counts and does not list: no verdict knows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

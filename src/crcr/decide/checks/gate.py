@@ -6,19 +6,25 @@ pending until the deadline and fails it afterwards. Computed anew after every ch
 A waiver of a backend covers whatever keeps it from passing, a waiver of a job just that job. In a merge group a waiver
 counts only if every other pull request of the group passed the same, or has it waived, at its own head: otherwise one
 pull request could reach the base branch on another's waiver.
+
+An excuse is a verdict of the rules with high confidence, of a kind that the upstream lets pass. It covers one result: a
+job's reported failure that GitHub confirms, on the very commit that is judged. Nothing else excuses: no other confidence,
+no person's verdict, no job that timed out, was cancelled, has to run again or failed in ways that its report leaves out,
+and no backend without a literal list of `jobs`.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.commit import (
     BackendResults,
     CommitFacts,
-    FailureVerdict,
     GrantedWaiver,
     JobResult,
     MergeSubject,
+    Verification,
 )
 from crcr.decide.checks.completeness import QUIET, nothing_yet, owed_parts
 from crcr.decide.checks.status import (
@@ -32,7 +38,8 @@ from crcr.decide.checks.status import (
     left_out_words,
 )
 from crcr.decide.checks.verification import Confirmation, confirm_result
-from crcr.decide.model import Conclusion, DispatchState, JobState
+from crcr.decide.failures.verdict import Confidence, VerdictKind
+from crcr.decide.model import Conclusion, DispatchState, JobState, RepoName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +116,12 @@ def _worst_status(parts: Iterable[JudgedPart]) -> str:
 
 __all__ = [
     "BLOCKED",
+    "EXCUSABLE",
     "HELD_FOR",
     "QUIET",
     "BackendJudgement",
     "GateJudgement",
+    "GatePolicies",
     "GatePolicy",
     "GateState",
     "GateStatus",
@@ -121,17 +130,35 @@ __all__ = [
     "judge_backend",
     "judge_for_subject",
     "judge_gate",
+    "time_limit",
 ]
 
 HELD_FOR = frozenset({"draft", "approval"})
 """Reasons of a held dispatch that only a person can end; every other hold ends by itself."""
 
 
+EXCUSABLE = (VerdictKind.PRE_EXISTING, VerdictKind.FLAKY)
+
+
 @dataclass(frozen=True, slots=True)
 class GatePolicy:
     gate_timeout: timedelta
     job_timeout: timedelta
-    excuses: frozenset[FailureVerdict] = frozenset()
+    excuses: frozenset[VerdictKind] = frozenset()
+    """Kinds of verdicts that do not block, where their confidence is high; `EXCUSABLE` has the possible ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatePolicies:
+    """The policies of all upstreams' gates."""
+
+    timeouts: GatePolicy
+    """The policy of an upstream that excuses nothing."""
+    excuses: Mapping[str, frozenset[VerdictKind]] = field(default_factory=dict)
+    """By the upstream's key."""
+
+    def find(self, upstream: RepoName) -> GatePolicy:
+        return replace(self.timeouts, excuses=self.excuses.get(upstream.key, frozenset()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +267,14 @@ def _deadline(backend: BackendResults, policy: GatePolicy) -> datetime | None:
         return None
     rerun_times = [run.rerun_at for run in backend.runs if run.rerun_at is not None]
     later_attempts = [run.attempt_at for run in backend.live_runs if run.attempt > 1]
-    entry = backend.entry
+    return max((backend.sent_at, *rerun_times, *later_attempts)) + time_limit(backend.entry, policy)
+
+
+def time_limit(entry: AllowlistEntry, policy: GatePolicy) -> timedelta:
+    """Return how long the gate waits for a backend."""
     gate_s = entry.gate_timeout_s or policy.gate_timeout.total_seconds()
     job_s = entry.job_timeout_s or policy.job_timeout.total_seconds()
-    return max((backend.sent_at, *rerun_times, *later_attempts)) + timedelta(seconds=max(gate_s, job_s))
+    return timedelta(seconds=max(gate_s, job_s))
 
 
 def _recheck_time(backend: BackendResults, deadline: datetime | None, now: datetime) -> datetime | None:
@@ -336,9 +367,35 @@ def _judge_job(job: JobResult, backend: BackendResults, policy: GatePolicy, *, l
         if late:
             return _make_part(GateStatus.ERRORED, job, "was to run again, and did not report")
         return _make_part(GateStatus.WAITING, job, f"runs again after: {reason}")
-    if standing is GateStatus.FAILED and job.verdict in policy.excuses:
-        return _make_part(GateStatus.EXCUSED, job, f"{reason}, {job.verdict}")
+    if standing is GateStatus.FAILED and _is_excusable(job, backend, policy):
+        confirmation = confirm_result(job, backend)
+        if confirmation is Confirmation.OPEN and not late:
+            return _make_part(GateStatus.WAITING, job, f"reported {reason}, GitHub has not confirmed")
+        if confirmation in {Confirmation.CONFIRMED, Confirmation.AS_REPORTED}:
+            standing = GateStatus.EXCUSED
     return _make_part(standing, job, reason)
+
+
+def _is_excusable(job: JobResult, backend: BackendResults, policy: GatePolicy) -> bool:
+    """Whether the policy lets this failure pass once GitHub confirms it.
+
+    A verdict rests on the reported failures: a report that is disputed, or that leaves failures out, may hide a new one.
+    Without a literal list of `jobs`, the excused failure might be all that explains why its run failed on GitHub, where
+    another job failed too and could not report.
+    """
+    verdict = job.verdict
+    return (
+        verdict is not None
+        and backend.entry is not None
+        and backend.entry.names_jobs
+        and verdict.kind in policy.excuses
+        and verdict.kind in EXCUSABLE
+        and verdict.confidence is Confidence.HIGH
+        and job.conclusion is Conclusion.FAILURE
+        and job.verification is not Verification.DISPUTED
+        and not job.unlisted_failures
+        and backend.expected(job.name) is None
+    )
 
 
 def _confirm_with_github(
@@ -367,7 +424,8 @@ def _status_by_conclusion(job: JobResult, backend: BackendResults) -> tuple[Gate
     expected = backend.expected(job.name)
     if expected is None:
         standing = _STATUS_BY_CONCLUSION[conclusion]
-        if standing is GateStatus.FAILED and job.verdict is FailureVerdict.INFRASTRUCTURE:
+        sick = job.verdict is not None and job.verdict.kind is VerdictKind.INFRASTRUCTURE
+        if standing is GateStatus.FAILED and sick:
             return GateStatus.ERRORED, reason
         return standing, reason
     if conclusion is expected:

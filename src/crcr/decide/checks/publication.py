@@ -113,7 +113,7 @@ def _recovering_jobs(judged: BackendJudgement) -> list[tuple[str, str]]:
         (part.job.workflow, part.job.name)
         for part in judged.parts
         if part.job is not None
-        and part.standing in {GateStatus.WAITING, GateStatus.PASSED}
+        and part.standing in {GateStatus.WAITING, GateStatus.PASSED, GateStatus.EXCUSED}
         and (part.job.workflow, part.job.name) in failed
     ]
 

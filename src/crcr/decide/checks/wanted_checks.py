@@ -69,7 +69,7 @@ def wanted_checks(
         if Tier.BACKEND in tiers:
             wanted.append(_backend_check(commit, subject, judged, policy))
         if Tier.JOB in tiers:
-            wanted += _job_checks(judged, policy, published)
+            wanted += _job_checks(commit, judged, policy, published)
     return tuple(wanted)
 
 
@@ -136,7 +136,8 @@ def _gate_check(commit: CommitFacts, judgement: GateJudgement, policy: CheckPoli
     status, conclusion = _GATE_RESULTS[judgement.state]
     brief = gate_brief(judgement, newest.delivery)
     live_url = _live_url(policy, commit, newest)
-    words = check.gate_words(judgement, commit.head_sha, live_url if brief is not None else None)
+    pages = check.HudPages(policy.hud_url, commit.upstream)
+    words = check.gate_words(judgement, commit.head_sha, live_url if brief is not None else None, pages)
     shown = CheckContent(
         status=status,
         conclusion=conclusion,
@@ -177,7 +178,7 @@ def _backend_check(
         backend,
         policy,
         progress,
-        words=check.backend_words(judged, policy.hud_url, live_url),
+        words=check.backend_words(judged, check.HudPages(policy.hud_url, commit.upstream), live_url),
         details_url=f"{policy.hud_url}/crcr/{backend.name}",
     )
     name = f"crcr/{backend.name}"
@@ -254,7 +255,7 @@ def _make_content(
 
 
 def _job_checks(
-    judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]
+    commit: CommitFacts, judged: BackendJudgement, policy: CheckPolicy, published: frozenset[str]
 ) -> list[WantedCheck]:
     if policy.job_checks is JobChecks.NONE:
         return []
@@ -270,7 +271,7 @@ def _job_checks(
         named = [
             job for job in named if job.part.standing in BLOCKED or (job.job.workflow, job.job.name) in failed
         ]
-    return [_job_check(backend, job.part, job.job, policy, name=job.name) for job in named]
+    return [_job_check(commit, backend, job, policy) for job in named]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,8 +322,9 @@ def _digest(job: JobResult) -> str:
 
 
 def _job_check(
-    backend: BackendResults, part: JudgedPart, job: JobResult, policy: CheckPolicy, *, name: str
+    commit: CommitFacts, backend: BackendResults, named: _NamedJob, policy: CheckPolicy
 ) -> WantedCheck:
+    part, job = named.part, named.job
     again = backend.runs_again(job) and part.standing is GateStatus.WAITING
     if part.standing is GateStatus.WAITING and job.state is JobState.COMPLETED and not again:
         # Until GitHub confirms it, its check is not updated: the backend's check says more, and each write costs a request.
@@ -341,11 +343,11 @@ def _job_check(
         backend,
         policy,
         progress,
-        words=check.job_words(backend, part, job, policy.hud_url),
+        words=check.job_words(backend, part, job, check.HudPages(policy.hud_url, commit.upstream)),
         details_url=job.url if check.is_link(job.url) else f"{policy.hud_url}/crcr/{backend.name}",
     )
     return WantedCheck(
-        name=name,
+        name=named.name,
         tier=Tier.JOB,
         downstream=backend.name.key,
         incarnation=f"{job.run_id} {job.attempt + again}",

@@ -5,24 +5,29 @@ that opens a gate or releases code names the head, or is written at least a minu
 a minute after a change of the base; by GitHub's timestamps.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from crcr.decide.checks.commit import BackendResults, CommitFacts, JobResult
 from crcr.decide.checks.gate import GateJudgement
 from crcr.decide.checks.status import BLOCKED
-from crcr.decide.checks.text.markdown import code
+from crcr.decide.checks.text.markdown import code, join_items, prose
+from crcr.decide.checks.text.parts import NAME_CHARACTERS, person
+from crcr.decide.checks.text.verdict import verdict_text
 from crcr.decide.commands.grammar import (
     HEAD_DIGITS,
     ApproveCommand,
     Command,
     RetryCommand,
+    VerdictCommand,
     WaiveCommand,
     format_command,
 )
 from crcr.decide.github.requests_and_answers import Role
 
 MOST_OFFERED = 10
+MOST_FAILING = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,48 @@ def _waive_commands(judgement: GateJudgement, number: int, head_sha: str) -> Ite
                 yield format_command(
                     WaiveCommand(backend.backend.name, None, None, "<reason>", head_sha[:HEAD_DIGITS])
                 )
+
+
+def failing_jobs_text(
+    commit: CommitFacts, number: int, contradictions: Mapping[tuple[str, str], tuple[str, str, str]]
+) -> tuple[str, ...]:
+    """List the failing jobs of a pull request's backends with their verdicts, as Markdown; nothing where none fails.
+
+    `contradictions` are who said what and why, by backend and job.
+    """
+    lines = [
+        _failing_job_line(backend, job, contradictions.get((backend.recorded_name.key, job.name)))
+        for subject in commit.subjects
+        if subject.number == number
+        for backend in subject.backends
+        for job in backend.counted_jobs
+        if job.verdict is not None
+    ]
+    if not lines:
+        return ()
+    more = [f"- and {len(lines) - MOST_FAILING} more"] if len(lines) > MOST_FAILING else []
+    return ("\n".join(["Failing jobs:", "", *lines[:MOST_FAILING], *more]),)
+
+
+def _failing_job_line(backend: BackendResults, job: JobResult, said: tuple[str, str, str] | None) -> str:
+    verdict = prose(verdict_text(job.verdict)) if job.verdict else ""
+    confidence = f" ({job.verdict.confidence.value} confidence)" if job.verdict else ""
+    line = f"- {code(str(backend.name), 140)} {code(job.name, NAME_CHARACTERS)}: {verdict}{confidence}"
+    if said is None:
+        return line
+    who, kind, reason = said
+    return f"{line}; {person(who)} says {kind}: {code(reason)}"
+
+
+def refuse_unknown_job(command: VerdictCommand, failed: tuple[str, ...]) -> str:
+    """Say that no such job failed on the head, with the names of those that did."""
+    backend = code(str(command.downstream), 140)
+    if not failed:
+        return f"no job of {backend} has failed on this head"
+    names = join_items(failed, MOST_OFFERED, lambda name: code(name, NAME_CHARACTERS))
+    return (
+        f"no job {code(command.job, NAME_CHARACTERS)} of {backend} has failed on this head; failed: {names}"
+    )
 
 
 YOUNGEST_HEAD = timedelta(minutes=1)

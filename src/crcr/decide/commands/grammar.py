@@ -4,13 +4,15 @@
     unwaive owner/repo[:job]
     retry [owner/repo] [at 1a2b3c4]
     approve [at 1a2b3c4]
+    verdict owner/repo job is new|pre-existing|flaky|infrastructure|missing|unknown because <reason>
     known <url> [owner/repo[:job] or fingerprint] [until 30d] because <reason>
     unknown owner/repo[:job] or fingerprint or <url>
     status
 
 Where a job's name ends: before the first ` because `, and there before the last ` until ` and an ` at ` with a
-commit. A name that holds these words itself stands in double quotes (a quote in it is doubled) and is then taken as
-it is. What could be read in two ways is refused rather than guessed, because a waiver opens the gate.
+commit; in `verdict` before the last ` is `, after a blank or a colon. A name that holds these words itself stands in double
+quotes (a quote in it is doubled) and is then taken as it is. What could be read in two ways is refused rather than guessed,
+because a waiver opens the gate.
 """
 
 import re
@@ -24,6 +26,7 @@ from types import MappingProxyType
 from crcr.decide.checks.text.markdown import code, one_line
 from crcr.decide.commands.comment_lines import command_lines
 from crcr.decide.failures.known import LONGEST_KNOWN, is_issue_url
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
 
@@ -36,7 +39,8 @@ HEAD_DIGITS = 12
 """Digits of the head in suggested commands."""
 
 _KEPT_CHARACTERS = 200
-_SHOWN_CHARACTERS = 80
+_SHOWN_CHARACTERS = 120
+_KINDS = tuple(kind.value for kind in VerdictKind)
 
 _TARGET = re.compile(r"(?P<name>[^\s:]+)(?P<colon>:\s*)?(?P<rest>.*)", re.DOTALL)
 # Phones turn straight quotes into curly ones.
@@ -45,6 +49,7 @@ _OPENING_QUOTES = ('"', "“")
 _BECAUSE = re.compile(r"(?:^|\s)because(?:\s|$)", re.IGNORECASE)
 _UNTIL = re.compile(r"(?:^|\s)until(?=\s|$)", re.IGNORECASE)
 _AT_HEAD = re.compile(r"(?:^|\s)at\s+(?P<head>[0-9a-f]{7,40})$", re.IGNORECASE)
+_IS_KIND = re.compile(r"(?P<job>.*)(?:^|\s)is\s+(?P<kind>\S+)\s*", re.IGNORECASE | re.DOTALL)
 _DURATION = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[mhd])", re.IGNORECASE)
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.IGNORECASE)
 _UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1)}
@@ -79,6 +84,16 @@ class ApproveCommand:
     """Release the dispatches that are held for approval, for this head commit."""
 
     head: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictCommand:
+    """Contradict the rules' verdict on a failed job of this head; it opens nothing."""
+
+    downstream: RepoName
+    job: str
+    kind: VerdictKind
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,7 @@ Command = (
     | UnwaiveCommand
     | RetryCommand
     | ApproveCommand
+    | VerdictCommand
     | KnownCommand
     | UnknownCommand
     | StatusCommand
@@ -149,6 +165,7 @@ REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
         KnownCommand: RequiredRole(Role.MAINTAIN, author=False),
         UnknownCommand: RequiredRole(Role.MAINTAIN, author=False),
         ApproveCommand: RequiredRole(Role.WRITE, author=False),
+        VerdictCommand: RequiredRole(Role.MAINTAIN, author=False),
         RetryCommand: RequiredRole(Role.WRITE, author=True),
         StatusCommand: RequiredRole(Role.WRITE, author=True),
     }
@@ -188,6 +205,8 @@ def format_command(command: Command) -> str:
             words += ["until", _duration_text(until)] if until else []
         case UnwaiveCommand(downstream, job):
             words.append(_target_text(downstream, job))
+        case VerdictCommand(downstream, job, kind):
+            words += [_target_text(downstream, job), "is", kind.value]
         case RetryCommand(downstream=RepoName() as downstream):
             words.append(str(downstream))
         case KnownCommand(url, failure, until, _):
@@ -197,7 +216,7 @@ def format_command(command: Command) -> str:
             words += _failure_words(failure) or [url or ""]
     if isinstance(command, WaiveCommand | RetryCommand | ApproveCommand) and command.head is not None:
         words += ["at", command.head]
-    if isinstance(command, WaiveCommand | KnownCommand):
+    if isinstance(command, WaiveCommand | VerdictCommand | KnownCommand):
         words += ["because", command.reason]
     return " ".join(words)
 
@@ -265,6 +284,21 @@ def _parse_approve(text: str) -> ApproveCommand:
     words, head = _split_head(text)
     _refuse_words(words)
     return ApproveCommand(head)
+
+
+def _parse_verdict(text: str) -> VerdictCommand:
+    downstream, job, rest = _split_target(text)
+    if job is None:
+        downstream, job, rest = _split_target(f"{downstream}:{rest.strip()}")
+    before, reason = _split_reason(rest, _VERDICT)
+    said = _IS_KIND.fullmatch(before)
+    if said is None:
+        raise _Unclear("the verdict after `is` is missing")
+    kind = said["kind"].lower()
+    if kind not in _KINDS:
+        raise _Unclear(f"{_quote(kind)} is no verdict; the verdicts are {', '.join(_KINDS)}")
+    job = _choose_job(job, said["job"]) or ""
+    return VerdictCommand(downstream, job, VerdictKind(kind), reason)
 
 
 def _parse_status(text: str) -> StatusCommand:
@@ -378,6 +412,7 @@ class _Lasting:
 
 _WAIVER = _Lasting("a waiver", LONGEST_WAIVER)
 _KNOWN = _Lasting("a known failure", LONGEST_KNOWN)
+_VERDICT = _Lasting("a verdict", timedelta())
 
 
 def _split_reason(text: str, what: _Lasting) -> tuple[str, str]:
@@ -456,6 +491,7 @@ _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
     "unwaive": ("/crcr unwaive owner/repo[:job]", _parse_unwaive),
     "retry": ("/crcr retry [owner/repo] [at 1a2b3c4]", _parse_retry),
     "approve": ("/crcr approve [at 1a2b3c4]", _parse_approve),
+    "verdict": (f"/crcr verdict owner/repo job is {'|'.join(_KINDS)} because <reason>", _parse_verdict),
     "known": (
         "/crcr known <url> [owner/repo[:job] or fingerprint] [until 30d] because <reason>",
         _parse_known,

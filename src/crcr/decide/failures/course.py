@@ -26,7 +26,7 @@ _SHORT_ROW = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class CourseStep:
     """One result of the job that shows the failure, or shows that it is absent, at a place in the order of the base."""
 
     position: float
@@ -47,38 +47,38 @@ class Course:
     A breakage of the base is one episode: it came with a commit and went with one. A failure by chance comes and goes.
     """
 
-    before: tuple[Sighting, ...]
+    before: tuple[CourseStep, ...]
     """At or before the commit that the head was built on."""
-    after: tuple[Sighting, ...]
+    after: tuple[CourseStep, ...]
 
     @property
-    def sightings(self) -> tuple[Sighting, ...]:
+    def steps(self) -> tuple[CourseStep, ...]:
         return self.before + self.after
 
     @property
-    def row_before(self) -> list[Sighting]:
-        """The failing sightings right before the head, the nearest first."""
-        return list(takewhile(lambda sighting: sighting.fails, reversed(self.before)))
+    def row_before(self) -> list[CourseStep]:
+        """The failing steps right before the head, the nearest first."""
+        return list(takewhile(lambda step: step.fails, reversed(self.before)))
 
     @property
-    def row_after(self) -> list[Sighting]:
-        return list(takewhile(lambda sighting: sighting.fails, self.after))
+    def row_after(self) -> list[CourseStep]:
+        return list(takewhile(lambda step: step.fails, self.after))
 
     @property
-    def row(self) -> list[Sighting]:
+    def row(self) -> list[CourseStep]:
         """The episode that the head is in."""
         return [*self.row_before, *self.row_after]
 
     @property
-    def chances(self) -> list[Sighting]:
-        """The first sighting of each short row of failures that came and went, without the head's own row.
+    def chances(self) -> list[CourseStep]:
+        """The first step of each short row of failures that came and went, without the head's own row.
 
         A longer row is a breakage that was fixed, and a row that has not ended says nothing about chance.
         """
-        own, starts, row = {id(sighting) for sighting in self.row}, [], list[Sighting]()
-        for sighting in self.sightings:
-            if sighting.fails:
-                row.append(sighting)
+        own, starts, row = {id(step) for step in self.row}, [], list[CourseStep]()
+        for step in self.steps:
+            if step.fails:
+                row.append(step)
                 continue
             if 0 < len(row) <= _SHORT_ROW and id(row[0]) not in own:
                 starts.append(row[0])
@@ -87,7 +87,7 @@ class Course:
 
     @property
     def base_passes(self) -> int:
-        return sum(not sighting.fails and sighting.base is not None for sighting in self.sightings)
+        return sum(not step.fails and step.base is not None for step in self.steps)
 
     @property
     def last_clean(self) -> BaseResult | None:
@@ -97,55 +97,59 @@ class Course:
     @property
     def fail_rate(self) -> float:
         """How often it fails outside of the head's own episode."""
-        others = len(self.sightings) - len(self.row)
-        failing = sum(sighting.fails for sighting in self.sightings) - len(self.row)
+        others = len(self.steps) - len(self.row)
+        failing = sum(step.fails for step in self.steps) - len(self.row)
         return max(failing / others if others else 0.0, _LEAST_RATE)
 
 
 def trace_course(failure: RecordedFailure, fingerprint: str | None, history: JobHistory) -> Course:
-    sightings = [
-        Sighting(_position(result, history.base), result.at, state is BaseState.FAILS, base=result)
+    steps = [
+        CourseStep(_position(result, history.base), result.at, state is BaseState.FAILS, base=result)
         for result in history.base
         if (state := state_of(result, fingerprint)) is not BaseState.UNCLEAR and not _is_own(result, failure)
     ]
     if not failure.on_base:
-        sightings += _pull_sightings(failure, fingerprint, history)
+        steps += _pull_steps(failure, fingerprint, history)
     if failure.landed:
         # What fails alike after the change has landed is its own doing.
-        sightings = [one for one in sightings if one.at <= failure.at or not one.fails]
-    sightings.sort(key=lambda sighting: sighting.order)
+        steps = [one for one in steps if not one.fails or _was_before(one, failure)]
+    steps.sort(key=lambda step: step.order)
     own = (failure.position, failure.at) if failure.position is not None else None
-    is_before = [
-        sighting.order <= own if own is not None else sighting.at <= failure.at for sighting in sightings
-    ]
+    is_before = [step.order <= own if own is not None else step.at <= failure.at for step in steps]
     if not failure.on_base and own is not None:
         # Every result of the base at that very commit counts, whenever it came.
         is_before = [
-            before or (sighting.base is not None and sighting.position <= own[0])
-            for before, sighting in zip(is_before, sightings, strict=True)
+            before or (step.base is not None and step.position <= own[0])
+            for before, step in zip(is_before, steps, strict=True)
         ]
     return Course(
-        before=tuple(one for one, before in zip(sightings, is_before, strict=True) if before),
-        after=tuple(one for one, before in zip(sightings, is_before, strict=True) if not before),
+        before=tuple(one for one, before in zip(steps, is_before, strict=True) if before),
+        after=tuple(one for one, before in zip(steps, is_before, strict=True) if not before),
     )
 
 
-def _pull_sightings(failure: RecordedFailure, fingerprint: str | None, history: JobHistory) -> list[Sighting]:
+def _pull_steps(failure: RecordedFailure, fingerprint: str | None, history: JobHistory) -> list[CourseStep]:
     """Results on unrelated pull requests whose place in the order is known; where the base is not tested, they are all."""
     failing = {
-        other.head_sha: Sighting(other.position, other.at, fails=True, pull=other)
+        other.head_sha: CourseStep(other.position, other.at, fails=True, pull=other)
         for other in unrelated(history.failures, failure)
         if other.position is not None
         and other.exact
         and other.passed_at is None
         and is_same_failure(other, fingerprint, failure)
     }
+    # Passes of pull requests say nothing where the base itself was tested: one may contain the fix.
     passing = [
-        Sighting(passed.position, passed.at, fails=False)
-        for passed in history.pull_passes
+        CourseStep(passed.position, passed.at, fails=False)
+        for passed in (() if history.base else history.pull_passes)
         if passed.number != failure.number and passed.head_sha not in failing
     ]
     return [*failing.values(), *passing]
+
+
+def _was_before(step: CourseStep, failure: RecordedFailure) -> bool:
+    """Whether the step was there without the judged change: by its place, or where that is unknown by its time."""
+    return step.at <= failure.at or (failure.position is not None and step.position <= failure.position)
 
 
 def _is_own(result: BaseResult, failure: RecordedFailure) -> bool:

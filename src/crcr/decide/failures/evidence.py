@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from crcr.decide.failures.course import Sighting
+from crcr.decide.failures.course import CourseStep
 from crcr.decide.failures.history import BaseResult, RecordedFailure
 from crcr.decide.failures.verdict import Evidence, EvidenceKind
 
@@ -21,12 +21,12 @@ def cite_base(result: BaseResult, *, fails: bool) -> Evidence:
     )
 
 
-def cite_sighting(sighting: Sighting) -> Evidence:
-    if sighting.base is not None:
-        return cite_base(sighting.base, fails=True)
-    if sighting.pull is not None:
-        return cite_pull(sighting.pull)
-    raise ValueError("a failing sighting is of the base or of a pull request")
+def cite_step(step: CourseStep) -> Evidence:
+    if step.base is not None:
+        return cite_base(step.base, fails=True)
+    if step.pull is not None:
+        return cite_pull(step.pull)
+    raise ValueError("a failing step is of the base or of a pull request")
 
 
 def cite_pull(other: RecordedFailure) -> Evidence:
@@ -38,7 +38,7 @@ def cite_pull(other: RecordedFailure) -> Evidence:
     )
 
 
-def cite_chances(flips: Sequence[RecordedFailure], chances: Sequence[Sighting]) -> tuple[Evidence, ...]:
+def cite_chances(flips: Sequence[RecordedFailure], chances: Sequence[CourseStep]) -> tuple[Evidence, ...]:
     return (
         *(
             Evidence(
@@ -49,5 +49,5 @@ def cite_chances(flips: Sequence[RecordedFailure], chances: Sequence[Sighting]) 
             )
             for flip in flips
         ),
-        *map(cite_sighting, chances),
+        *map(cite_step, chances),
     )

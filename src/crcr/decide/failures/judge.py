@@ -10,14 +10,14 @@ A verdict with high confidence may excuse a failure where an upstream allows it,
 
 from collections.abc import Iterable, Sequence
 
-from crcr.decide.failures.course import Course, Sighting, is_same_failure, trace_course
+from crcr.decide.failures.course import Course, CourseStep, is_same_failure, trace_course
 from crcr.decide.failures.evidence import (
     MOST_EVIDENCE,
     cite_base,
     cite_chances,
     cite_pull,
     cite_rerun,
-    cite_sighting,
+    cite_step,
 )
 from crcr.decide.failures.history import BackendHour, FailedAs, JobHistory, RecordedFailure, unrelated
 from crcr.decide.failures.sick_fleet import judge_fleet
@@ -153,17 +153,17 @@ def _judge_row(
             sentence=f"The same failure came and went {others + 1} times without a change of code in the window.",
             evidence=cite_chances(flips, course.chances)[:MOST_EVIDENCE],
         )
-    on_base = [sighting for sighting in row if sighting.base is not None]
+    on_base = [step for step in row if step.base is not None]
     if not course.row_before and on_base and not _may_be_gap(failure, course):
         return None
-    base_before = [sighting for sighting in course.row_before if sighting.base is not None]
+    base_before = [step for step in course.row_before if step.base is not None]
     surrounded = bool(base_before) and len(on_base) > 1
     sure = failure.exact and surrounded and fingerprint is not None and not others
     return Verdict(
         kind=VerdictKind.PRE_EXISTING,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
         sentence=_describe_row(failure, row, base_before),
-        evidence=tuple(cite_sighting(sighting) for sighting in row[:MOST_EVIDENCE]),
+        evidence=tuple(cite_step(step) for step in row[:MOST_EVIDENCE]),
     )
 
 
@@ -175,14 +175,16 @@ def _may_be_gap(failure: RecordedFailure, course: Course) -> bool:
     )
 
 
-def _describe_row(failure: RecordedFailure, row: Sequence[Sighting], base_before: Sequence[Sighting]) -> str:
-    pulls = len({sighting.pull.number for sighting in row if sighting.pull is not None})
+def _describe_row(
+    failure: RecordedFailure, row: Sequence[CourseStep], base_before: Sequence[CourseStep]
+) -> str:
+    pulls = len({step.pull.number for step in row if step.pull is not None})
     beside = f"{pulls} other pull request{'s' * (pulls > 1)} fail{'s' * (pulls == 1)} alike" if pulls else ""
     if base_before:
         times = f"{len(base_before)} times in a row" if len(base_before) > 1 else "once"
         where = "at the commit that this was built on" if failure.exact else "before this"
         return f"The base failed alike {times}, last {where}{f'; {beside}' if beside else ''}."
-    if any(sighting.base is not None for sighting in row):
+    if any(step.base is not None for step in row):
         return "The base fails alike at the next commit that was tested after the one that this was built on."
     return f"{beside}, built on the same commits of the base."
 
@@ -220,26 +222,25 @@ def _judge_others(
     began_at = min(other.at for other in others)
     passes = history.passes_since(began_at)
     base_passed_later = any(
-        one.base is not None and not one.fails and one.at >= began_at for one in course.sightings
+        one.base is not None and not one.fails and one.at >= began_at for one in course.steps
     )
     authors = {other.author for other in others if other.trusted}
     evidence = tuple(cite_pull(other) for other in by_pull.values())[:MOST_EVIDENCE]
     enough = len(by_pull) >= policy.pulls_for_pre_existing and len(authors) >= policy.authors_for_pre_existing
-    if enough and not base_passed_later and passes <= _MOST_PASSES * len(by_pull):
+    # The first to fail may be the one that the others contain: nothing says whether they are stacked on it.
+    is_first = all(other.at >= failure.at for other in others)
+    if enough and not is_first and not base_passed_later and passes <= _MOST_PASSES * len(by_pull):
         return Verdict(
             kind=VerdictKind.PRE_EXISTING,
             confidence=Confidence.MEDIUM,
             sentence=f"{len(by_pull)} other pull requests fail alike since {began_at:%d %b %H:%M} UTC.",
             evidence=evidence,
         )
-    is_flaky = len(by_pull) >= policy.flips_for_flaky and (passes > len(by_pull) or base_passed_later)
-    seen = f"{len(by_pull)} unrelated pull request{'s' * (len(by_pull) > 1)} failed alike"
+    seen = f"{len(by_pull)} other pull request{'s' * (len(by_pull) > 1)} failed alike"
     return Verdict(
-        kind=VerdictKind.FLAKY if is_flaky else VerdictKind.UNKNOWN,
-        confidence=Confidence.MEDIUM if is_flaky else Confidence.LOW,
-        sentence=f"{seen}, and others passed in between."
-        if is_flaky
-        else f"{seen}: more than this change fails, and nothing says since when.",
+        kind=VerdictKind.UNKNOWN,
+        confidence=Confidence.LOW,
+        sentence=f"{seen}, and nothing says on which commits of the base: they may contain this change.",
         evidence=evidence,
     )
 

@@ -42,7 +42,7 @@ def judge_fleet(
     ways = Counter(_way(other) for other in near)
     if len(ways) > max(2, len(near) // 5) or not _is_common(failure, near):
         return None
-    if is_contradicted(failure, verdict, history):
+    if is_contradicted(failure, verdict, history) or _may_be_code(failure, near, history):
         return None
     own = sum(other.number == failure.number and other.head_sha == failure.head_sha for other in near)
     return Verdict(
@@ -98,9 +98,24 @@ def _is_known_good(failure: RecordedFailure, history: JobHistory) -> bool:
     """Whether the job passed on a commit that contains all of the base that the failing one does."""
     if failure.position is None:
         return False
+    return any(position >= failure.position for position in _passed_positions(history))
+
+
+def _may_be_code(failure: RecordedFailure, near: Sequence[RecordedFailure], history: JobHistory) -> bool:
+    """Whether a commit may have broken the job: none between the failing commits is known to pass.
+
+    Where the places of heads are unknown, pull requests that contain the same change look unrelated: then a push must fail too.
+    """
+    if failure.position is None or not failure.exact:
+        return not any(other.on_base for other in near)
+    passed = _passed_positions(history)
+    placed = [other.position for other in (failure, *near) if other.exact and other.position is not None]
+    return bool(passed) and not any(min(placed) <= position <= max(placed) for position in passed)
+
+
+def _passed_positions(history: JobHistory) -> list[int]:
     passed = [result.position for result in history.base if result.passed and result.position is not None]
-    passed += [one.position for one in history.pull_passes]
-    return any(position >= failure.position for position in passed)
+    return passed + [one.position for one in history.pull_passes]
 
 
 def is_contradicted(failure: RecordedFailure, verdict: Verdict, history: JobHistory) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, Figures, Tally
@@ -33,6 +34,8 @@ class BackendQuery:
     author: str | None = None
     result: CountedAs | None = None
     """Only rows with a job of this result."""
+    verdict: VerdictKind | None = None
+    """Only rows with a failed job of this verdict of the rules."""
     text: str | None = None
     """Only rows whose number, commit, branch, title or author contains this text."""
     older: bool = False

@@ -14,11 +14,12 @@ from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GateState, 
 from crcr.decide.checks.status import GateStatus, JudgedPart
 from crcr.decide.checks.text.gate import gate_title, head_named
 from crcr.decide.checks.text.parts import advice_for, doubt_words, sort_worst_first
+from crcr.decide.checks.text.verdict import part_verdict, verdict_text
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs
-from crcr.decide.views.failures import CommitGroup
+from crcr.decide.views.failures import CommitGroup, VerdictView
 from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView
 
 
@@ -185,6 +186,8 @@ class CommitBackend:
     jobs: tuple[JobView, ...]
     """Failed first; only the attempts and runs that count."""
     jobs_left_out: int
+    verdict: VerdictView | None = None
+    """`missing` where an expected result has not come in its time."""
 
 
 def backend_sort_key(backend: CommitBackend) -> tuple[int, int, RepoName]:
@@ -450,7 +453,12 @@ def _part_view(part: JudgedPart) -> GatePart:
     return GatePart(
         name=part.name,
         standing=part.standing,
-        reason=part.reason,
+        reason=_reason_with_excuse(part),
         doubt=(doubt_words(part.job) or None) if part.job else None,
         waived_by=part.waiver.who if part.waiver else None,
     )
+
+
+def _reason_with_excuse(part: JudgedPart) -> str:
+    verdict = part_verdict(part) if part.standing is GateStatus.EXCUSED else None
+    return f"{part.reason}, {verdict_text(verdict)}" if verdict else part.reason

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from crcr.decide.failures.history import FailedAs
-from crcr.decide.failures.verdict import Confidence, Evidence, VerdictKind
+from crcr.decide.failures.verdict import Confidence, VerdictKind
 from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import RepoName
 
@@ -48,6 +48,15 @@ class TestVerdict:
 @dataclass(frozen=True, slots=True)
 class FailedTestView(FailedTest):
     verdict: TestVerdict | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContradictedVerdicts:
+    """How often people contradicted the rules in the last 30 days."""
+
+    contradicted: int
+    of: int
+    """All verdicts of the rules in that time."""
 
 
 class IssueState(StrEnum):
@@ -142,7 +151,6 @@ class FailurePage:
 
 
 OPEN_FOR = timedelta(days=14)
-_SHA_DIGITS = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,17 +183,6 @@ class GroupPage:
     failures: tuple[GroupMember, ...]
     next: tuple[str | int, ...] | None
     cursor: int = 0
-
-
-def evidence_url(upstream: RepoName, evidence: Evidence) -> str:
-    """Return the address of the page that shows the evidence; the upstream is named, since a relay may have several."""
-    if evidence.number is not None:
-        path = f"/crcr/pr/{evidence.number}"
-    elif evidence.sha is not None and _SHA_DIGITS.issuperset(evidence.sha):
-        path = f"/crcr/commit/{evidence.sha}"
-    else:
-        path = "/crcr"
-    return f"{path}?upstream={upstream}"
 
 
 def describe_group(group: "FailureGroup", *, failing: int, of: int, is_first_here: bool, on_base: int) -> str:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.checks.commit import Verification
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.health.relay import Health
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, EndedAs, Figures, LastResult, Tally, count_as
@@ -252,6 +253,8 @@ class JobQuery:
     delivery: str | None = None
     number: int | None = None
     state: JobState | None = None
+    verdict: VerdictKind | None = None
+    """Only failed jobs to which the rules give this verdict."""
     after: tuple[str | int, ...] | None = None
     """The cursor: the key of the last job of the page before."""
     limit: int = 50
@@ -364,6 +367,8 @@ class Vitals:
     watched: AlarmFacts = field(default_factory=AlarmFacts)
     health: Health | None = None
     """None while it is unknown."""
+    contradicted: int = 0
+    """How many verdicts people contradicted in the last 30 days."""
     history_unfed: int = 0
     """The number of rows not copied to ClickHouse yet; counted up to 100,000."""
     history_lag_s: float | None = None

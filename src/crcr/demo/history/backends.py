@@ -41,6 +41,9 @@ class JobCharacter:
     builds: bool
     """Other jobs need it, and are skipped when it fails."""
 
+    def is_broken(self, at: int) -> bool:
+        return any(begin <= at < end for begin, end in self.broken)
+
 
 @dataclass(frozen=True, slots=True)
 class BackendCharacter:

@@ -8,13 +8,20 @@ sums, and deliveries have no bodies.
 import json
 import random
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from crcr.demo.history.backends import DAY_US, HOUR_US, BackendCharacter, BackendSpec, characters
 from crcr.demo.history.events import EVENTS_PER_PULL, GeneratedEvent, UpstreamHistory
+from crcr.demo.history.failures import (
+    BASE_COLUMNS,
+    FAILURE_COLUMNS,
+    FINGERPRINT_COLUMNS,
+    WINDOW_US,
+    FailureWriter,
+)
 from crcr.demo.history.jobs import COLUMNS, GeneratedRun, JobWriter
 
 _JOBS_AT_ONCE = 20_000
@@ -44,6 +51,9 @@ _TABLES: dict[str, tuple[str, ...]] = {
     ),
     "gates": ("head_sha", "upstream", "state", "title", "judged_at"),
     "commits": ("sha", "upstream", "standing", "branch", "seen_at", "checked_at"),
+    "base_commits": BASE_COLUMNS,
+    "failures": FAILURE_COLUMNS,
+    "failure_fingerprints": FINGERPRINT_COLUMNS,
 }  # fmt: skip
 
 
@@ -88,6 +98,7 @@ def generate_history(
                 progress((event.at - plan.since) / max(1, plan.until - plan.since))
         writer.write_pulls()
         writer.rows.flush()
+        writer.failures.write_groups(connection)
     progress(1.0)
     return writer.filled()
 
@@ -121,8 +132,12 @@ class _Rows:
     def add(self, table: str, *values: Any) -> None:
         self._rows[table].append(values)
 
-    def add_jobs(self, rows: list[list[Any]]) -> None:
-        self._rows["jobs"] += rows
+    def next_after(self, table: str, column: str) -> int:
+        (highest,) = self._connection.execute(f"SELECT max({column}) FROM {table}").fetchone()
+        return (highest or 0) + 1
+
+    def add_many(self, table: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._rows[table] += rows
 
     def waiting(self, table: str) -> int:
         return len(self._rows[table])
@@ -149,6 +164,7 @@ class _Filling:
     plan: HistoryPlan
     rows: _Rows
     history: UpstreamHistory = field(init=False)
+    failures: FailureWriter = field(init=False)
     _backends: tuple[BackendCharacter, ...] = field(init=False)
     _chance: random.Random = field(init=False)
     _jobs: JobWriter = field(init=False)
@@ -160,6 +176,12 @@ class _Filling:
         self._backends = characters(plan.backends, plan.seed, spell)
         self._chance = random.Random(f"{plan.seed} jobs")
         self._jobs = JobWriter(plan.upstream.lower(), self._chance, plan.links, plan.until, plan.all_end)
+        self.failures = FailureWriter(
+            plan.upstream.lower(),
+            max(plan.since, plan.until - WINDOW_US),
+            self.rows.next_after("failures", "failure_id"),
+            self.rows.next_after("base_commits", "position"),
+        )
         labels = [f"ciflow/crcr/{backend.device}" for backend in self._backends if backend.level == 3]
         nightly_jobs = sum(len(backend.jobs) for backend in self._backends) * plan.days
         jobs_per_event = sum(len(backend.jobs) for backend in self._backends if "push" in backend.events) or 1
@@ -179,6 +201,8 @@ class _Filling:
         return GeneratedCounts(written["jobs"], written["deliveries"], pulls, self.plan.first_number + pulls)
 
     def write(self, happened: GeneratedEvent) -> None:
+        if (pushed := self.failures.place_push(happened)) is not None:
+            self.rows.add("base_commits", *pushed)
         if happened.event != "nightly":
             self._delivery(happened)
         else:
@@ -256,15 +280,18 @@ class _Filling:
 
     def _write_run(self, run: GeneratedRun) -> None:
         rows = self._jobs.rows(run)
+        failures, members = self.failures.list_failures(run, rows)
+        self.rows.add_many("failures", failures)
+        self.rows.add_many("failure_fingerprints", members)
         if not rows or run.happened.event == "nightly":
-            self.rows.add_jobs(rows)
+            self.rows.add_many("jobs", rows)
             return
         first = min(row[25] for row in rows)
         again = [row[25] for row in rows if row[5] == 2]
         attempt = 2 if again else 1
         over = attempt if run.backend.level >= 3 and all(row[8] == "completed" for row in rows) else None
         backend = run.backend
-        self.rows.add_jobs(rows)
+        self.rows.add_many("jobs", rows)
         self.rows.add(
             "runs", str(run.run_id), self.plan.upstream.lower(), backend.key, run.happened.guid, backend.workflow,
             backend.workflow_name, "github", int(run.superseded), first, attempt, min(again, default=None), over,

@@ -26,6 +26,10 @@ SILENT_AFTER_US = 6 * HOUR_US
 _RERUN = 0.3
 _BROKEN = 0.97
 _AT_FAULT = 0.5
+_OPERATORS = (
+    "addmm", "scatter_add", "histc", "flatten", "index_put", "cumsum", "conv2d", "layer_norm", "softmax", "einsum",
+    "topk", "unique", "roll", "logsumexp", "gather", "pad", "svd", "cdist", "embedding_bag", "nll_loss",
+)  # fmt: skip
 # Upper ends of the shares of jobs to which such things happen.
 _TIMED_OUT, _SILENT, _LATE, _DISPUTED = 0.003, 0.005, 0.0055, 0.0058
 _COUNTS_AS = {
@@ -155,7 +159,7 @@ class JobWriter:
         job, chance = generated.job, self.chance.random()
         if chance < job.flaky:
             return True
-        if any(begin <= generated.began < end for begin, end in job.broken):
+        if job.is_broken(generated.began):
             return chance < _BROKEN
         return generated.run.happened.breaks and generated.attempt == 1 and chance < _AT_FAULT
 
@@ -164,18 +168,24 @@ class JobWriter:
         failed = 1 + int(self.chance.random() * 3) if generated.conclusion == "failure" else 0
         generated.tests = (job.tests - failed - job.tests // 20, failed, job.tests // 20, job.tests)
         if failed:
-            suite = job.file[5:-3].replace("/", ".")
+            file, message = _cause(generated)
+            suite = file[5:-3].replace("/", ".")
             first = self.chance.randrange(500)
             generated.failures = json.dumps(
                 [
-                    {
-                        "name": f"{suite}.TestAll.test_{first + index}",
-                        "file": job.file,
-                        "message": job.message,
-                    }
+                    {"name": f"{suite}.TestAll.test_{first + index}", "file": file, "message": message}
                     for index in range(failed)
                 ]
             )
+
+
+def _cause(generated: "_Made") -> tuple[str, str]:
+    """Return file and message of the failure: the job's own, or the same at all backends for a broken change."""
+    job, happened = generated.job, generated.run.happened
+    if not happened.breaks or job.is_broken(generated.began):
+        return job.file, job.message
+    operator = _OPERATORS[int(happened.head_sha[:8], 16) % len(_OPERATORS)]
+    return "test/test_ops.py", f"NotImplementedError: no kernel for aten::{operator}.out on this backend"
 
 
 @dataclass(slots=True)

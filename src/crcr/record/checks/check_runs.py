@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ from crcr.decide.checks.check_run import (
 )
 from crcr.decide.checks.commit import BackendResults, CommitFacts
 from crcr.decide.checks.completeness import awaits_end
-from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicy, GateState, judge_gate
+from crcr.decide.checks.gate import HELD_FOR, GateJudgement, GatePolicies, GateState, judge_gate
 from crcr.decide.checks.publication import CheckAction, PublishedCheck, ending_content, next_action
 from crcr.decide.checks.verification import awaits_github
 from crcr.decide.checks.wanted_checks import CheckPolicy, recheck_at, wanted_checks
@@ -137,14 +137,13 @@ class CommitChecks:
         allowlists: Allowlists,
         refresher: CheckRefresher,
         *,
-        gate_timeout: timedelta,
-        job_timeout: timedelta,
+        gates: GatePolicies,
         hud_url: str,
     ) -> None:
         self._database = database
         self._allowlists = allowlists
         self._refresher = refresher
-        self.timeouts = GatePolicy(gate_timeout, job_timeout)
+        self.gates = gates
         self._hud_url = hud_url.rstrip("/")
 
     async def plan_publication(
@@ -243,7 +242,7 @@ class CommitChecks:
         allowlist = await self._allowlists.in_force(tx, upstream)
         commit = await load_commit(tx, upstream, head_sha, allowlist, now)
         commit = await self._with_valid_reuse(tx, commit, allowlist, now)
-        return commit, judge_gate(commit, self.timeouts, now) if commit.subjects else None
+        return commit, judge_gate(commit, self.gates.find(upstream), now) if commit.subjects else None
 
     async def _with_valid_reuse(
         self, tx: Tx, commit: CommitFacts, allowlist: Allowlist, now: datetime
@@ -259,8 +258,11 @@ class CommitChecks:
         return replace(commit, subjects=tuple(subjects))
 
     def _passes_for(self, head: CommitFacts, base_ref: str | None, now: datetime) -> bool:
-        passed = judge_gate(head, self.timeouts, now).state is GateState.PASSED
-        return passed and head.is_for(base_ref)
+        return self.passes_unexcused(head, now) and head.is_for(base_ref)
+
+    def passes_unexcused(self, head: CommitFacts, now: datetime) -> bool:
+        """Whether the head passes without an excuse: an excuse covers results of the commit itself, and no group's."""
+        return judge_gate(head, self.gates.timeouts, now).state is GateState.PASSED
 
     async def _follow_reuse(self, tx: Tx, commit: CommitFacts, now: datetime) -> None:
         """Dispatch a merge group whose reused pass was dropped; refresh the groups whose judgement depends on this commit."""
@@ -292,7 +294,7 @@ class CommitChecks:
     async def _rules(self, tx: Tx, upstream: RepoName) -> CheckPolicy:
         policy = self._refresher.policy(upstream)
         return CheckPolicy(
-            gate=self.timeouts,
+            gate=self.gates.find(upstream),
             gate_on=await self._refresher.gate_on(tx, upstream),
             label_prefixes=policy.label_prefixes,
             l3_fails_red=policy.l3_fails_red,

@@ -10,7 +10,14 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.checks.text.check import gate_words
 from crcr.decide.checks.text.markdown import code
-from crcr.decide.commands.answers import CommandAnswer, CommandAuthor, KnownHead, refuse_head
+from crcr.decide.commands.answers import (
+    CommandAnswer,
+    CommandAuthor,
+    KnownHead,
+    failing_jobs_text,
+    refuse_head,
+    refuse_unknown_job,
+)
 from crcr.decide.commands.grammar import (
     MOST_COMMANDS_AN_HOUR,
     ApproveCommand,
@@ -22,6 +29,7 @@ from crcr.decide.commands.grammar import (
     StatusCommand,
     UnknownCommand,
     UnwaiveCommand,
+    VerdictCommand,
     WaiveCommand,
     command_verb,
     format_command,
@@ -36,7 +44,12 @@ from crcr.record.checks.requests import PeopleRequests
 from crcr.record.checks.waivers import NewWaiver, add_waiver, revoke_waivers
 from crcr.record.deliveries.dispatches import reconsider_held
 from crcr.record.deliveries.merge_groups import live_groups
-from crcr.record.deliveries.pull_requests import approve, load_pull, load_twin_heads
+from crcr.record.deliveries.pull_requests import (
+    approve,
+    find_newest_delivery,
+    load_pull,
+    load_twin_heads,
+)
 from crcr.record.failures.known_failures import (
     HeadFailure,
     NewKnownFailure,
@@ -44,6 +57,12 @@ from crcr.record.failures.known_failures import (
     link_failure,
     unlink_failures,
     unlink_issue,
+)
+from crcr.record.failures.person_verdicts import (
+    PersonVerdict,
+    add_person_verdict,
+    load_failed_jobs,
+    load_person_verdicts,
 )
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.checks import commands
@@ -213,6 +232,8 @@ class Commands:
                 return await self._retry(context, command)
             case ApproveCommand():
                 return await self._approve(context)
+            case VerdictCommand():
+                return await self._give_verdict(context, command)
             case KnownCommand():
                 return await self._link(context, command)
             case UnknownCommand():
@@ -359,15 +380,41 @@ class Commands:
         title = f"{len(found)} different failures are meant by that. Choose one:"
         return "\n".join([title, "", *lines, *more])
 
-    async def _status(self, context: _CommandContext) -> _Reply:
-        judgement = await self._requests.judge(
-            context.tx, context.upstream, context.pull.head_sha, context.now
+    async def _give_verdict(self, context: _CommandContext, command: VerdictCommand) -> _Reply:
+        tx, upstream, pull, now = context.tx, context.upstream, context.pull, context.now
+        delivery = await find_newest_delivery(
+            tx, upstream, pull.number, head_sha=pull.head_sha, base_ref=pull.base_ref
         )
+        failed = (
+            await load_failed_jobs(tx, upstream, delivery["guid"], command.downstream) if delivery else {}
+        )
+        if command.job not in failed:
+            words = refuse_unknown_job(command, tuple(failed))
+            return _Reply(ok=False, words=f"{code(format_command(command))}: {words}")
+        verdict = PersonVerdict(
+            number=pull.number,
+            head_sha=pull.head_sha,
+            downstream=command.downstream,
+            job=command.job,
+            kind=command.kind,
+            who=context.speaker.who,
+            reason=command.reason,
+        )
+        await add_person_verdict(tx, upstream, verdict, failed[command.job], now)
+        await note_change(tx, upstream, "job", downstream=command.downstream.key, number=pull.number, now=now)
+        return _DONE
+
+    async def _status(self, context: _CommandContext) -> _Reply:
+        tx, upstream, head_sha = context.tx, context.upstream, context.pull.head_sha
+        commit, judgement = await self._requests.judge_commit(tx, upstream, head_sha, context.now)
         if judgement is None:
             return _Reply(ok=True, words="no open delivery of this pull request's head is recorded")
-        words = gate_words(judgement, context.pull.head_sha)
+        words = gate_words(judgement, head_sha)
         late = await self._late(context, judgement.state.value)
-        return _Reply(ok=True, words="\n\n".join([code(words.title), *late, words.summary]))
+        persons = await load_person_verdicts(tx, upstream, head_sha)
+        contradictions = {key: (row["who"], row["verdict"], row["reason"]) for key, row in persons.items()}
+        failing = failing_jobs_text(commit, context.pull.number, contradictions)
+        return _Reply(ok=True, words="\n\n".join([code(words.title), *late, words.summary, *failing]))
 
     async def _late(self, context: _CommandContext, state: str) -> list[str]:
         """State that GitHub does not show yet, and the reasons why the relay is not healthy."""

@@ -10,6 +10,7 @@ from collections import defaultdict
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist
@@ -25,6 +26,7 @@ from crcr.decide.checks.commit import (
 )
 from crcr.decide.dispatch.ordering import has_landed
 from crcr.decide.dispatch.plan import base_branch
+from crcr.decide.failures.verdict import Confidence, Evidence, Verdict, VerdictKind
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.oidc.identity import IssuerKind
 from crcr.record.checks.waivers import waivers_in_force
@@ -93,6 +95,16 @@ _JOBS = Statement(
     )
     .order_by(jobs.c.downstream, jobs.c.workflow, jobs.c.run_id, jobs.c.attempt, jobs.c.job_name)
 )
+
+
+_EVIDENCE = msgspec.json.Decoder(list[Evidence])
+_VERDICTS = Statement(
+    text(
+        "SELECT downstream, workflow, run_id, attempt, job_name, verdict, confidence, sentence, evidence FROM failures"
+        " WHERE delivery = :delivery AND upstream = :upstream AND verdict IS NOT NULL"
+    )
+)
+_JobKey = tuple[str, str, str, int, str]
 
 
 async def load_commit(
@@ -205,9 +217,11 @@ async def _backends(
     runs: dict[str, list[DispatchRun]] = defaultdict(list)
     for row in await tx.all(_RUNS, **key):
         runs[row["downstream"]].append(_run(row))
+    job_rows = await tx.all(_JOBS, **key)
+    verdicts = await _verdicts(tx, key) if any(map(_may_have_failed, job_rows)) else {}
     jobs_by_backend: dict[str, list[JobResult]] = defaultdict(list)
-    for row in await tx.all(_JOBS, **key):
-        jobs_by_backend[row["downstream"]].append(_job(row))
+    for row in job_rows:
+        jobs_by_backend[row["downstream"]].append(_job(row, verdicts.get(_job_key(row))))
     listings = await find_listings(tx, upstream, allowlist, dispatches)
     return tuple(
         _backend(
@@ -255,8 +269,31 @@ def _run(row: Row) -> DispatchRun:
     )
 
 
-def _job(row: Row) -> JobResult:
+def _may_have_failed(row: Row) -> bool:
+    has_ended: bool = row["state"] != JobState.IN_PROGRESS.value
+    return has_ended and row["conclusion"] != Conclusion.SUCCESS.value
+
+
+def _job_key(row: Row) -> _JobKey:
+    return row["downstream"], row["workflow"], row["run_id"], row["attempt"], row["job_name"]
+
+
+async def _verdicts(tx: Tx, key: dict[str, str]) -> dict[_JobKey, Verdict]:
+    """The verdicts of the rules on the delivery's failed jobs."""
+    return {
+        _job_key(row): Verdict(
+            kind=VerdictKind(row["verdict"]),
+            confidence=Confidence(row["confidence"]),
+            sentence=row["sentence"],
+            evidence=tuple(_EVIDENCE.decode(row["evidence"] or b"[]")),
+        )
+        for row in await tx.all(_VERDICTS, **key)
+    }
+
+
+def _job(row: Row, verdict: Verdict | None) -> JobResult:
     conclusion = row["conclusion"]
+    listed_tests = json.loads(row["failed_tests"] or "[]")
     return JobResult(
         workflow=row["workflow"],
         workflow_name=row["workflow_name"],
@@ -274,8 +311,10 @@ def _job(row: Row) -> JobResult:
         began_at=from_us(row["in_progress_at"]),
         ended_at=from_us_or_none(row["completed_at"] or row["swept_at"]),
         tests=(row["tests_passed"], row["tests_failed"], row["tests_skipped"]),
-        failed_tests=_failed_tests(row["failed_tests"]),
+        verdict=verdict,
+        failed_tests=_failed_tests(listed_tests),
         failed_tests_cut=row["failed_tests_cut"],
+        unlisted_failures=max(row["failed_tests_cut"], (row["tests_failed"] or 0) - len(listed_tests), 0),
     )
 
 
@@ -289,10 +328,8 @@ def _device(environment: str | None) -> str | None:
     return device if isinstance(device, str) else None
 
 
-def _failed_tests(text_: str | None) -> tuple[FailedTestExcerpt, ...]:
-    if not text_:
-        return ()
+def _failed_tests(listed_tests: list[dict[str, Any]]) -> tuple[FailedTestExcerpt, ...]:
     return tuple(
         FailedTestExcerpt(name=test["name"], file=test.get("file"), message=test.get("message"))
-        for test in json.loads(text_)[:_FIRST_FAILURES]
+        for test in listed_tests[:_FIRST_FAILURES]
     )

@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.checks.commit import CommitFacts, GrantedWaiver
+from crcr.decide.checks.commit import BackendResults, CommitFacts, GrantedWaiver, JobResult, MergeSubject
 from crcr.decide.checks.gate import GateJudgement, GateState
+from crcr.decide.checks.status import GateStatus
 from crcr.decide.model import RepoName
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.waivers import record_waiver_use
@@ -41,6 +42,13 @@ _END_GATE = Statement(
         "UPDATE gates SET state = CASE WHEN state = 'pending' OR (state = 'passed' AND :landed = 0) THEN 'over'"
         " ELSE state END, recheck_at = NULL"
         " WHERE head_sha = :head_sha AND upstream = :upstream"
+    )
+)
+_EXCUSED = Statement(
+    text(
+        "UPDATE failures SET excused_at = :at WHERE delivery = :delivery AND upstream = :upstream"
+        " AND downstream = :downstream AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt"
+        " AND job_name = :job_name AND excused_at IS NULL"
     )
 )
 _DUE_GATES = Statement(
@@ -77,6 +85,7 @@ async def record_gate(
         return
     if before is None or (before["state"], before["title"]) != (state, title):
         await _notify_pages(tx, commit, now)
+    await _record_excuses(tx, commit, judgement, now)
     if judgement.state is GateState.PASSED:
         await _record_used_waivers(tx, commit.upstream, judgement, now)
 
@@ -96,6 +105,42 @@ async def _notify_pages(tx: Tx, commit: CommitFacts, now: datetime) -> None:
     for subject in commit.subjects:
         location: dict[str, Any] = {"delivery": subject.delivery, "number": subject.number}
         await note_change(tx, commit.upstream, "gate", now=now, **location)
+
+
+async def _record_excuses(tx: Tx, commit: CommitFacts, judgement: GateJudgement, now: datetime) -> None:
+    """Write each excuse into the audit log once; again only if its verdict has changed meanwhile."""
+    for subject, backend, job in _excused_jobs(judgement):
+        key = {"delivery": subject.delivery, "upstream": commit.upstream.key, "attempt": job.attempt}
+        names = {"workflow": job.workflow, "run_id": job.run_id, "job_name": job.name}
+        if job.verdict is None or not await tx.run(
+            _EXCUSED, at=to_us(now), downstream=backend.recorded_name.key, **key, **names
+        ):
+            continue
+        group = f"merge group {commit.head_sha[:12]}"
+        await note_act(
+            tx,
+            commit.upstream,
+            who="relay",
+            act="excuse",
+            subject=group if subject.number is None else f"#{subject.number}",
+            now=now,
+            downstream=str(backend.name),
+            job=job.name,
+            run=job.run_id,
+            attempt=job.attempt,
+            head=commit.head_sha,
+            verdict=job.verdict.kind.value,
+            confidence=job.verdict.confidence.value,
+            reason=job.verdict.sentence,
+        )
+
+
+def _excused_jobs(judgement: GateJudgement) -> Iterable[tuple[MergeSubject, BackendResults, JobResult]]:
+    for subject in judgement.subjects:
+        for judged in subject.backends if subject.subject.reused_from is None else ():
+            for part in judged.parts:
+                if part.standing is GateStatus.EXCUSED and part.job is not None:
+                    yield subject.subject, judged.backend, part.job
 
 
 async def _record_used_waivers(tx: Tx, upstream: RepoName, judgement: GateJudgement, now: datetime) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.checks.check_run import Tier
-from crcr.decide.checks.commit import BackendResults
+from crcr.decide.checks.commit import BackendResults, CommitFacts
 from crcr.decide.checks.gate import GateJudgement, judge_for_subject
 from crcr.decide.checks.reruns import plan_rerun, plan_rerun_of_failed
 from crcr.decide.commands.answers import waiver_offer
@@ -103,7 +103,7 @@ class PeopleRequests:
         for subject in commit.subjects:
             for backend in subject.backends:
                 if downstream in (None, backend.name, backend.recorded_name) and _may_run_again(backend):
-                    judged = judge_for_subject(subject, backend, self._checks.timeouts, now)
+                    judged = judge_for_subject(subject, backend, self._checks.gates.find(upstream), now)
                     reruns = plan_rerun_of_failed(judged)
                     if downstream is not None and not reruns:
                         reruns = plan_rerun(backend)
@@ -186,7 +186,12 @@ class PeopleRequests:
         return tuple((number, words) for number, words in offers if words is not None)
 
     async def judge(self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime) -> GateJudgement | None:
-        return (await self._checks.judge(tx, upstream, head_sha, now))[1]
+        return (await self.judge_commit(tx, upstream, head_sha, now))[1]
+
+    async def judge_commit(
+        self, tx: Tx, upstream: RepoName, head_sha: str, now: datetime
+    ) -> tuple[CommitFacts, GateJudgement | None]:
+        return await self._checks.judge(tx, upstream, head_sha, now)
 
 
 async def _is_bound_to_another(tx: Tx, upstream: RepoName, repository_id: int) -> bool:

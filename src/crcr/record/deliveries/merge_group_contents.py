@@ -4,7 +4,6 @@ from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.checks.gate import GateState
 from crcr.decide.dispatch.plan import GroupToRead, base_branch, queued_pull_number
 from crcr.decide.github.requests_and_answers import ChangedFiles
 from crcr.decide.model import RepoName
@@ -112,7 +111,7 @@ class MergeGroups:
     ) -> bool:
         """Whether the head passes on the group's base, judged now: the last published state may be out of date."""
         commit, judgement = await self._checks.judge(tx, upstream, head_sha, now)
-        if judgement is None or judgement.state is not GateState.PASSED:
+        if judgement is None or not self._checks.passes_unexcused(commit, now):
             return False
         if not commit.is_for(group.base_ref):
             return False

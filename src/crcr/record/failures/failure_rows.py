@@ -9,11 +9,16 @@ from typing import Any
 import msgspec
 from sqlalchemy import text
 
+from crcr.decide.checks.check_run import Tier
+from crcr.decide.dispatch.plan import base_branch
 from crcr.decide.failures.fingerprint import RULES, FailureFingerprint, fingerprint_failure, sample_messages
 from crcr.decide.failures.history import TRUSTED_ASSOCIATIONS, FailedAs, RecordedFailure
 from crcr.decide.failures.verdict import JobVerdict, VerdictKind
 from crcr.decide.jobs.report import FailedTest
+from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.statistics.window import ResultKind, result_kind
+from crcr.record.checks.refresh import tier_queue
+from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.schema.failures import failure_fingerprints, failure_groups, failures
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, SumUpsert, inserting
@@ -44,6 +49,12 @@ _BASE_AT = Statement(
         " ORDER BY position DESC LIMIT 1"
     )
 )
+_GROUP_BASE = Statement(
+    text("SELECT base_sha, base_ref FROM merge_groups WHERE head_sha = :head_sha AND upstream = :upstream")
+)
+_PLACED = Statement(
+    text("SELECT 1 FROM base_commits WHERE sha = :sha AND upstream = :upstream AND ref = :ref")
+)
 _RECEIVED = Statement(
     text("SELECT received_at, ref FROM deliveries WHERE guid = :delivery AND upstream = :upstream")
 )
@@ -51,7 +62,8 @@ _DEFAULT_BRANCH = Statement(text("SELECT default_branch FROM upstreams WHERE ups
 _JUDGED = Statement(
     text(
         "UPDATE failures SET verdict = :verdict, confidence = :confidence, sentence = :sentence, evidence = :evidence,"
-        " test_verdicts = :test_verdicts, judged_at = :at, verdict_before = :verdict_before"
+        " test_verdicts = :test_verdicts, judged_at = :at, verdict_before = :verdict_before,"
+        " excused_at = CASE WHEN verdict = :verdict AND confidence = :confidence THEN excused_at END"
         " WHERE failure_id = :failure_id"
     )
 )
@@ -60,6 +72,12 @@ _PASSED_BEFORE = Statement(
         "UPDATE failures SET passed_at = :at WHERE failure_id = :failure_id AND EXISTS (SELECT 1 FROM jobs j"
         " WHERE j.delivery = :delivery AND j.upstream = :upstream AND j.downstream = :downstream"
         " AND j.workflow = :workflow AND j.job_name = :job_name AND j.conclusion = 'success')"
+    )
+)
+_LIVE_GROUP = Statement(
+    text(
+        "SELECT m.upstream, m.head_sha FROM failures f JOIN merge_groups m ON m.head_sha = f.head_sha"
+        " AND m.upstream = f.upstream WHERE f.failure_id = :failure_id AND m.destroyed_at IS NULL"
     )
 )
 _PASSED = Statement(
@@ -150,6 +168,8 @@ async def add_fingerprints(
 async def _read_base(tx: Tx, job: FailedJob, kind: ResultKind) -> dict[str, Any]:
     """The base branch and the commit of it that the tested commit contains, and the author of the change."""
     upstream, none = job.key["upstream"], {"author": None, "trusted": 0}
+    if job.event == "merge_group":
+        return {**await _read_group_base(tx, job), **none}
     if kind is not ResultKind.PULLS or job.number is None:
         return {
             "base_ref": await _read_branch(tx, job),
@@ -180,8 +200,19 @@ async def _read_base(tx: Tx, job: FailedJob, kind: ResultKind) -> dict[str, Any]
     return {"base_ref": ref, "built_on": built_on, "built_on_exact": int(exact), **author}
 
 
+async def _read_group_base(tx: Tx, job: FailedJob) -> dict[str, Any]:
+    """The base commit that a merge group was built on; exact unless that is another group's, which the base does not have."""
+    upstream = job.key["upstream"]
+    group = await tx.one(_GROUP_BASE, head_sha=job.head_sha, upstream=upstream)
+    if group is None:
+        return {"base_ref": await _read_branch(tx, job), "built_on": None, "built_on_exact": 0}
+    ref, base_sha = base_branch(group["base_ref"]), group["base_sha"]
+    placed = await tx.one(_PLACED, upstream=upstream, ref=ref, sha=base_sha)
+    return {"base_ref": ref, "built_on": base_sha, "built_on_exact": int(placed is not None)}
+
+
 async def _read_branch(tx: Tx, job: FailedJob) -> str | None:
-    """The branch that a push was to; the default branch for a night, and for a merge group, whose own ref is the queue's."""
+    """The branch that a push was to; else the default branch."""
     if job.event == "push":
         row = await tx.one(_RECEIVED, delivery=job.key["delivery"], upstream=job.key["upstream"])
         if row is not None and row["ref"]:
@@ -197,11 +228,12 @@ async def note_pass(tx: Tx, key: Mapping[str, Any], now: datetime) -> bool:
 
 
 async def write_verdict(tx: Tx, row: Row, judged: JobVerdict, now: datetime) -> bool:
-    """Record the verdict if it differs from the recorded one; return whether kind or confidence changed."""
+    """Record the verdict if its kind or confidence differs from the recorded one; return whether it does.
+
+    Evidence that only grows is not worth a write for each of its failures: the sentence says what decided.
+    """
     verdict = judged.verdict
-    before = (row["verdict"], row["confidence"])
-    changed = before != (verdict.kind.value, verdict.confidence.value)
-    if not changed and row["sentence"] == verdict.sentence:
+    if (row["verdict"], row["confidence"]) == (verdict.kind.value, verdict.confidence.value):
         return False
     await tx.run(
         _JUDGED,
@@ -216,7 +248,23 @@ async def write_verdict(tx: Tx, row: Row, judged: JobVerdict, now: datetime) -> 
         if row["verdict"] not in (None, verdict.kind.value)
         else row["verdict_before"],
     )
-    return changed
+    if row["event"] == "merge_group":
+        await _refresh_group(tx, row["failure_id"], now)
+    return True
+
+
+async def _refresh_group(tx: Tx, failure_id: int, now: datetime) -> None:
+    """Judge the gate of a live merge group again: an excuse in it may have come or gone."""
+    group = await tx.one(_LIVE_GROUP, failure_id=failure_id)
+    if group is not None:
+        refresh = effect_row(
+            RepoName(group["upstream"]),
+            EffectKind.PUBLISH_CHECKS,
+            target=tier_queue(Tier.GATE),
+            lane=group["head_sha"],
+            now=now,
+        )
+        await add_once(tx, refresh)
 
 
 def read_failure(row: Row) -> RecordedFailure:

@@ -28,8 +28,9 @@ from crcr.record.store.times import from_us, to_us
 _MOST_BASE = 100
 _MOST_FAILURES = 200
 _MOST_IN_HOUR = 200
-_MOST_PULL_RESULTS = 400
-_OF_JOB = "{0}.upstream = :upstream AND {0}.downstream = :downstream AND {0}.workflow = :workflow AND {0}.job_name = :job_name"
+_MOST_PULL_RESULTS = 300
+# A night usually has a workflow of its own, with the same jobs.
+_OF_JOB = "{0}.upstream = :upstream AND {0}.downstream = :downstream AND {0}.job_name = :job_name AND ({0}.workflow = :workflow OR {0}.event IN ('nightly', 'periodic'))"
 _BASE = Statement(
     text(
         "SELECT j.delivery, j.run_id, j.attempt, j.head_sha, j.event, j.ended_as,"
@@ -58,7 +59,8 @@ _IN_HOUR = Statement(
 _PASSED_IN_HOUR = Statement(
     text(
         "SELECT count(*) AS number FROM (SELECT 1 AS one FROM jobs WHERE upstream = :upstream AND downstream = :downstream"
-        " AND event = :event AND completed_at >= :since AND completed_at <= :until AND ended_as IS NOT NULL"
+        " AND event IN ('pull_request', 'push', 'merge_group', 'nightly') AND completed_at >= :since"
+        " AND completed_at <= :until AND ended_as IS NOT NULL"
         " AND ended_as = 'success' LIMIT :most) AS passed"
     )
 )
@@ -108,7 +110,7 @@ async def load_history(
     failures = tuple(read_failure(row) for row in rows)
     days = await _passes_by_day(tx, job, now, policy)
     passes: tuple[PullPass, ...] = ()
-    if len({row["number"] for row in rows if row["number"] is not None}) > 1:
+    if _have_shared(rows):
         passes = await _pull_passes(tx, job, ref, since)
     history = JobHistory(
         base=base,
@@ -118,6 +120,17 @@ async def load_history(
         pulls_passed_by_day=days,
     )
     return LoadedHistory(history, {row["failure_id"]: row for row in rows})
+
+
+def _have_shared(rows: list[Row]) -> bool:
+    """Whether two pull requests failed alike: only then do passes of others matter."""
+    seen: dict[str, int] = {}
+    for row in rows:
+        if row["number"] is not None:
+            for fingerprint in (row["fingerprints"] or "none").split():
+                if seen.setdefault(fingerprint, row["number"]) != row["number"]:
+                    return True
+    return False
 
 
 async def _pull_passes(tx: Tx, job: dict[str, Any], ref: str | None, since: int) -> tuple[PullPass, ...]:
@@ -168,10 +181,8 @@ async def load_hour(
     if len(rows) < policy.fleet_jobs or len(heads) < policy.fleet_heads:
         return BackendHour(), []
     most = int(len(rows) / policy.fleet_share) - len(rows) + 1
-    passed = 0
-    for event in ("pull_request", "push", "merge_group", "nightly"):
-        counted = await tx.one(_PASSED_IN_HOUR, event=event, most=most, **span, **backend)
-        passed += counted["number"] if counted else 0
+    counted = await tx.one(_PASSED_IN_HOUR, most=most, **span, **backend)
+    passed = counted["number"] if counted else 0
     return BackendHour(failed=tuple(read_failure(row) for row in rows), passed=passed), rows
 
 

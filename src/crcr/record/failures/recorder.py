@@ -11,7 +11,7 @@ so no other report can change them meanwhile; the order of the base's commits is
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
@@ -33,6 +33,7 @@ from crcr.record.store.times import from_us, to_us
 
 _MOST_JUDGED_AGAIN = 60
 _MOST_SICK_JOBS = 20
+_SICK_AGAIN = timedelta(days=1)
 _JOB = Statement(
     text(
         "SELECT j.event, j.number, j.head_sha, j.conclusion, j.ended_as, j.superseded, j.failed_tests, j.completed_at,"
@@ -45,11 +46,12 @@ _JOB = Statement(
 )
 _BASES = Statement(
     text(
-        "SELECT DISTINCT base_ref FROM failures WHERE upstream = :upstream AND downstream = :downstream"
-        " AND workflow = :workflow AND job_name = :job_name AND at >= :since"
+        "SELECT DISTINCT base_ref, workflow FROM failures WHERE upstream = :upstream AND downstream = :downstream"
+        " AND job_name = :job_name AND at >= :since AND (workflow = :workflow OR :nightly = 1)"
     )
 )
 _BASE_REF = Statement(text("SELECT base_ref FROM failures WHERE failure_id = :failure_id"))
+_NIGHTLY = frozenset({"nightly", "periodic"})
 _NAMES = ("upstream", "downstream", "workflow", "job_name")
 _FAILED_AS = {
     EndedAs.FAILURE.value: FailedAs.FAILURE,
@@ -78,7 +80,7 @@ class FailureRecorder:
         elif row["ended_as"] == EndedAs.SUCCESS.value:
             flipped = await note_pass(tx, job, now)
             if flipped or row["event"] != "pull_request":
-                await self._judge_job(tx, job, now)
+                await self._judge_job(tx, job, now, nightly=row["event"] in _NIGHTLY)
 
     async def _follow_failure(
         self, tx: Tx, job: dict[str, Any], row: Row, failed_as: FailedAs, now: datetime
@@ -97,28 +99,34 @@ class FailureRecorder:
             ),
         )
         if failure_id is not None:
-            await self._judge_job(tx, job, now, newest=failure_id)
+            await self._judge_newest(tx, {name: job[name] for name in _NAMES}, failure_id, now)
+            if row["event"] != "pull_request":
+                await self._judge_job(tx, job, now, nightly=row["event"] in _NIGHTLY)
 
-    async def _judge_job(
-        self, tx: Tx, job: Mapping[str, Any], now: datetime, *, newest: int | None = None
-    ) -> None:
-        """Judge the job's failures of the window by its history now, for each base branch that they have."""
+    async def _judge_job(self, tx: Tx, job: Mapping[str, Any], now: datetime, *, nightly: bool) -> None:
+        """Judge the job's failures of the window again: the base has a new result, or a commit passed after all.
+
+        A nightly result concerns the job of that name in every workflow.
+        """
         names = {name: job[name] for name in _NAMES}
         policy = self._policy(names["upstream"])
-        if newest is not None:
-            row = await tx.one(_BASE_REF, failure_id=newest)
-            refs = [row["base_ref"] if row else None]
-        else:
-            rows = await tx.all(_BASES, since=to_us(now - policy.window), **names)
-            refs = [row["base_ref"] for row in rows]
-        for ref in refs:
-            loaded = await load_history(tx, names, ref, now, policy)
-            failure = loaded.find(newest) if newest is not None else None
-            if failure is not None:
-                await self._judge_newest(tx, names, failure, loaded, now)
-            await self._judge_others(tx, names, loaded, ref, now, without=newest)
+        since = to_us(now - policy.window)
+        for row in await tx.all(_BASES, since=since, nightly=int(nightly), **names):
+            judged = {**names, "workflow": row["workflow"]}
+            loaded = await load_history(tx, judged, row["base_ref"], now, policy)
+            await self._judge_others(tx, judged, loaded, row["base_ref"], now, because_of=None)
 
-    async def _judge_newest(
+    async def _judge_newest(self, tx: Tx, names: dict[str, Any], failure_id: int, now: datetime) -> None:
+        """Judge a failure that was just recorded, and those that it may explain."""
+        row = await tx.one(_BASE_REF, failure_id=failure_id)
+        ref = row["base_ref"] if row else None
+        loaded = await load_history(tx, names, ref, now, self._policy(names["upstream"]))
+        failure = loaded.find(failure_id)
+        if failure is not None:
+            await self._judge_with_hour(tx, names, failure, loaded, now)
+            await self._judge_others(tx, names, loaded, ref, now, because_of=failure)
+
+    async def _judge_with_hour(
         self, tx: Tx, names: dict[str, Any], failure: RecordedFailure, loaded: LoadedHistory, now: datetime
     ) -> None:
         policy = self._policy(names["upstream"])
@@ -153,15 +161,20 @@ class FailureRecorder:
         ref: str | None,
         now: datetime,
         *,
-        without: int | None,
+        because_of: RecordedFailure | None,
     ) -> None:
+        """Judge the job's failures again; a new failure changes only those that it is like."""
         policy = self._policy(names["upstream"])
         for failure in loaded.history.failures[:_MOST_JUDGED_AGAIN]:
             row = loaded.rows[failure.failure_id]
             was_sick = failure.infrastructure and failure.ended is FailedAs.FAILURE
-            if failure.failure_id == without or failure.base_ref != ref:
+            if failure.base_ref != ref or (because_of and not _is_alike(failure, because_of)):
                 continue
-            judged = judge_failure(failure, loaded.history, BackendHour(), policy)
+            hour = BackendHour()
+            if because_of is None and now - failure.at <= _SICK_AGAIN and not was_sick:
+                # Passes that came since may show that the machines were to blame.
+                hour, _ = await load_hour(tx, names, failure, policy)
+            judged = judge_failure(failure, loaded.history, hour, policy)
             if not was_sick or is_contradicted(failure, judged.verdict, loaded.history):
                 await self._write(tx, names, row, judged, now)
 
@@ -186,6 +199,12 @@ class FailureRecorder:
 
     def _policy(self, upstream: str) -> VerdictPolicy:
         return self._policies.get(upstream) or VerdictPolicy()
+
+
+def _is_alike(failure: RecordedFailure, newest: RecordedFailure) -> bool:
+    if failure.failure_id == newest.failure_id:
+        return False
+    return bool(failure.fingerprints & newest.fingerprints) or failure.fingerprints == newest.fingerprints
 
 
 def _failed_as(row: Row) -> FailedAs | None:

@@ -6,7 +6,7 @@ later attempt passes. Passing results have no rows here: `ix_jobs_base` finds th
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, SmallInteger, Table, Text, text
 
-from crcr.record.schema.main_tables import SERIAL, flag, key, metadata
+from crcr.record.schema.main_tables import SERIAL, flag, key, metadata, partial_index
 
 base_commits = Table(
     "base_commits",
@@ -22,6 +22,8 @@ base_commits = Table(
     sqlite_with_rowid=False,
 )
 """The commits of each branch in the order of its pushes; `before` is the commit that the push of this one started from."""
+
+_ON_BASE = text("kind <> 'pull_request'")
 
 failures = Table(
     "failures",
@@ -57,19 +59,27 @@ failures = Table(
     Column("test_verdicts", LargeBinary),
     Column("judged_at", BigInteger),
     Column("verdict_before", Text),
+    Column("excused_at", BigInteger),
     Index(
         "uq_failures_job",
         *("delivery", "upstream", "downstream", "workflow", "run_id", "attempt", "job_name"),
         unique=True,
     ),
-    Index("ix_failures_history", "upstream", "downstream", "workflow", "job_name", "at"),
+    Index("ix_failures_history", "upstream", "downstream", "job_name", "at"),
     Index("ix_failures_backend", "upstream", "downstream", "at"),
+    Index("ix_failures_verdict", "upstream", "downstream", "verdict"),
     Index("ix_failures_rules", "rules", "failure_id"),
+    partial_index(
+        "ix_failures_base",
+        *("upstream", "kind", "downstream", "workflow", "job_name", "at"),
+        where=_ON_BASE,
+    ),
     sqlite_autoincrement=True,
 )
 """`built_on` is the base commit that the tested commit contains: the merge base where it is exact, else the base's newest
 commit by the webhook. `fingerprints` has the different ones of its tests, separated by blanks. `passed_at` is when the same job
-passed on the same commit. `rules` is the version of the fingerprints."""
+passed on the same commit. `rules` is the version of the fingerprints. `excused_at` is when the present verdict first excused it
+at the gate."""
 
 failure_fingerprints = Table(
     "failure_fingerprints",

@@ -281,7 +281,7 @@ jobs = Table(
     partial_index("ix_jobs_ended", "upstream", "downstream", "event", "completed_at", where=_ENDED),
     partial_index(
         "ix_jobs_base",
-        *("upstream", "downstream", "workflow", "job_name", "in_progress_at"),
+        *("upstream", "downstream", "job_name", "in_progress_at"),
         where=_ENDED_ON_BASE,
     ),
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from crcr.decide.checks.gate import GatePolicy
+from crcr.decide.checks.gate import GatePolicies, GatePolicy
 from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
@@ -24,6 +24,7 @@ from crcr.decide.views.backend import (
     MetricsView,
 )
 from crcr.decide.views.commit import CommitView, PullView, WaiverPage
+from crcr.decide.views.failing import FailingPage, FailingQuery
 from crcr.decide.views.failures import FailurePage, FailureQuery, GroupPage
 from crcr.decide.views.joining import RefusalList, SandboxPage, SandboxQuery
 from crcr.decide.views.logs import (
@@ -59,6 +60,7 @@ from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
+from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.failures.groups import failure_page, group_page
 from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
 from crcr.record.views.joining.setup import refusal_list, setup_facts
@@ -73,7 +75,7 @@ from crcr.record.views.visibility import AllowlistReader, VisibleBackends, allow
 
 T = TypeVar("T")
 
-DEFAULT_TIMEOUTS = GatePolicy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
+DEFAULT_GATES = GatePolicies(GatePolicy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6)))
 """The defaults of the settings."""
 
 SANDBOX_OFF = (
@@ -89,7 +91,7 @@ class SqlViews:
         database: Database,
         lists: AllowlistReader,
         upstreams: tuple[RepoName, ...],
-        timeouts: GatePolicy = DEFAULT_TIMEOUTS,
+        gates: GatePolicies = DEFAULT_GATES,
         *,
         ingests: bool = False,
         sandbox: bool = False,
@@ -100,7 +102,7 @@ class SqlViews:
         self._history = history or HistoryReader(database)
         self._lists = lists
         self._upstreams = upstreams
-        self._timeouts = timeouts
+        self._gates = gates
         self._ingests = ingests
         self._sandbox = sandbox
         self._everything = everything
@@ -110,7 +112,7 @@ class SqlViews:
             self._database,
             self._lists,
             self._upstreams,
-            self._timeouts,
+            self._gates,
             ingests=self._ingests,
             sandbox=self._sandbox,
             everything=True,
@@ -200,6 +202,9 @@ class SqlViews:
         self, upstream: RepoName, head_sha: str, now: datetime, *, delivery: str | None = None
     ) -> CommitView:
         return await self._commit_view(upstream, now, lambda reader: commit_view(reader, head_sha, delivery))
+
+    async def failing(self, query: FailingQuery, now: datetime) -> FailingPage:
+        return await self._view(query.upstream, lambda tx, visible: failing_page(tx, query, visible, now))
 
     async def waivers(
         self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int
@@ -341,7 +346,7 @@ class SqlViews:
         async def read(tx: Tx, visible: VisibleBackends) -> T:
             return await query(
                 await commit_reader(
-                    tx, self._lists, upstream, visible=visible, timeouts=self._timeouts, now=now
+                    tx, self._lists, upstream, visible=visible, policy=self._gates.find(upstream), now=now
                 )
             )
 

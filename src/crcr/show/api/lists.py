@@ -1,4 +1,4 @@
-"""JSON routes of lists (jobs, search, allowlist, deliveries, effects, audit log) and of pull requests, commits and waivers."""
+"""JSON routes of lists (jobs, failing jobs, search, allowlist, deliveries, effects, audit log) and of pull requests, commits and waivers."""
 
 from fastapi import APIRouter
 
@@ -11,6 +11,7 @@ from crcr.show.api.parameters import (
     DeliveryParam,
     DeliveryQueryParam,
     EffectQueryParam,
+    FailingQueryParam,
     GuidPath,
     JobQueryParam,
     LimitParam,
@@ -40,6 +41,18 @@ def _add_results(api: APIRouter) -> None:
     async def jobs(make_query: JobQueryParam, api_request: RequestParam, limit: LimitParam = 50) -> Model:
         page = await api_request.views.jobs(make_query(upstream=api_request.upstream, limit=limit))
         return models.JOBS.model_validate(page)
+
+    @api.get(
+        "/failing",
+        tags=[LISTS],
+        summary="Jobs that fail on the base branch, or at night, without a pass since",
+        response_model=commits.FAILING,
+    )
+    async def failing(
+        make_query: FailingQueryParam, api_request: RequestParam, limit: LimitParam = 50
+    ) -> Model:
+        query = make_query(upstream=api_request.upstream, limit=limit)
+        return commits.FAILING.model_validate(await api_request.views.failing(query, api_request.now))
 
     @api.get(
         "/search",

@@ -14,11 +14,13 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import Depends, Path, Query, Request
 
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import DeliveryState, EffectState, JobState, RepoName, is_repo_name
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery
 from crcr.decide.views.commit import WaiverState
+from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadRequest, NotFound
@@ -208,6 +210,9 @@ def backend_query(
     job: Annotated[str | None, _text("only jobs whose name or workflow contains this text")] = None,
     author: Annotated[str | None, _text("only events of this author", 100)] = None,
     result: Annotated[CountedAs | None, Query(description="only events with a job of this result")] = None,
+    verdict: Annotated[
+        VerdictKind | None, Query(description="only events with a failed job of this verdict of the rules")
+    ] = None,
     q: Annotated[
         str | None, _text("only events whose number, commit, branch, title or author contains this text")
     ] = None,
@@ -221,6 +226,7 @@ def backend_query(
         job=job or None,
         author=author or None,
         result=result,
+        verdict=verdict,
         text=q or None,
         older=older,
         after=cursors.decode(cursor),
@@ -235,6 +241,9 @@ def job_query(
     delivery: Annotated[str | None, _text("a delivery's GUID")] = None,
     number: NumberParam = None,
     state: Annotated[JobState | None, Query(description="only jobs in this state")] = None,
+    verdict: Annotated[
+        VerdictKind | None, Query(description="only failed jobs to which the rules give this verdict")
+    ] = None,
     cursor: CursorParam = None,
 ) -> Callable[..., JobQuery]:
     return partial(
@@ -243,6 +252,7 @@ def job_query(
         delivery=delivery or None,
         number=number,
         state=state,
+        verdict=verdict,
         after=cursors.decode(cursor),
     )
 
@@ -330,12 +340,51 @@ def waiver_query(
     )
 
 
+def failing_query(
+    *,
+    kind: Annotated[
+        FailingKind,
+        Query(description="`push`: commits of the base branch; `nightly`: nightly and periodic runs"),
+    ] = FailingKind.PUSH,
+    branch: Annotated[
+        str | None, _text("the base branch, for `push`; default: the upstream's default branch", 255)
+    ] = None,
+    backend: Annotated[str | None, _text("only backends whose `owner/repo` contains this text", 150)] = None,
+    q: Annotated[
+        str | None, _text("only jobs whose name, workflow, message or on-call contains this text", 100)
+    ] = None,
+    known: Annotated[
+        bool | None, Query(description="only jobs whose failure is linked to an issue, or only the others")
+    ] = None,
+    sort: Annotated[
+        str,
+        Query(
+            pattern=f"^-?({'|'.join(FailingSort)})$",
+            description="a column; with a minus sign highest first; default: those that fail for longest first",
+        ),
+    ] = FailingSort.SINCE.value,
+    cursor: CursorParam = None,
+) -> Callable[..., FailingQuery]:
+    return partial(
+        FailingQuery,
+        kind=kind,
+        branch=branch or None,
+        backend=backend or None,
+        text=q or None,
+        known=known,
+        sort=FailingSort(sort.removeprefix("-")),
+        down=sort.startswith("-"),
+        after=cursors.decode(cursor),
+    )
+
+
 BackendQueryParam = Annotated[Callable[..., BackendQuery], Depends(backend_query)]
 JobQueryParam = Annotated[Callable[..., JobQuery], Depends(job_query)]
 DeliveryQueryParam = Annotated[Callable[..., DeliveryQuery], Depends(delivery_query)]
 EffectQueryParam = Annotated[Callable[..., EffectQuery], Depends(effect_query)]
 AuditQueryParam = Annotated[Callable[..., AuditQuery], Depends(audit_query)]
 WaiverQueryParam = Annotated[Callable[..., WaiverQuery], Depends(waiver_query)]
+FailingQueryParam = Annotated[Callable[..., FailingQuery], Depends(failing_query)]
 
 
 def _repository(name: str, failure: type[BadRequest | NotFound]) -> RepoName:

@@ -38,9 +38,25 @@ _KEPT_PAGES = (
     "/api/v1/commits/",
     "/api/v1/backends/",
 )
-_KEPT_PATHS = frozenset({"/crcr", "/crcr/metrics", "/api/v1/summary", "/api/v1/metrics"})
+_KEPT_PATHS = frozenset(
+    {
+        *("/crcr", "/crcr/metrics", "/crcr/failing"),
+        *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing"),
+    }
+)
 _OWN_PAGES = frozenset(
-    {"admin", "audit", "deliveries", "effects", "login", "onboarding", "sandbox", "search", "waivers"}
+    {
+        "admin",
+        "audit",
+        "deliveries",
+        "effects",
+        "failing",
+        "login",
+        "onboarding",
+        "sandbox",
+        "search",
+        "waivers",
+    }
 )
 """First words after `/crcr/` that are no owner of a backend."""
 _MANY_READERS = 8

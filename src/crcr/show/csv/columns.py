@@ -13,6 +13,7 @@ from operator import attrgetter
 from crcr.decide.statistics.figures import Durations, Figures, LastResult, LeftOut, Part, Tally
 from crcr.decide.views.backend import BackendMetrics, JobFigures, LevelChange, MatrixRow
 from crcr.decide.views.commit import CommitBackend, WaiverView
+from crcr.decide.views.failing import FailingJob
 from crcr.decide.views.logs import AuditView, EffectView, Hit
 from crcr.decide.views.overview import BackendSummary, DeliveryView, DispatchView, JobView, ListedBackend
 from crcr.show.csv.writer import CsvRow, CsvTable
@@ -110,7 +111,8 @@ _JOB_RESULT = (
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
     *("verification", "github_conclusion"),
 )
-_JOB = (*_JOB_IDENTITY, *_JOB_RESULT, "marks", "url", "artifact_url")
+_VERDICT = ("verdict_kind", "verdict_confidence", "verdict_sentence")
+_JOB = (*_JOB_IDENTITY, *_JOB_RESULT, "marks", "url", "artifact_url", *_VERDICT)
 _job_identity: Callable[[JobView], CsvRow] = attrgetter(*_JOB_IDENTITY)
 _job_result: Callable[[JobView], CsvRow] = attrgetter(*_JOB_RESULT)
 _JOB_IN_ROW = ("workflow", "workflow_name", "job_name", "run_id", "attempt")
@@ -124,7 +126,12 @@ def _result_cells(job: JobView) -> CsvRow:
 
 
 def _job_rows(job: JobView) -> Iterator[CsvRow]:
-    yield *_job_identity(job), *_result_cells(job)
+    yield *_job_identity(job), *_result_cells(job), *_verdict_cells(job)
+
+
+def _verdict_cells(job: JobView | None) -> CsvRow:
+    verdict = job.verdict if job else None
+    return (verdict.kind, verdict.confidence, verdict.sentence) if verdict else (None,) * len(_VERDICT)
 
 
 def _job_cells(job: JobView | None) -> CsvRow:
@@ -227,6 +234,32 @@ _WAIVER = (
 _waiver: Callable[[WaiverView], CsvRow] = attrgetter(*_WAIVER)
 WAIVERS: CsvTable[WaiverView] = CsvTable(_WAIVER, lambda waiver: [_waiver(waiver)])
 
+_FAILING = (
+    "backend",
+    "workflow",
+    "job",
+    "since",
+    "failures_in_a_row",
+    "first_bad",
+    "last_good",
+    "fingerprint",
+)
+_KNOWN = ("url", "state", "by", "until")
+_FAILING_MORE = ("sample", "last_bad", "last_failed_at")
+_failing: Callable[[FailingJob], CsvRow] = attrgetter(*_FAILING)
+_failing_more: Callable[[FailingJob], CsvRow] = attrgetter(*_FAILING_MORE)
+
+
+def _failing_rows(job: FailingJob) -> Iterator[CsvRow]:
+    known = job.known
+    issue = (safe_link(known.url), known.state, known.by, known.until) if known else (None,) * len(_KNOWN)
+    yield *_failing(job), " ".join(job.oncalls), *issue, *_failing_more(job)
+
+
+FAILING = CsvTable(
+    (*_FAILING, "oncalls", *(f"known_{name}" for name in _KNOWN), *_FAILING_MORE), _failing_rows
+)
+
 _HIT = ("kind", "title", "detail", "number", "head_sha", "delivery", "backend", "job", "at")
 _hit: Callable[[Hit], CsvRow] = attrgetter(*_HIT)
 HITS: CsvTable[Hit] = CsvTable(_HIT, lambda hit: [_hit(hit)])
@@ -245,10 +278,10 @@ _commit_backend: Callable[[CommitBackend], CsvRow] = attrgetter(*_COMMIT_BACKEND
 def _commit_backend_rows(backend: CommitBackend) -> Iterator[CsvRow]:
     head = (*_commit_backend(backend), " ".join(backend.oncalls), *_dispatch_cells(backend.dispatch))
     for job in backend.jobs or (None,):
-        yield *head, *_job_cells(job)
+        yield *head, *_job_cells(job), *_verdict_cells(job)
 
 
 COMMIT_BACKENDS = CsvTable(
-    (*_COMMIT_BACKEND, "oncalls", *_DISPATCHED, *_JOB_COLUMNS),
+    (*_COMMIT_BACKEND, "oncalls", *_DISPATCHED, *_JOB_COLUMNS, *_VERDICT),
     _commit_backend_rows,
 )

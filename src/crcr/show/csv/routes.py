@@ -12,6 +12,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery, MatrixRow
 from crcr.decide.views.commit import WaiverView
+from crcr.decide.views.failing import FailingJob
 from crcr.decide.views.logs import AuditView, EffectView, Hit
 from crcr.decide.views.overview import DeliveryView, JobView
 from crcr.show.api import parameters as params
@@ -269,6 +270,26 @@ def _add_commits(api: APIRouter) -> None:
         )
         export = CsvExport(request, f"{api_request.upstream}-commit-{sha[:12]}")
         return await export.respond_with_items(tables.COMMIT_BACKENDS, view.backends)
+
+    @api.get(
+        "/failing.csv",
+        **_describe_route("Jobs that fail on the base branch, or at night, without a pass since", _LONG),
+    )
+    async def failing_csv(
+        request: Request,
+        make_query: params.FailingQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
+    ) -> Response:
+        query = make_query(upstream=api_request.upstream)
+
+        async def read(after: CursorKey, size: int) -> tuple[tuple[FailingJob, ...], CursorKey]:
+            page = await api_request.views.failing(replace(query, after=after, limit=size), api_request.now)
+            return page.items, page.next
+
+        return await CsvExport(
+            request, f"{api_request.upstream}-failing-{query.kind}", limit, query.after
+        ).respond_with_pages(tables.FAILING, read)
 
     @api.get("/waivers.csv", **_describe_route("Waivers, those in force first", _LONG))
     async def waivers_csv(

@@ -230,6 +230,9 @@ class QueueMetrics:
         self._unfed = self._gauge("history_unfed", "Results not yet in ClickHouse")
         self._history = self._gauge("history_lag_seconds", "Age of the oldest result due in ClickHouse")
         self._gates = self._gauge("open_gates", "Heads of open pull requests by gate state", "state")
+        self._contradicted = self._gauge(
+            "verdicts_contradicted", "Verdicts that people contradicted in the last 30 days"
+        )
         self._overdue = self._gauge("gate_overdue_seconds", "How long a gate has been due for re-evaluation")
 
     def observe(self, vitals: list[Vitals] | None) -> None:
@@ -249,6 +252,7 @@ class QueueMetrics:
         if vitals.health is not None:
             self._health.labels(name).set(_HEALTH[vitals.health.state])
         self._paused.labels(name).set(int(vitals.watched.paused))
+        self._contradicted.labels(name).set(vitals.contradicted)
         self._overdue.labels(name).set(vitals.watched.gate_overdue_s)
         if vitals.watched.last_delivery_s is not None:
             self._silence.labels(name).set(vitals.watched.last_delivery_s)

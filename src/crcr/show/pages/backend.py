@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures
@@ -20,12 +21,13 @@ from crcr.show.urls import cursors
 from crcr.show.urls.job_tokens import decode_job_key
 from crcr.show.urls.location import PageLinks, PageLocation, data_links
 
-_FILTERS = ("jobs", "author", "result", "q")
+_FILTERS = ("jobs", "author", "result", "verdict", "q")
 _KEPT = (*_FILTERS, "older", "open", "sort", "after")
 _IN_API = {
     "jobs": "job",
     "author": "author",
     "result": "result",
+    "verdict": "verdict",
     "q": "q",
     "older": "older",
     "after": "cursor",
@@ -102,6 +104,7 @@ def matrix_parameters(query: QueryParams) -> dict[str, str]:
     valid = {
         **{name: chosen[name][:_LONGEST] for name in ("jobs", "author", "q")},
         "result": chosen["result"] if chosen["result"] in {outcome.value for outcome in CountedAs} else "",
+        "verdict": chosen["verdict"] if chosen["verdict"] in {kind.value for kind in VerdictKind} else "",
         "older": "1" if chosen["older"] == "1" else "",
         "open": chosen["open"][:_MOST_OPEN],
         "sort": chosen["sort"] if chosen["sort"].removeprefix("-") in ORDERS else "",
@@ -120,6 +123,7 @@ def backend_query(location: PageLocation, name: RepoName, query: QueryParams) ->
         job=chosen.get("jobs"),
         author=chosen.get("author"),
         result=CountedAs(chosen["result"]) if "result" in chosen else None,
+        verdict=VerdictKind(chosen["verdict"]) if "verdict" in chosen else None,
         text=chosen.get("q"),
         older="older" in chosen,
         after=cursors.decode(chosen.get("after")),

@@ -47,7 +47,19 @@ EVENTS = (
 )
 EFFECT_STATES = ("parked", "waiting", "retried", "claimed", "done", "cancelled")
 ACTS = (
-    *("waive", "unwaive", "waiver_used", "approve", "retry", "rerun", "replay", "pause", "unpause"),
+    *(
+        "waive",
+        "unwaive",
+        "waiver_used",
+        "excuse",
+        "verdict",
+        "approve",
+        "retry",
+        "rerun",
+        "replay",
+        "pause",
+        "unpause",
+    ),
     *("known", "unknown", "issue_closed"),
     *("suspend", "resume", "rebind", "alarm", "dispatch_test", "refresh_allowlist"),
 )

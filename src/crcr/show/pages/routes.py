@@ -8,7 +8,17 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.show.http.static_files import load_static_files
 from crcr.show.live.change_feed import LiveDelay
-from crcr.show.pages import backend, badge, commit, failures, logs, onboarding, overview, sandbox
+from crcr.show.pages import (
+    backend,
+    badge,
+    commit,
+    failing,
+    failures,
+    logs,
+    onboarding,
+    overview,
+    sandbox,
+)
 from crcr.show.pages.api_docs import docs_endpoint
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
@@ -23,6 +33,7 @@ def routes(
         Route("/crcr/", _without_slash),
         *overview.routes(frame, delay),
         *commit.routes(frame),
+        *failing.routes(frame),
         *logs.routes(frame),
         *failures.routes(frame),
         *onboarding.routes(frame, settings),

@@ -127,6 +127,7 @@ _GLOBALS: Mapping[str, Any] = {
     "metrics_cells": draw_metrics_cells,
     "chip": markup.draw_chip,
     "verdict_mark": verdicts.draw_verdict_mark,
+    "verdict_line": verdicts.draw_verdict,
     "rate": markup.draw_rate,
     "job_rows": draw_job_rows,
     "split_jobs": job_lines.split_jobs,

@@ -22,10 +22,11 @@ def draw_verdict(verdict: VerdictView) -> Markup:
     """Draw the whole verdict as one line."""
     source = "by a person" if verdict.by is JudgedBy.PERSON else f"{verdict.confidence.value} confidence"
     was = f", was {verdict.was.value}" if verdict.was else ""
-    evidence = "".join(
-        f' · <a href="{escape_link(item.url)}">{escape_text(item.text, 200)}</a>' for item in verdict.evidence
+    links = " · ".join(
+        f'<a href="{escape_link(item.url)}">{escape_text(item.text, 200)}</a>' for item in verdict.evidence
     )
+    evidence = f' <small class="evidence">{links}</small>' if links else ""
     return Markup(  # noqa: S704
-        f'\n<p class="said text">{draw_verdict_mark(verdict)} {escape_text(verdict.sentence, 500)}'
-        f' <span class="faint">{source}{was}</span>{evidence}</p>'
+        f'\n<p class="ruling text">{draw_verdict_mark(verdict)} {escape_text(verdict.sentence, 500)}'
+        f' <small class="faint">{source}{was}</small>{evidence}</p>'
     )

@@ -4,7 +4,7 @@ An invalid filter does not fail the page: it does not filter, stays in its field
 beside it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import TypeVar
 
@@ -20,12 +20,13 @@ E = TypeVar("E", bound=StrEnum)
 class ListFilters:
     """The filters of a list by name; each method parses one of them."""
 
-    def __init__(self, request: Request, *names: str, sort: str | None = None) -> None:
-        """An empty field, and any order but `sort`, counts as absent."""
+    def __init__(self, request: Request, *names: str, sort: str | Collection[str] | None = None) -> None:
+        """An empty field, and any order but `sort` or one of them, counts as absent."""
         query = request.query_params
         stripped = {name: query.get(name, "").strip()[:_LONGEST] for name in names}
         stripped["after"] = query.get("after", "")
-        stripped["sort"] = sort if sort is not None and query.get("sort") == sort else ""
+        orders = (sort,) if isinstance(sort, str) else sort or ()
+        stripped["sort"] = query.get("sort", "") if query.get("sort") in orders else ""
         self.values = {name: value for name, value in stripped.items() if value}
         self.unclear: dict[str, str] = {}
 

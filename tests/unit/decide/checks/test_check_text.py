@@ -18,21 +18,51 @@ from crcr.decide.checks.commit import (
     CommitFacts,
     DispatchRun,
     FailedTestExcerpt,
-    FailureVerdict,
     GrantedWaiver,
     JobResult,
     MergeSubject,
     Verification,
 )
 from crcr.decide.checks.gate import BackendJudgement, GatePolicy, judge_backend, judge_gate
-from crcr.decide.checks.text.check import Words, backend_words, gate_words, is_link, job_words, one_line
+from crcr.decide.checks.text.check import (
+    HudPages,
+    Words,
+    backend_words,
+    gate_words,
+    is_link,
+    job_words,
+    one_line,
+)
 from crcr.decide.checks.text.markdown import code, fit_items, link, prose, row
+from crcr.decide.failures.verdict import Confidence, Evidence, EvidenceKind, Verdict, VerdictKind
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.commit import GateRow, gate_view
 
 NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 HUD = "https://hud.example"
-POLICY = GatePolicy(timedelta(hours=3), timedelta(hours=3), frozenset({FailureVerdict.FLAKY}))
+PAGES = HudPages(HUD, RepoName("up/stream"))
+POLICY = GatePolicy(timedelta(hours=3), timedelta(hours=3), frozenset({VerdictKind.FLAKY}))
+NEW = Verdict(
+    kind=VerdictKind.NEW,
+    confidence=Confidence.HIGH,
+    sentence="The base passed 5 times.",
+    evidence=(
+        Evidence(kind=EvidenceKind.RERUN, text="another run of the same commit"),
+        Evidence(kind=EvidenceKind.BASE, text="base passed, 01 Jan 11:00 UTC", sha="b" * 40),
+        Evidence(kind=EvidenceKind.PULL, text="#7 failed alike, 01 Jan 10:00 UTC", sha="c" * 40, number=7),
+    ),
+)
+FLAKY = Verdict(
+    kind=VerdictKind.FLAKY,
+    confidence=Confidence.HIGH,
+    sentence="The same commit passed when it was run again.",
+)
+UNKNOWN = Verdict(
+    kind=VerdictKind.UNKNOWN, confidence=Confidence.LOW, sentence="Too little history: 1 passing result."
+)
+BUILD = AllowlistEntry(
+    name=RepoName("org/a"), level=Level.L4, device="npu", oncalls=("ann", "org/team"), jobs=("build",)
+)
 HOSTILE = [
     "_:_",
     "@pytorch/everyone",
@@ -87,7 +117,7 @@ def job(name: str = "build", **changes: object) -> JobResult:
 
 
 def failed(name: str = "build", **changes: object) -> JobResult:
-    return job(name, **({"conclusion": Conclusion.FAILURE, "verdict": FailureVerdict.NEW} | changes))
+    return job(name, **({"conclusion": Conclusion.FAILURE, "verdict": NEW} | changes))
 
 
 def entry(name: str = "org/a", **changes: object) -> AllowlistEntry:
@@ -138,7 +168,7 @@ def view_row(one: BackendResults, public: set[str]) -> GateRow:
 
 def gate(*subjects: MergeSubject, after: timedelta = timedelta(hours=1)) -> Words:
     commit = CommitFacts(upstream=RepoName("up/stream"), head_sha="a" * 40, subjects=subjects)
-    return gate_words(judge_gate(commit, POLICY, NOON + after), commit.head_sha)
+    return gate_words(judge_gate(commit, POLICY, NOON + after), commit.head_sha, None, PAGES)
 
 
 def judged(
@@ -148,12 +178,12 @@ def judged(
 
 
 def check_words(one: BackendResults, *waivers: GrantedWaiver) -> Words:
-    return backend_words(judged(one, *waivers), HUD)
+    return backend_words(judged(one, *waivers), PAGES)
 
 
 def words_of_job(one: JobResult, *waivers: GrantedWaiver) -> Words:
-    parts = judged(backend("org/a", one), *waivers).parts
-    return job_words(backend(), parts[0], one, HUD)
+    parts = judged(backend("org/a", one, entry=BUILD), *waivers).parts
+    return job_words(backend(), parts[0], one, PAGES)
 
 
 # Reading what was said, with a parser that is not ours
@@ -201,12 +231,18 @@ TITLES = [
     ([], "no gating backend"),
     ([backend("org/a", job())], "1 backend passed"),
     ([backend("org/a", job()), backend("org/b", job()), backend("org/c")], "2 of 3 backends passed, waiting for org/c"),
-    ([backend("org/a", failed()), unsent("org/b", DispatchState.PARKED, "gone")], "org/a failed (build), org/b is missing"),
+    ([backend("org/a", failed()), unsent("org/b", DispatchState.PARKED, "gone")], "org/a failed (build; new), org/b is missing"),
     ([backend("org/a", job("x", conclusion=Conclusion.CANCELLED))], "org/a errored (x)"),
     ([backend("org/a", job(conclusion=Conclusion.SKIPPED))], "org/a declined"),
     ([unsent("org/a", DispatchState.HELD, "draft"), backend("org/b")], "org/a is held (draft), waiting for org/b"),
     ([unsent("org/a", DispatchState.LEFT_OUT, "paths")], "1 not affected"),
-    ([backend("org/a", failed(verdict=FailureVerdict.FLAKY))], "org/a excused"),
+    ([backend("org/a", failed(verdict=FLAKY), entry=BUILD)], "org/a excused (build; flaky)"),
+    ([backend("org/a", failed())], "org/a failed (build), new: the base passed 5 times"),
+    ([backend("org/a", failed(verdict=None))], "org/a failed (build)"),
+    ([backend("org/a", failed(verdict=UNKNOWN))], "org/a failed (build)"),
+    ([backend("org/a", failed(), failed("test"))], "org/a failed (build, test), new"),
+    ([backend("org/a", failed(), failed("test", verdict=UNKNOWN))], "org/a failed (build, test), 1 new, 1 unknown"),
+    ([backend("org/a", failed("x" * 40), failed("y" * 40))], f"org/a failed ({'x' * 40}, {'y' * 40}), new"),
 ]  # fmt: skip
 
 
@@ -253,11 +289,17 @@ def cells(summary: str, name: str) -> list[str]:
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
+EVIDENCE = (
+    f"[`base passed, 01 Jan 11:00 UTC` on `hud.example`]({HUD}/crcr/commit/{'b' * 40}?upstream=up/stream), "
+    f"[`#7 failed alike, 01 Jan 10:00 UTC` on `hud.example`]({HUD}/crcr/pr/7?upstream=up/stream)"
+)
+
+
 def test_a_failed_backend_says_why_and_what_to_do_and_rings_nobody() -> None:
     words = gate(subject(backend("org/a", failed())))
     _, standing, why, since, until, todo, oncall = cells(words.summary, "org/a")
     assert (standing, since, until) == ("**failed**", "2026-01-01 12:00 UTC", "")
-    assert why == "`build` failure, new: the base branch passes"
+    assert why == f"`build` failure, new: `the base passed 5 times` ({EVIDENCE})"
     waive = f"`/crcr waive org/a at {'a' * 12} because …`"
     assert todo == f"fix it, `/crcr retry org/a`, or a maintainer can {waive}"
     assert oncall == "`@ann`, `@org/team`"
@@ -341,11 +383,14 @@ def test_a_waiver_says_who_why_and_until_when() -> None:
 def test_an_excuse_names_the_verdict_and_an_unconcerned_backend_the_option() -> None:
     summary = gate(
         subject(
-            backend("org/a", failed(verdict=FailureVerdict.FLAKY)),
+            backend("org/a", failed(verdict=FLAKY), entry=BUILD),
             unsent("org/b", DispatchState.LEFT_OUT, "paths"),
         )
     ).summary
-    assert cells(summary, "org/a")[1:3] == ["excused", "`build` failure, flaky"]
+    excuse = "`build` failure, flaky: the same commit passed when it was run again"
+    assert cells(summary, "org/a")[1:3] == ["excused", excuse]
+    part = view_row(backend("org/a", failed(verdict=FLAKY), entry=BUILD), public={"org/a"}).parts[0]
+    assert (part.standing, part.reason) == ("excused", excuse.replace("`", "").removeprefix("build "))
     assert cells(summary, "org/b")[1:3] == ["not affected", "skipped: no changed file matches `paths`"]
 
 
@@ -366,7 +411,7 @@ def test_several_pull_requests_have_a_table_each_the_worst_first() -> None:
     )
     summary = gate(fine, group).summary
     assert summary.index("### merge group of #12, #13") < summary.index("### #12")
-    assert gate(fine, group).title == "org/a failed (build)"
+    assert gate(fine, group).title == "org/a failed (build), new: the base passed 5 times"
 
 
 def test_the_worst_backends_come_first() -> None:
@@ -408,7 +453,8 @@ def test_a_backend_of_hundreds_of_jobs_is_cut_too_and_keeps_the_failures() -> No
 
 BACKEND_TITLES = [
     (backend("org/a", *(job(f"j{number}") for number in range(12))), "passed: 12 jobs"),
-    (backend("org/a", failed(), failed("test"), job("x")), "failed: build, test (2 of 3 jobs)"),
+    (backend("org/a", failed(), failed("test"), job("x")), "failed: build, test (2 of 3 jobs), new"),
+    (backend("org/a", failed()), "failed: build (1 of 1 job), new: the base passed 5 times"),
     (backend("org/a", entry=entry(jobs=None)), "waiting"),
     (unsent("org/a", DispatchState.HELD, "draft"), "held: draft"),
     (unsent("org/a", DispatchState.LEFT_OUT, "paths"), "not affected: no changed file matches paths"),
@@ -449,7 +495,7 @@ def test_a_backends_summary_holds_what_ran_where_and_what_came_out() -> None:
     name, state, attempt, tests, why, verdict, links = cells(summary, "build")
     assert (name, state, attempt, tests) == ("`build`", "**failed**", "1", "10 passed, 2 failed")
     assert why.startswith("failure; disputed: ")
-    assert verdict == "new: the base branch passes"
+    assert verdict == f"new: `the base passed 5 times` ({EVIDENCE})"
     assert links == (
         "[run](https://github.com/org/a/actions/runs/7), "
         "[artifact on `files.example`](https://files.example/7?a=1&amp;lt=2)"
@@ -459,9 +505,19 @@ def test_a_backends_summary_holds_what_ran_where_and_what_came_out() -> None:
     assert "(https://hud.example/crcr/org/a)" in summary
 
 
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_sentence_or_evidence_stays_text(text: str) -> None:
+    evidence = (Evidence(kind=EvidenceKind.PULL, text=text, number=7),)
+    bad = failed(verdict=replace(NEW, sentence=text, evidence=evidence))
+    is_calm(gate(subject(backend("org/a", bad))).summary)
+    is_calm(check_words(backend("org/a", bad)).summary)
+    assert len(words_of_job(bad).title) <= 120
+
+
 def test_too_little_history_is_said() -> None:
-    words = check_words(backend("org/a", failed(verdict=FailureVerdict.UNKNOWN)))
-    assert cells(words.summary, "build")[5] == "no verdict: too little history"
+    words = check_words(backend("org/a", failed(verdict=UNKNOWN)))
+    assert cells(words.summary, "build")[5] == "unknown: `too little history: 1 passing result`"
+    assert words.title == "failed: build (1 of 1 job)"
 
 
 def test_without_a_verdict_no_check_speaks_of_one() -> None:
@@ -494,8 +550,13 @@ def test_failures_that_were_not_kept_are_counted() -> None:
 
 JOB_TITLES = [
     (job(tests=(12, 0, 1)), "success, 12 tests passed"),
-    (failed(tests=(12, 1, 1)), "failure, 1 test failed"),
-    (failed(verdict=FailureVerdict.FLAKY), "excused: failure, flaky"),
+    (failed(tests=(12, 1, 1)), "failure, 1 test failed, new: the base passed 5 times"),
+    (failed(tests=(12, 1, 1), verdict=UNKNOWN), "failure, 1 test failed"),
+    (failed(verdict=FLAKY), "excused: failure, flaky: the same commit passed when it was run again"),
+    (
+        failed(verdict=replace(FLAKY, confidence=Confidence.MEDIUM)),
+        "failure, flaky: the same commit passed when it was run again",
+    ),
     (job(verification=Verification.DISPUTED), "success, disputed"),
     (job(state=JobState.IN_PROGRESS, conclusion=None, ended_at=None), "running"),
 ]
@@ -508,7 +569,7 @@ def test_a_jobs_title_says_how_it_ended(one: JobResult, title: str) -> None:
 
 def test_a_jobs_summary_has_its_times_and_waiver() -> None:
     words = words_of_job(failed(unreported=True), waiver())
-    assert words.title == "waived by @ann: failure, unreported"
+    assert words.title == "waived by @ann: failure, unreported, new: the base passed 5 times"
     assert "- Began: 2026-01-01 12:00 UTC, ended: 2026-01-01 12:30 UTC" in words.summary
     assert "- Waiver: waived by `@ann`" in words.summary
 

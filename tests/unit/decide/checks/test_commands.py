@@ -17,6 +17,7 @@ from crcr.decide.commands.grammar import (
     RetryCommand,
     StatusCommand,
     UnwaiveCommand,
+    VerdictCommand,
     WaiveCommand,
     command_verb,
     format_command,
@@ -25,6 +26,7 @@ from crcr.decide.commands.grammar import (
     refuse_role,
     usage_text,
 )
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
 
@@ -85,6 +87,29 @@ def _why(text: str) -> InvalidCommand:
         ("retry Org/npu.backend at 1a2b3c4", RetryCommand(NPU, "1a2b3c4")),
         ("approve", ApproveCommand()),
         ("approve at 1a2b3c4 ", ApproveCommand("1a2b3c4")),
+        *(
+            (
+                f"verdict Org/npu.backend{words} is new because x",
+                VerdictCommand(NPU, job, VerdictKind.NEW, "x"),
+            )
+            for words, job in (
+                (" build", "build"),
+                (" build (cuda, 3.12)", "build (cuda, 3.12)"),
+                (":build (cuda)", "build (cuda)"),
+                (": what is it", "what is it"),
+                (' "x because y"', "x because y"),
+                (':" spaced "', " spaced "),
+                (" “curly because phone”", "curly because phone"),
+            )
+        ),
+        *(
+            (f"verdict Org/npu.backend a IS {kind.upper()} because b", VerdictCommand(NPU, "a", kind, "b"))
+            for kind in VerdictKind
+        ),
+        (
+            "verdict Org/npu.backend a is flaky because it is new because of x",
+            VerdictCommand(NPU, "a", VerdictKind.FLAKY, "it is new because of x"),
+        ),
         ("STATUS  ", StatusCommand()),
     ],
 )
@@ -166,6 +191,24 @@ def test_where_a_jobs_name_ends(words: str, job: str, until: timedelta | None, r
         ("approve at main", "`at main` names no commit"),
         ("unwaive o/r at 1a2b3c4", "`at 1a2b3c4` does not belong there"),
         ("status at 1a2b3c4", "`at 1a2b3c4` does not belong there"),
+        ("verdict", "backend is missing"),
+        ("verdict o/r", "a verdict needs a reason"),
+        ("verdict o/r because x", "the verdict after `is` is missing"),
+        ("verdict o/r build because x", "the verdict after `is` is missing"),
+        ("verdict o/r build is because x", "the verdict after `is` is missing"),
+        ("verdict o/r is new because x", "name after the colon is empty"),
+        ("verdict o/r: is new because x", "name after the colon is empty"),
+        ("verdict o/r build is new", "a verdict needs a reason after `because`"),
+        ("verdict o/r build is new becuase x", "did you mean `because` by `becuase`?"),
+        ("verdict o/r build is new because ", "a verdict needs a reason"),
+        (
+            "verdict o/r build is fine because x",
+            "`fine` is no verdict; the verdicts are new, pre-existing, flaky,",
+        ),
+        ("verdict o/r build is not new because x", "the verdict after `is` is missing"),
+        ('verdict o/r "a is new because x', "quotes around the job's name are not closed"),
+        ('verdict o/r:"a" b is new because x', "`b` does not belong there"),
+        ("verdict o/r " + "j" * 257 + " is new because x", "at most 256 characters"),
         ("approve it", "`it` does not belong there"),
         ("status please", "`please` does not belong there"),
     ],
@@ -188,7 +231,9 @@ def test_a_near_miss_is_told_what_was_meant(text: str, near: str) -> None:
 @pytest.mark.parametrize("text", ["", "help", "!!!", "x" * 60_000, "разрешить"])
 def test_an_unknown_word_is_told_all_commands(text: str) -> None:
     hint = _why(text).hint
-    assert hint == "the commands are `waive`, `unwaive`, `retry`, `approve`, `known`, `unknown`, `status`"
+    assert hint == (
+        "the commands are `waive`, `unwaive`, `retry`, `approve`, `verdict`, `known`, `unknown`, `status`"
+    )
 
 
 @pytest.mark.parametrize(
@@ -360,6 +405,7 @@ WAIVE, UNWAIVE = WaiveCommand(NPU, None, None, "x"), UnwaiveCommand(NPU, None)
         (WAIVE, Role.MAINTAIN, False),
         (UNWAIVE, Role.MAINTAIN, False),
         (ApproveCommand(), Role.WRITE, False),
+        (VerdictCommand(NPU, "a", VerdictKind.NEW, "x"), Role.MAINTAIN, False),
         (RetryCommand(None), Role.WRITE, True),
         (StatusCommand(), Role.WRITE, True),
     ],
@@ -384,7 +430,26 @@ def test_a_refusal_says_what_is_needed_and_what_there_is() -> None:
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,38}/[A-Za-z0-9_-][A-Za-z0-9._-]{0,50}\Z").map(RepoName)
 JOBS = st.lists(
     st.sampled_from(
-        ["until", "because", "at", "1a2b3c4", "3d", '"', '""', "“", "”", ":", "/", " ", "(", ")", "`", "\t"]
+        [
+            "until",
+            "because",
+            "at",
+            "is",
+            "new",
+            "1a2b3c4",
+            "3d",
+            '"',
+            '""',
+            "“",
+            "”",
+            ":",
+            "/",
+            " ",
+            "(",
+            ")",
+            "`",
+            "\t",
+        ]
     )
     | st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=8),
     min_size=1,
@@ -403,12 +468,15 @@ def test_a_waiver_that_is_spelled_is_read_back(
 ) -> None:
     assume(job is None or job.strip())
     waive = WaiveCommand(downstream, job, until, reason, head)
-    for command in (
+    commands: list[Command] = [
         waive,
         UnwaiveCommand(downstream, job),
         RetryCommand(downstream, head),
         ApproveCommand(head),
-    ):
+    ]
+    if job is not None:
+        commands.append(VerdictCommand(downstream, job, VerdictKind.PRE_EXISTING, reason))
+    for command in commands:
         assert parse_commands(f"Hello\n\n{format_command(command)}\n") == (command,)
 
 
@@ -424,6 +492,8 @@ FRAGMENTS = st.sampled_from(
             "/crcr",
             "waive ",
             "unwaive ",
+            "verdict ",
+            " is new",
             "retry ",
             "approve",
             "o/r",

@@ -11,7 +11,6 @@ import pytest
 from crcr.decide.checks.commit import (
     BackendResults,
     DispatchRun,
-    FailureVerdict,
     GrantedWaiver,
     JobResult,
     MergeSubject,
@@ -19,6 +18,7 @@ from crcr.decide.checks.commit import (
 )
 from crcr.decide.checks.gate import BackendJudgement, GateJudgement, GatePolicy, GateState, judge_gate
 from crcr.decide.checks.status import GateStatus
+from crcr.decide.failures.verdict import Confidence, VerdictKind
 from crcr.decide.model import Conclusion, DispatchState, Level, RepoName
 from support.data.commits import (
     HOUR,
@@ -34,6 +34,7 @@ from support.data.commits import (
     a_run,
     a_silent_job,
     a_subject,
+    a_verdict,
     a_waiver,
     an_entry,
     an_open_job,
@@ -91,11 +92,24 @@ def for_job(job: str | None) -> Callable[[str], GrantedWaiver]:
     return lambda name: a_waiver(name, job)
 
 
+FLAKY = a_job(C.FAILURE, verdict=a_verdict())
+PRE_EXISTING = a_job(C.FAILURE, verdict=a_verdict(VerdictKind.PRE_EXISTING))
+UNCHECKED: dict[str, Any] = {"verification": Verification.UNCHECKED}
+SELF_REPORTED: dict[str, Any] = {"verification": Verification.SELF_REPORTED}
 XFAIL = {"expect": (("*xfail*", C.FAILURE),)}
 LATE = {"sent_at": LONG_AGO}
 BUILD: dict[str, Any] = {"options": {"jobs": ("build",)}}
 GOING = a_run(over=False, conclusion=None)
 FAILED_RUN = a_run(conclusion=C.FAILURE)
+CANCELLED_RUN = a_run(conclusion=C.CANCELLED)
+NEVER_EXCUSED: dict[str, dict[str, Any]] = {
+    "of medium confidence": {"verdict": a_verdict(confidence=Confidence.MEDIUM)},
+    "of low confidence": {"verdict": a_verdict(confidence=Confidence.LOW)},
+    "with unlisted failures": {"unlisted_failures": 1},
+    "disputed by GitHub": {"verification": Verification.DISPUTED},
+    "as action required": {"conclusion": C.ACTION_REQUIRED},
+    "without a conclusion": {"conclusion": C.NONE},
+}
 FOREIGN = (a_run(over=False, conclusion=None, on_github=False),)
 ELSEWHERE = a_job(verification=Verification.SELF_REPORTED)
 UNCONFIRMED = a_job(verification=Verification.UNCHECKED)
@@ -126,8 +140,11 @@ WAYS = [
         Way(f"left out by {reason}", S.NOT_CONCERNED, unsent(D.LEFT_OUT, reason))
         for reason in ("events", "paths", "refs", "labels")
     ),
-    Way("pre-existing", S.EXCUSED, jobs(a_job(C.FAILURE, verdict=FailureVerdict.PRE_EXISTING))),
-    Way("flaky", S.EXCUSED, jobs(a_job(), a_job(C.FAILURE, "test", verdict=FailureVerdict.FLAKY))),
+    Way("pre-existing", S.EXCUSED, jobs(PRE_EXISTING, **BUILD)),
+    Way("flaky", S.EXCUSED, jobs(a_job(), replace(FLAKY, name="test"), **BUILD)),
+    Way("flaky in another CI", S.EXCUSED, jobs(replace(FLAKY, **SELF_REPORTED), **BUILD, runs=FOREIGN)),
+    Way("flaky, Actions unreadable", S.EXCUSED, jobs(replace(FLAKY, **UNCHECKED), **BUILD, readable=False)),
+    Way("flaky past the deadline", S.EXCUSED, jobs(FLAKY, **BUILD, **LATE)),
     Way("failed, job waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job("build")),
     Way("failed, backend waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job(None)),
     Way("errored, job waived", S.WAIVED, jobs(a_job(C.CANCELLED)), for_job("build")),
@@ -169,8 +186,14 @@ WAYS = [
     Way("cancelled", S.ERRORED, jobs(a_job(), a_job(C.CANCELLED, "test"))),
     Way("timed out", S.ERRORED, jobs(a_job(C.TIMED_OUT))),
     Way("went silent", S.ERRORED, jobs(a_silent_job())),
-    Way("cancelled is not excused", S.ERRORED, jobs(a_job(C.CANCELLED, verdict=FailureVerdict.PRE_EXISTING))),
-    Way("infrastructure", S.ERRORED, jobs(a_job(C.FAILURE, verdict=FailureVerdict.INFRASTRUCTURE))),
+    Way("flaky, and GitHub has not confirmed", S.WAITING, jobs(replace(FLAKY, **UNCHECKED), **BUILD)),
+    Way(
+        "flaky, and to run again", S.WAITING, jobs(FLAKY, **BUILD, runs=(a_run(rerun_from=1, rerun_at=NOW),))
+    ),
+    Way("cancelled is not excused", S.ERRORED, jobs(replace(FLAKY, conclusion=C.CANCELLED), **BUILD)),
+    Way("timed out is not excused", S.ERRORED, jobs(replace(FLAKY, conclusion=C.TIMED_OUT), **BUILD)),
+    Way("silent is not excused", S.ERRORED, jobs(a_silent_job(verdict=a_verdict()), **BUILD)),
+    Way("infrastructure", S.ERRORED, jobs(a_job(C.FAILURE, verdict=a_verdict(VerdictKind.INFRASTRUCTURE)))),
     Way("running past the time-out", S.ERRORED, jobs(an_open_job(), **LATE)),
     Way("runs not over in time", S.ERRORED, jobs(a_job(), runs=(a_run(over=False),), **LATE)),
     Way(
@@ -188,7 +211,26 @@ WAYS = [
     Way("a name that GitHub lacks, in a run that failed", S.FAILED, jobs(UNNAMED, runs=(FAILED_RUN,))),
     Way("an expected failure that GitHub disputes", S.FAILED, jobs(DISPUTED_XFAIL, options=XFAIL)),
     Way("failure", S.FAILED, jobs(a_job(), a_job(C.FAILURE, "test"))),
-    Way("a new failure", S.FAILED, jobs(a_job(C.FAILURE, verdict=FailureVerdict.NEW))),
+    Way("a new failure", S.FAILED, jobs(a_job(C.FAILURE, verdict=a_verdict(VerdictKind.NEW)))),
+    *(
+        Way(f"a flaky failure, {said}", S.FAILED, jobs(replace(FLAKY, **facts), **BUILD))
+        for said, facts in NEVER_EXCUSED.items()
+    ),
+    Way("a flaky failure without named jobs", S.FAILED, jobs(FLAKY)),
+    Way("a flaky failure and a glob", S.FAILED, jobs(FLAKY, options={"jobs": ("b*",)})),
+    Way(
+        "a flaky failure where skipping is expected",
+        S.FAILED,
+        jobs(FLAKY, options={"jobs": ("build",), "expect": (("build", C.SKIPPED),)}),
+    ),
+    Way(
+        "a flaky failure of a name that GitHub lacks, in a run that was cancelled",
+        S.FAILED,
+        jobs(replace(FLAKY, verification=Verification.NOT_VERIFIABLE), **BUILD, runs=(CANCELLED_RUN,)),
+    ),
+    Way(
+        "a flaky failure, not confirmed in time", S.FAILED, jobs(replace(FLAKY, **UNCHECKED), **BUILD, **LATE)
+    ),
     Way("action required", S.FAILED, jobs(a_job(C.ACTION_REQUIRED))),
     Way("no conclusion", S.FAILED, jobs(a_job(C.NONE))),
     Way("conclusion not recorded", S.FAILED, jobs(a_job(None))),
@@ -239,7 +281,7 @@ OUTCOMES: dict[str, tuple[dict[str, Any], GateStatus]] = {
     "none": ({"conclusion": C.NONE}, S.FAILED),
     "cancelled": ({"conclusion": C.CANCELLED}, S.ERRORED),
     "timed_out": ({"conclusion": C.TIMED_OUT}, S.ERRORED),
-    "flaky": ({"conclusion": C.FAILURE, "verdict": FailureVerdict.FLAKY}, S.EXCUSED),
+    "flaky": ({"conclusion": C.FAILURE, "verdict": a_verdict()}, S.EXCUSED),
 }
 SKIPS = {"skipped", "neutral"}
 WAIVERS = {
@@ -267,20 +309,51 @@ def test_waivers_and_excuses_apply_per_job_before_the_worst_counts(one: str, two
         expected.append(S.WAIVED if alone in FAILING and covered else alone)
     if {one, two} <= SKIPS:
         expected.append(S.WAIVED if waived == "backend waived" else S.DECLINED)
-    backend = a_backend(outcome(one, "one"), outcome(two, "two"))
+    backend = a_backend(outcome(one, "one"), outcome(two, "two"), options={"jobs": ("one", "two")})
     assert judge_status(backend, *waivers) is min(expected, key=WORST_FIRST.index)
 
 
-def test_without_leave_of_the_policy_nothing_is_excused() -> None:
-    for verdict in FailureVerdict:
-        backend = a_backend(a_job(C.FAILURE, verdict=verdict))
-        expected = S.ERRORED if verdict is FailureVerdict.INFRASTRUCTURE else S.FAILED
-        assert judge_status(backend, policy=replace(POLICY, excuses=frozenset())) is expected
+@pytest.mark.parametrize("confidence", list(Confidence))
+@pytest.mark.parametrize("kind", list(VerdictKind))
+def test_only_what_the_policy_names_is_excused_and_only_with_high_confidence(
+    kind: VerdictKind, confidence: Confidence
+) -> None:
+    backend = a_backend(a_job(C.FAILURE, verdict=a_verdict(kind, confidence=confidence)), **BUILD)
+    blocked = S.ERRORED if kind is VerdictKind.INFRASTRUCTURE else S.FAILED
+    for excuses in (
+        frozenset[VerdictKind](),
+        *(frozenset({one}) for one in VerdictKind),
+        frozenset(VerdictKind),
+    ):
+        excusable = kind in excuses and kind in {VerdictKind.PRE_EXISTING, VerdictKind.FLAKY}
+        expected = S.EXCUSED if excusable and confidence is Confidence.HIGH else blocked
+        assert judge_status(backend, policy=replace(POLICY, excuses=excuses)) is expected
 
 
 def test_an_excused_job_does_not_pass_a_backend_that_still_runs() -> None:
-    flaky = a_job(C.FAILURE, verdict=FailureVerdict.FLAKY)
-    assert judge_status(a_backend(flaky, an_open_job("test"))) is S.WAITING
+    assert judge_status(a_backend(FLAKY, an_open_job("test"), **BUILD)) is S.WAITING
+
+
+def test_an_excuse_goes_with_its_verdict() -> None:
+    assert judge_status(a_backend(FLAKY, **BUILD)) is S.EXCUSED
+    for verdict in (None, a_verdict(VerdictKind.NEW), a_verdict(confidence=Confidence.MEDIUM)):
+        assert judge_status(a_backend(replace(FLAKY, verdict=verdict), **BUILD)) is S.FAILED
+
+
+def test_in_a_merge_group_its_own_results_are_excused_and_those_of_the_heads_are_not() -> None:
+    excused, new = a_backend(FLAKY, **BUILD), a_backend(a_job(C.FAILURE), **BUILD)
+    heads = (a_subject(excused), a_subject(excused, number=8))
+    for backend, state in ((excused, G.PASSED), (new, G.FAILED)):
+        assert judge_gate(a_commit(a_group(backend, own_heads=heads)), POLICY, NOW).state is state
+
+
+def test_an_excuse_at_another_head_of_the_group_does_not_let_a_waiver_count() -> None:
+    waivers = (a_waiver(),)
+    heads = (a_subject(waivers=waivers), a_subject(a_backend(FLAKY, **BUILD), number=8))
+    group = a_group(a_backend(a_job(C.FAILURE), **BUILD), waivers=waivers, own_heads=heads)
+    judged = judge_gate(a_commit(group), POLICY, NOW).subjects[0].backends[0]
+    assert judged.standing is S.FAILED
+    assert "excused for #8 at its own head" in judged.parts[0].reason
 
 
 def test_a_waiver_of_a_job_waits_for_what_it_waives_and_one_of_the_backend_does_not() -> None:
@@ -496,8 +569,8 @@ def test_what_failed_before_a_rerun_waits_and_what_passed_stays(kind: str, bad: 
 
 @pytest.mark.parametrize("kind", RERUNS)
 def test_a_job_that_went_silent_or_was_excused_waits_for_its_rerun_too(kind: str) -> None:
-    flaky = a_job(C.FAILURE, "test", verdict=FailureVerdict.FLAKY)
-    judged = judge_one(a_backend(a_silent_job(), flaky, runs=(RERUNS[kind],)))
+    flaky = replace(FLAKY, name="test")
+    judged = judge_one(a_backend(a_silent_job(), flaky, **BUILD, runs=(RERUNS[kind],)))
     assert {part.standing for part in judged.parts} == {S.WAITING}
 
 

@@ -14,13 +14,14 @@ from crcr.decide.checks.commit import (
     BackendResults,
     CommitFacts,
     DispatchRun,
-    FailureVerdict,
     GrantedWaiver,
     JobResult,
     MergeSubject,
     Verification,
 )
-from crcr.decide.checks.gate import GateState, judge_gate
+from crcr.decide.checks.gate import GateJudgement, GateState, judge_gate
+from crcr.decide.checks.status import GateStatus
+from crcr.decide.failures.verdict import Confidence, Verdict, VerdictKind
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from support.data.commits import (
     HOUR,
@@ -32,6 +33,7 @@ from support.data.commits import (
     a_job,
     a_run,
     a_subject,
+    a_verdict,
     a_waiver,
     an_entry,
     an_unsent_backend,
@@ -110,13 +112,30 @@ def is_harmless(job: JobResult, backend: BackendResults) -> bool:
         passed, failed = job.conclusion is expected[0], job.conclusion is not expected[0]
     else:
         passed = job.conclusion in GOOD
-        failed = (
-            job.conclusion or Conclusion.NONE
-        ) in BAD and job.verdict is not FailureVerdict.INFRASTRUCTURE
+        failed = (job.conclusion or Conclusion.NONE) in BAD
     if passed:
         disputed = job.verification is Verification.DISPUTED and bool(expected)
         return not disputed and not is_refuted(job, backend) and is_confirmed(job, backend)
-    return failed and job.verdict in POLICY.excuses and not has_to_run_again(job, backend)
+    return failed and not expected and is_excused(job, backend)
+
+
+def is_excused(job: JobResult, backend: BackendResults) -> bool:
+    """A plain failure, reported in full and as GitHub has it, that the rules are sure about, of a backend that names its jobs."""
+    sure = job.verdict is not None and job.verdict.confidence is Confidence.HIGH
+    kind = job.verdict.kind if job.verdict is not None else None
+    names = backend.entry.jobs if backend.entry is not None else None
+    return (
+        sure
+        and kind in {VerdictKind.PRE_EXISTING, VerdictKind.FLAKY}
+        and kind in POLICY.excuses
+        and job.conclusion is Conclusion.FAILURE
+        and not job.unlisted_failures
+        and names is not None
+        and not any("*" in name for name in names)
+        and job.verification is not Verification.DISPUTED
+        and is_confirmed(job, backend)
+        and not has_to_run_again(job, backend)
+    )
 
 
 def has_github_job(job: JobResult, backend: BackendResults) -> bool:
@@ -153,12 +172,15 @@ def is_open(job: JobResult, backend: BackendResults, now: datetime) -> bool:
     if is_late(backend, now):
         return False
     unconfirmed = not is_confirmed(job, backend) and not is_refuted(job, backend)
-    return has_to_run_again(job, backend) or (passes_as_reported(job, backend) and unconfirmed)
+    hopeful = passes_as_reported(job, backend) or is_excused(
+        replace(job, verification=Verification.CONFIRMED), backend
+    )
+    return has_to_run_again(job, backend) or (hopeful and unconfirmed)
 
 
 def passes_as_reported(job: JobResult, backend: BackendResults) -> bool:
     return job.state is JobState.COMPLETED and is_harmless(
-        replace(job, verification=Verification.CONFIRMED, verdict=FailureVerdict.UNKNOWN), backend
+        replace(job, verification=Verification.CONFIRMED, verdict=None), backend
     )
 
 
@@ -241,6 +263,38 @@ def oracle_passes(commit: CommitFacts, now: datetime) -> bool:
 def check_passing(commit: CommitFacts, now: datetime) -> None:
     passed = judge_gate(commit, POLICY, now).state is GateState.PASSED
     assert passed is oracle_passes(commit, now)
+
+
+def check_excuses(commit: CommitFacts, now: datetime) -> None:
+    """Without leave, verdicts open nothing; with it, only a sure verdict of the two kinds does."""
+    strict = replace(POLICY, excuses=frozenset())
+    unjudged = map_jobs(commit, lambda job: replace(job, verdict=None))
+    assert judge_gate(commit, strict, now).state is judge_gate(unjudged, POLICY, now).state
+    assert not excused_jobs(judge_gate(commit, strict, now))
+    for job in excused_jobs(judge_gate(commit, POLICY, now)):
+        assert job.verdict is not None
+        assert (job.conclusion, job.verdict.confidence) == (Conclusion.FAILURE, Confidence.HIGH)
+        assert job.verdict.kind in {VerdictKind.PRE_EXISTING, VerdictKind.FLAKY}
+
+
+def excused_jobs(judgement: GateJudgement) -> list[JobResult]:
+    return [
+        part.job
+        for subject in judgement.subjects
+        for backend in subject.backends
+        for part in backend.parts
+        if part.standing is GateStatus.EXCUSED and part.job is not None
+    ]
+
+
+def map_jobs(commit: CommitFacts, change: Callable[[JobResult], JobResult]) -> CommitFacts:
+    def changed(subject: MergeSubject) -> MergeSubject:
+        backends = tuple(
+            replace(backend, jobs=tuple(map(change, backend.jobs))) for backend in subject.backends
+        )
+        return replace(subject, backends=backends, own_heads=tuple(map(changed, subject.own_heads)))
+
+    return replace(commit, subjects=tuple(map(changed, commit.subjects)))
 
 
 def check_no_open_job_is_passed_over(commit: CommitFacts, now: datetime) -> None:
@@ -333,7 +387,9 @@ JOBS = ("build", "test-1", "test-2")
 WORKFLOWS = ("ci.yml", "nightly.yml")
 times = st.integers(0, 60 * 9).map(lambda minutes: NOW - minutes * MINUTE)
 conclusions = st.sampled_from(list(Conclusion))
-verdicts = st.sampled_from(list(FailureVerdict))
+verdicts: st.SearchStrategy[Verdict] = st.builds(
+    a_verdict, st.sampled_from(list(VerdictKind)), confidence=st.sampled_from([*Confidence, Confidence.HIGH])
+)
 verifications = st.sampled_from([*Verification, *[Verification.CONFIRMED] * 4])
 job_states = st.sampled_from(
     [JobState.IN_PROGRESS, JobState.COMPLETED, JobState.COMPLETED, JobState.TIMED_OUT]
@@ -366,6 +422,7 @@ def some_jobs(draw: st.DrawFn) -> JobResult:
         workflow=WORKFLOWS[run_id == "12"],
         attempt=draw(st.integers(1, 3)),
         verdict=draw(verdicts),
+        unlisted_failures=draw(st.sampled_from([0, 0, 0, 1])),
         superseded=draw(st.sampled_from([False, False, True])),
         verification=draw(verifications),
     )
@@ -466,6 +523,14 @@ def test_the_gate_passes_exactly_when_every_member_may(commit: CommitFacts) -> N
 @given(commits)
 def test_no_open_job_is_passed_over_without_a_waiver(commit: CommitFacts) -> None:
     check_no_open_job_is_passed_over(commit, NOW)
+
+
+@settings(max_examples=300, deadline=None)
+@given(commits)
+def test_verdicts_open_the_gate_only_where_the_policy_says_so_and_the_rules_are_sure(
+    commit: CommitFacts,
+) -> None:
+    check_excuses(commit, NOW)
 
 
 @settings(max_examples=300, deadline=None)
@@ -597,7 +662,7 @@ def go_silent(at: int, name: str) -> Step:
     return step
 
 
-def judge_failures(at: int, verdict: FailureVerdict) -> Step:
+def judge_failures(at: int, verdict: Verdict) -> Step:
     return lambda world: world.set(
         at, jobs=tuple(replace(job, verdict=verdict) for job in world.backends[at].jobs)
     )
@@ -750,6 +815,7 @@ def test_every_rule_holds_after_every_step_of_any_history(
         step(world)
         commit = world.commit()
         check_passing(commit, world.now)
+        check_excuses(commit, world.now)
         check_no_open_job_is_passed_over(commit, world.now)
         check_no_going_run_is_passed_over(commit, world.now)
         check_order_is_nothing(commit, world.now, random)

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.checks.check_run import GATE_NAME, CheckContent, CheckStatus, Tier, WantedCheck
-from crcr.decide.checks.commit import BackendResults, FailureVerdict, GrantedWaiver, JobResult, MergeSubject
+from crcr.decide.checks.commit import BackendResults, GrantedWaiver, JobResult, MergeSubject
 from crcr.decide.checks.gate import GateState, judge_gate
 from crcr.decide.checks.publication import CheckAction, PublishedCheck, ending_content, next_action
 from crcr.decide.checks.wanted_checks import CheckPolicy, JobChecks, is_labelled, wanted_checks
+from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import Conclusion, DispatchState, Level
 from support.data.commits import (
     HEAD,
@@ -29,6 +30,7 @@ from support.data.commits import (
     a_run,
     a_silent_job,
     a_subject,
+    a_verdict,
     a_waiver,
     an_entry,
     an_open_job,
@@ -290,13 +292,13 @@ def test_who_was_l3_when_recorded_is_non_blocking_even_at_l4_now() -> None:
         (a_silent_job(), C.TIMED_OUT),
         (a_job(C.NONE), C.FAILURE),
         (a_job(None), C.FAILURE),
-        (a_job(C.NONE, verdict=FailureVerdict.INFRASTRUCTURE), C.FAILURE),
-        (a_job(C.FAILURE, verdict=FailureVerdict.INFRASTRUCTURE), C.FAILURE),
-        (a_job(C.FAILURE, verdict=FailureVerdict.FLAKY), C.NEUTRAL),
+        (a_job(C.NONE, verdict=a_verdict(VerdictKind.INFRASTRUCTURE)), C.FAILURE),
+        (a_job(C.FAILURE, verdict=a_verdict(VerdictKind.INFRASTRUCTURE)), C.FAILURE),
+        (a_job(C.FAILURE, verdict=a_verdict(VerdictKind.FLAKY)), C.NEUTRAL),
     ],
 )
 def test_a_job_of_l4_ends_as_it_is_and_an_excused_one_neutral(job: JobResult, conclusion: Conclusion) -> None:
-    assert looks(a_backend(job))[JOB] == (COMPLETED, conclusion)
+    assert looks(a_backend(job, options={"jobs": ("build",)}))[JOB] == (COMPLETED, conclusion)
 
 
 @pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))

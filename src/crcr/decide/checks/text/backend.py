@@ -29,9 +29,9 @@ from crcr.decide.checks.text.parts import (
     live_sections,
     oncall_words,
     sort_worst_first,
-    verdict_words,
     waiver_words,
 )
+from crcr.decide.checks.text.verdict import HudPages, append_verdict, verdict_words
 
 MOST_TITLE = 120
 MOST_FAILURES = 20
@@ -62,9 +62,11 @@ def backend_title(judged: BackendJudgement) -> str:
     if not deciding_parts:
         reason = one_line(judged.deciding_parts[0].reason).replace("`", "").removeprefix("skipped: ")
         return truncate(f"{status_text(judged.standing)}: {reason}", MOST_TITLE)
+    names = f"{judged.standing}: {_join_names(deciding_parts)}"
     if judged.standing not in OPEN and any(part.standing in OPEN for part in judged.parts):
-        return f"{judged.standing}: {_join_names(deciding_parts)}, others still waiting"
-    return f"{judged.standing}: {_join_names(deciding_parts)} ({len(deciding_parts)} of {_count_noun(len(named), 'job')})"
+        return f"{names}, others still waiting"
+    title = f"{names} ({len(deciding_parts)} of {_count_noun(len(named), 'job')})"
+    return append_verdict(title, deciding_parts, MOST_TITLE)
 
 
 def _join_names(parts: list[JudgedPart]) -> str:
@@ -79,15 +81,15 @@ def _count_noun(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def backend_summary(judged: BackendJudgement, hud_url: str, live_url: str | None = None) -> str:
+def backend_summary(judged: BackendJudgement, pages: HudPages, live_url: str | None = None) -> str:
     parts = sort_worst_first(judged.parts)
     jobs = [(part, part.job) for part in parts if part.job is not None]
     facts = _backend_facts(judged.backend, [job for _, job in jobs])
     facts += _status_facts(judged)
     sections = [*live_sections(live_url), MarkdownSection(head="\n".join(facts)), *failures(jobs)]
     if jobs:
-        sections.append(_job_table(jobs))
-    return page(sections, MOST_TEXT, _contact_lines(judged.backend, hud_url))
+        sections.append(_job_table(jobs, pages))
+    return page(sections, MOST_TEXT, _contact_lines(judged.backend, pages))
 
 
 def _backend_facts(backend: BackendResults, jobs: list[JobResult]) -> list[str]:
@@ -133,16 +135,16 @@ def _owed_text(part: JudgedPart) -> str:
     return f"{code(part.name, NAME_CHARACTERS)} {reason}" if part.name is not None else reason
 
 
-def _job_table(jobs: list[tuple[JudgedPart, JobResult]]) -> MarkdownSection:
+def _job_table(jobs: list[tuple[JudgedPart, JobResult]], pages: HudPages) -> MarkdownSection:
     """Return one row for each job; the column of verdicts only where there is one."""
     several = len({job.workflow for _, job in jobs}) > 1
-    rows = [_job_row(part, job, with_workflow=several) for part, job in jobs]
+    rows = [_job_row(part, job, pages, with_workflow=several) for part, job in jobs]
     left_out = set() if any(cells[_VERDICT] for cells in rows) else {_VERDICT}
     columns = [name for name in rows[0] if name not in left_out]
     return table("### Jobs", columns, (row(cells[name] for name in columns) for cells in rows), "jobs")
 
 
-def _job_row(part: JudgedPart, job: JobResult, *, with_workflow: bool) -> dict[str, str]:
+def _job_row(part: JudgedPart, job: JobResult, pages: HudPages, *, with_workflow: bool) -> dict[str, str]:
     name = f"{job.workflow_name} / {job.name}" if with_workflow else job.name
     return {
         "Job": code(name, NAME_CHARACTERS),
@@ -150,7 +152,7 @@ def _job_row(part: JudgedPart, job: JobResult, *, with_workflow: bool) -> dict[s
         "Attempt": str(job.attempt),
         "Tests": _test_counts(job),
         "Why": "; ".join(filter(None, (prose(part.reason), doubt_words(job)))),
-        _VERDICT: verdict_words(part),
+        _VERDICT: verdict_words(part, pages),
         "Links": _job_links(job),
     }
 
@@ -164,11 +166,11 @@ def _job_links(job: JobResult) -> str:
     return ", ".join(filter(None, (link("run", job.url), link("artifact", job.artifact_url))))
 
 
-def _contact_lines(backend: BackendResults, hud_url: str) -> str:
+def _contact_lines(backend: BackendResults, pages: HudPages) -> str:
     """Return the last lines: the on-call people and the backend's page."""
     oncalls = oncall_words(backend)
     contact = f"On call: {oncalls}" if oncalls else "On call: nobody is listed"
-    page_link = link("History of this backend", f"{hud_url}/crcr/{backend.name}")
+    page_link = link("History of this backend", pages.backend(backend.name))
     return "\n\n".join(filter(None, (contact, page_link)))
 
 
@@ -190,24 +192,25 @@ def job_title(part: JudgedPart, job: JobResult) -> str:
         else ""
     )
     doubt = doubt_words(job).partition(":")[0]
-    return fit_items([phrase for phrase in (title, tests, doubt) if phrase], MOST_TITLE)
+    phrases = fit_items([phrase for phrase in (title, tests, doubt) if phrase], MOST_TITLE)
+    return append_verdict(phrases, [part], MOST_TITLE)
 
 
-def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, hud_url: str) -> str:
+def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, pages: HudPages) -> str:
     facts = [*_backend_facts(backend, [job]), f"- Job: {code(job.name)}, attempt {job.attempt}"]
     ended = f", ended: {format_utc(job.ended_at)}" if job.ended_at else ""
     facts.append(f"- Began: {format_utc(job.began_at)}{ended}")
     facts.append(f"- Status: {status_text(part.standing)} ({prose(part.reason)})")
     further = {
         "Waiver": waiver_words(collect_waivers([part])),
-        _VERDICT: verdict_words(part),
+        _VERDICT: verdict_words(part, pages),
         "Doubt": doubt_words(job),
         "Tests": _test_counts(job),
         "Links": _job_links(job),
     }
     facts += [f"- {label}: {value}" for label, value in further.items() if value]
     sections = [MarkdownSection(head="\n".join(facts)), *failures([(part, job)])]
-    return page(sections, MOST_TEXT, _contact_lines(backend, hud_url))
+    return page(sections, MOST_TEXT, _contact_lines(backend, pages))
 
 
 # Failures

@@ -24,6 +24,7 @@ from crcr.decide.checks.text.backend import (
 from crcr.decide.checks.text.gate import gate_summary, gate_title
 from crcr.decide.checks.text.markdown import is_link, one_line, truncate
 from crcr.decide.checks.text.parts import sort_worst_first
+from crcr.decide.checks.text.verdict import HudPages
 
 _MOST_PATH = 500
 _MOST_TITLE = 200
@@ -69,6 +70,7 @@ def _plain_lines(text: str) -> str:
 __all__ = [
     "WAITING_TITLE",
     "WAIVE",
+    "HudPages",
     "Words",
     "backend_words",
     "gate_words",
@@ -88,18 +90,20 @@ class Words:
     buttons: tuple[Button, ...] = ()
 
 
-def gate_words(judgement: GateJudgement, head_sha: str, live_url: str | None = None) -> Words:
-    """Return the gate's content; with `live_url`, a link to the live page."""
+def gate_words(
+    judgement: GateJudgement, head_sha: str, live_url: str | None = None, pages: HudPages | None = None
+) -> Words:
+    """Return the gate's content; with `live_url`, a link to the live page; with `pages`, links to evidence."""
     buttons = (WAIVE,) if judgement.state is GateState.FAILED else ()
-    return Words(gate_title(judgement), gate_summary(judgement, head_sha, live_url), buttons=buttons)
+    return Words(gate_title(judgement), gate_summary(judgement, head_sha, live_url, pages), buttons=buttons)
 
 
-def backend_words(judged: BackendJudgement, hud_url: str, live_url: str | None = None) -> Words:
+def backend_words(judged: BackendJudgement, pages: HudPages, live_url: str | None = None) -> Words:
     jobs = [(part, part.job) for part in sort_worst_first(judged.parts) if part.job is not None]
     notes = annotations(failed_tests(jobs))
-    return Words(backend_title(judged), backend_summary(judged, hud_url, live_url), annotations=notes)
+    return Words(backend_title(judged), backend_summary(judged, pages, live_url), annotations=notes)
 
 
-def job_words(backend: BackendResults, part: JudgedPart, job: JobResult, hud_url: str) -> Words:
+def job_words(backend: BackendResults, part: JudgedPart, job: JobResult, pages: HudPages) -> Words:
     notes = annotations(failed_tests([(part, job)]))
-    return Words(job_title(part, job), job_summary(backend, part, job, hud_url), annotations=notes)
+    return Words(job_title(part, job), job_summary(backend, part, job, pages), annotations=notes)

@@ -31,9 +31,9 @@ from crcr.decide.checks.text.parts import (
     doubt_words,
     live_sections,
     oncall_words,
-    verdict_words,
     waiver_words,
 )
+from crcr.decide.checks.text.verdict import HudPages, append_verdict, verdict_kinds, verdict_words
 from crcr.decide.checks.verification import Confirmation, confirm_result
 from crcr.decide.commands.grammar import HEAD_DIGITS
 from crcr.decide.model import Level
@@ -54,7 +54,11 @@ def gate_title(judgement: GateJudgement) -> str:
     backends = _worst_of_each(judgement)
     doubt = any(judged.subject.in_doubt for judged in judgement.subjects)
     if judgement.state is GateState.FAILED:
-        phrases = [_blocked_phrase(backend) for backend in backends if backend.standing in BLOCKED]
+        blocked = [backend for backend in backends if backend.standing in BLOCKED]
+        if len(blocked) == 1:
+            title = truncate(_blocked_phrase(blocked[0], with_verdict=False), MOST_TITLE)
+            return append_verdict(title, blocked[0].deciding_parts, MOST_TITLE)
+        phrases = [_blocked_phrase(backend) for backend in blocked]
     elif judgement.state is GateState.PENDING:
         phrases = _pending_phrases(backends) + ([_IN_DOUBT] if doubt else [])
     elif not backends and any(judged.subject.reused_from is not None for judged in judgement.subjects):
@@ -80,14 +84,20 @@ def _severity(judged: BackendJudgement) -> tuple[int, str]:
     return _BY_SEVERITY.index(judged.standing), judged.backend.name.key
 
 
-def _blocked_phrase(judged: BackendJudgement) -> str:
+def _blocked_phrase(judged: BackendJudgement, *, with_verdict: bool = True) -> str:
     name = judged.backend.name
     if judged.standing is GateStatus.MISSING:
         return f"{name} is missing"
     if judged.standing is GateStatus.DECLINED:
         return f"{name} declined"
+    return f"{name} {judged.standing}{_job_names(judged, with_verdict=with_verdict)}"
+
+
+def _job_names(judged: BackendJudgement, *, with_verdict: bool) -> str:
+    """Return the deciding jobs in parentheses, with the kinds of their verdicts."""
     jobs = [part.name for part in judged.deciding_parts if part.name is not None]
-    return f"{name} {judged.standing}" + (f" ({join_items(jobs, 2, _shorten)})" if jobs else "")
+    kinds = verdict_kinds(judged.deciding_parts) if with_verdict else ""
+    return f" ({'; '.join(filter(None, (join_items(jobs, 2, _shorten), kinds)))})" if jobs else ""
 
 
 def _shorten(name: str) -> str:
@@ -113,7 +123,9 @@ def _hold_reason(judged: BackendJudgement) -> str:
 def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
     phrases = [_waived_phrase(backend) for backend in backends if backend.standing is GateStatus.WAIVED]
     phrases += [
-        f"{backend.backend.name} excused" for backend in backends if backend.standing is GateStatus.EXCUSED
+        f"{backend.backend.name} excused{_job_names(backend, with_verdict=True)}"
+        for backend in backends
+        if backend.standing is GateStatus.EXCUSED
     ]
     passed = sum(backend.standing is GateStatus.PASSED for backend in backends)
     aside = sum(backend.standing is GateStatus.NOT_CONCERNED for backend in backends)
@@ -134,10 +146,14 @@ def _waived_phrase(judged: BackendJudgement) -> str:
 # The summary
 
 
-def gate_summary(judgement: GateJudgement, head_sha: str, live_url: str | None = None) -> str:
+def gate_summary(
+    judgement: GateJudgement, head_sha: str, live_url: str | None = None, pages: HudPages | None = None
+) -> str:
     several = len(judgement.subjects) > 1
     ordered = sorted(judgement.subjects, key=lambda judged: _STATES.index(judged.state))
-    subjects = chain.from_iterable(_subject_sections(judged, head_sha, headed=several) for judged in ordered)
+    subjects = chain.from_iterable(
+        _subject_sections(judged, head_sha, pages, headed=several) for judged in ordered
+    )
     sections = chain(live_sections(live_url), subjects)
     return page(sections, MOST_TEXT, _WAIVING if judgement.state is GateState.FAILED else "")
 
@@ -147,14 +163,16 @@ def head_named(subject: MergeSubject, head_sha: str) -> str | None:
     return None if subject.number is None else head_sha[:HEAD_DIGITS]
 
 
-def _subject_sections(judged: SubjectJudgement, head_sha: str, *, headed: bool) -> Iterable[MarkdownSection]:
+def _subject_sections(
+    judged: SubjectJudgement, head_sha: str, pages: HudPages | None, *, headed: bool
+) -> Iterable[MarkdownSection]:
     heading = f"### {_subject_name(judged.subject)}" if headed or judged.subject.number is None else None
     text = _no_table_text(judged)
     if text is not None:
         yield MarkdownSection(head=f"{heading}\n\n{text}" if heading else text)
     else:
         head = head_named(judged.subject, head_sha)
-        rows = (_backend_row(backend, head) for backend in sorted(judged.backends, key=_severity))
+        rows = (_backend_row(backend, head, pages) for backend in sorted(judged.backends, key=_severity))
         yield table(heading, _COLUMNS, rows, "backends")
     if judged.subject.in_doubt:
         yield MarkdownSection(head=f"Pending: {_IN_DOUBT}.")
@@ -197,13 +215,13 @@ def _membership_note(backend: BackendResults) -> str | None:
 # A row of the table
 
 
-def _backend_row(judged: BackendJudgement, head: str | None) -> str:
+def _backend_row(judged: BackendJudgement, head: str | None, pages: HudPages | None) -> str:
     deadline = judged.deadline if judged.standing is GateStatus.WAITING else None
     return row(
         (
             _backend_name(judged.backend),
             f"**{judged.standing}**" if judged.standing in BLOCKED else status_text(judged.standing),
-            _status_reason(judged),
+            _status_reason(judged, pages),
             format_utc(judged.since),
             format_utc(deadline) if deadline else "",
             advice_for(judged, head, code) or "",
@@ -219,13 +237,17 @@ def _backend_name(backend: BackendResults) -> str:
     )
 
 
-def _status_reason(judged: BackendJudgement) -> str:
+def _status_reason(judged: BackendJudgement, pages: HudPages | None) -> str:
     if judged.standing is GateStatus.PASSED:
         return _passed_words(judged)
-    phrases = [join_items(judged.deciding_parts, _MOST_PARTS, _part_text, "; ")]
+
+    def part_text(part: JudgedPart) -> str:
+        return _part_text(part, pages)
+
+    phrases = [join_items(judged.deciding_parts, _MOST_PARTS, part_text, "; ")]
     also = [part for part in judged.parts if part.standing is GateStatus.EXCUSED]
     if also and judged.standing is not GateStatus.EXCUSED:
-        phrases.append(f"excused: {join_items(also, _MOST_PARTS, _part_text, '; ')}")
+        phrases.append(f"excused: {join_items(also, _MOST_PARTS, part_text, '; ')}")
     phrases.append(waiver_words(collect_waivers(judged.parts)))
     waiting = sum(part.standing in OPEN for part in judged.parts)
     if waiting and judged.standing not in OPEN:
@@ -244,14 +266,13 @@ def _passed_words(judged: BackendJudgement) -> str:
     )
 
 
-def _part_text(part: JudgedPart) -> str:
+def _part_text(part: JudgedPart, pages: HudPages | None) -> str:
     """Return one job with its reason, likely cause and doubts."""
     text = prose(part.reason)
     if part.name is not None:
         text = f"{code(part.name, NAME_CHARACTERS)} {text}"
-    verdict = "" if part.standing is GateStatus.EXCUSED else verdict_words(part)  # there the reason names it
     doubt = doubt_words(part.job) if part.job is not None else ""
-    return ", ".join(filter(None, (text, verdict, doubt)))
+    return ", ".join(filter(None, (text, verdict_words(part, pages), doubt)))
 
 
 _WAIVING = """### Waiving

@@ -1,8 +1,8 @@
-"""Phrases that the check texts and the pages share: waivers, on-calls, doubts, verdicts, and what can be done next."""
+"""Phrases that the check texts and the pages share: waivers, on-calls, doubts, and what can be done next."""
 
 from collections.abc import Callable, Iterable
 
-from crcr.decide.checks.commit import BackendResults, FailureVerdict, GrantedWaiver, JobResult, Verification
+from crcr.decide.checks.commit import BackendResults, GrantedWaiver, JobResult, Verification
 from crcr.decide.checks.completeness import why_names_needed
 from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
 from crcr.decide.checks.text.markdown import MarkdownSection, code, format_utc, join_items, link
@@ -16,13 +16,6 @@ _MOST_WAIVERS = 3
 _MOST_ONCALLS = 5
 _WORST_FIRST = tuple(GateStatus)
 
-_VERDICTS = {
-    FailureVerdict.NEW: "new: the base branch passes",
-    FailureVerdict.PRE_EXISTING: "pre-existing: it fails on the base branch too",
-    FailureVerdict.FLAKY: "flaky: it has changed without a change of code",
-    FailureVerdict.INFRASTRUCTURE: "infrastructure: not the code's fault",
-    FailureVerdict.UNKNOWN: "no verdict: too little history",
-}
 _VERIFICATIONS = {
     Verification.DISPUTED: "disputed: GitHub says otherwise, and the worse of both counts",
     Verification.NOT_VERIFIABLE: "not verifiable: GitHub shows no such job",
@@ -41,14 +34,6 @@ def live_sections(live_url: str | None) -> Iterable[MarkdownSection]:
 
 def sort_worst_first(parts: Iterable[JudgedPart]) -> list[JudgedPart]:
     return sorted(parts, key=lambda part: _WORST_FIRST.index(part.standing))
-
-
-def verdict_words(part: JudgedPart) -> str:
-    """Return the likely cause of a failure; empty for other parts, and without a verdict."""
-    verdict = part.job.verdict if part.job else None
-    if verdict is None or part.standing not in BLOCKED | {GateStatus.EXCUSED, GateStatus.WAIVED}:
-        return ""
-    return _VERDICTS[verdict]
 
 
 def doubt_words(job: JobResult) -> str:

@@ -39,15 +39,18 @@ def _time(name: str, *, nullable: bool = True) -> sa.Column[int]:
 
 def _bases() -> None:
     """Which base commit a head was built on, and the order of the base's commits."""
-    op.add_column("pulls", _text("base_sha"))
-    op.add_column("pulls", _text("merge_base"))
-    op.add_column("pulls", _text("stacked_on"))
-    op.add_column("dispatches", _flag("tests_merged"))
+    op.add_column("pulls", sa.Column("base_sha", sa.Text(), nullable=True))
+    op.add_column("pulls", sa.Column("merge_base", sa.Text(), nullable=True))
+    op.add_column("pulls", sa.Column("stacked_on", sa.Text(), nullable=True))
+    op.add_column(
+        "dispatches",
+        sa.Column("tests_merged", sa.SmallInteger(), server_default=sa.text("0"), nullable=False),
+    )
     ended_on_base = sa.text("ended_as IS NOT NULL AND event <> 'pull_request'")
     op.create_index(
         "ix_jobs_base",
         "jobs",
-        ["upstream", "downstream", "workflow", "job_name", "in_progress_at"],
+        ["upstream", "downstream", "job_name", "in_progress_at"],
         sqlite_where=ended_on_base,
         postgresql_where=ended_on_base,
     )
@@ -89,14 +92,18 @@ def _failures() -> None:
         sa.Column("test_verdicts", sa.LargeBinary(), nullable=True),
         _time("judged_at"),
         _text("verdict_before"),
+        _time("excused_at"),
         sa.PrimaryKeyConstraint("failure_id", name=op.f("pk_failures")),
         sqlite_autoincrement=True,
     )
     op.create_index("uq_failures_job", "failures", [*job, "attempt", "job_name"], unique=True)
-    history = ["upstream", "downstream", "workflow", "job_name", "at"]
-    op.create_index("ix_failures_history", "failures", history)
+    op.create_index("ix_failures_history", "failures", ["upstream", "downstream", "job_name", "at"])
     op.create_index("ix_failures_backend", "failures", ["upstream", "downstream", "at"])
+    op.create_index("ix_failures_verdict", "failures", ["upstream", "downstream", "verdict"])
     op.create_index("ix_failures_rules", "failures", ["rules", "failure_id"])
+    on_base = sa.text("kind <> 'pull_request'")
+    base = ["upstream", "kind", "downstream", "workflow", "job_name", "at"]
+    op.create_index("ix_failures_base", "failures", base, sqlite_where=on_base, postgresql_where=on_base)
 
 
 def _groups() -> None:

@@ -51,6 +51,7 @@ from crcr.record.views.backends.jobs import (
     read_jobs_by_name,
     sort_worst_first,
 )
+from crcr.record.views.failures.commit_failures import add_verdicts
 from crcr.record.views.joining.setup import read_refusals
 from crcr.record.views.logs.deliveries import dispatch_view
 from crcr.record.views.visibility import VisibleBackends
@@ -96,7 +97,15 @@ _ROWS = Statement(
         " OR lower(v.ref) LIKE :words ESCAPE '!' OR found.head_sha LIKE :start ESCAPE '!'"
         " OR ('#' || found.number) LIKE :start ESCAPE '!' OR CAST(found.number AS TEXT) LIKE :start ESCAPE '!')"
         f" AND (CAST(:result AS TEXT) IS NULL OR {_WITH_RESULT})"
+        " AND (CAST(:verdict AS TEXT) IS NULL OR EXISTS (SELECT 1 FROM failures f WHERE f.delivery = found.delivery"
+        " AND f.upstream = found.upstream AND f.downstream = found.downstream AND f.verdict = :verdict))"
         " ORDER BY found.created_at DESC, found.delivery DESC LIMIT :limit"
+    )
+)
+_JUDGED_RUNS = Statement(
+    text(
+        "SELECT DISTINCT workflow, run_id FROM failures WHERE upstream = :upstream AND downstream = :downstream"
+        " AND at >= :since AND verdict = :verdict"
     )
 )
 
@@ -247,7 +256,7 @@ class MatrixReader:
 
     @property
     def _is_filtered(self) -> bool:
-        return any((self.query.author, self.query.text, self.query.result))
+        return any((self.query.author, self.query.text, self.query.result, self.query.verdict))
 
     @property
     def _source(self) -> _CellSource:
@@ -277,13 +286,26 @@ class MatrixReader:
             for row in rows:
                 job = self._source.make(row, self.reader.visible)
                 runs.setdefault((job.workflow, job.run_id), []).append(job)
+        judged = await self._read_judged_runs() if self.query.verdict else None
         nights: list[_EventRow] = [
-            (_nightly_facts(cells), cells) for cells in runs.values() if self._matches(cells)
+            (_nightly_facts(cells), cells)
+            for key, cells in runs.items()
+            if self._matches(cells) and (judged is None or key in judged)
         ]
         nights.sort(key=lambda row: row[0]["at"], reverse=True)
         for facts, _ in nights[:_MOST_NIGHTS]:
             facts["place"] = await read_commit_place(self.reader.tx, self.query.upstream, facts["head_sha"])
         return nights
+
+    async def _read_judged_runs(self) -> set[tuple[str, str]]:
+        """Workflow and id of the runs of the window with a failed job of the chosen verdict."""
+        rows = await self.reader.tx.all(
+            _JUDGED_RUNS,
+            **self._backend(),
+            verdict=self.query.verdict.value if self.query.verdict else None,
+            since=to_us(self.reader.window.since),
+        )
+        return {(row["workflow"], row["run_id"]) for row in rows}
 
     def _matches(self, cells: list[JobCell]) -> bool:
         words = (self.query.text or "").lower()
@@ -313,6 +335,7 @@ class MatrixReader:
         return {
             "author": ascii_lower(self.query.author) if self.query.author else None,
             "result": self.query.result.value if self.query.result else None,
+            "verdict": self.query.verdict.value if self.query.verdict else None,
             "words": f"%{words}%" if words else None,
             "start": f"{words}%" if words else None,
         }
@@ -323,7 +346,10 @@ async def read_failures(reader: BackendReader, rows: Iterable[MatrixRow]) -> tup
     counted = (row for row in rows if not (row.superseded or row.test))
     failed = (cell for row in counted for cell in row.cells if cell and cell.counted is CountedAs.FAILURE)
     whole = [await _read_failed_job(reader, cell) for cell in islice(failed, _MOST_FAILURES)]
-    return tuple(job for job in whole if job is not None)
+    jobs = [job for job in whole if job is not None]
+    if reader.kind is ResultKind.INGESTED:
+        return tuple(jobs)
+    return await add_verdicts(reader.tx, reader.upstream, jobs)
 
 
 async def _read_failed_job(reader: BackendReader, cell: JobCell) -> JobView | None:

@@ -9,6 +9,7 @@ from crcr.decide.allowlist.entries import AllowlistEntry, Visibility
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
 from crcr.decide.statistics.window import ResultKind, Window
+from crcr.decide.views.missing_results import BackendReporting
 from crcr.decide.views.overview import BackendSummary
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer
 from crcr.record.store.database import Tx
@@ -166,18 +167,26 @@ class BackendReader:
         return FigureScope(self.upstream.key, key, self.kind, self.window)
 
     async def is_silent(self, entry: AllowlistEntry) -> bool:
-        key = {"upstream": self.upstream.key, "downstream": entry.name.key}
-        last = await self.tx.one(_LAST_REPORT, **key)
-        reported = last["at"] if last else None
-        since = max(reported or 0, to_us(self.now - SILENT_WITHIN))
-        row = await self.tx.one(_UNANSWERED, since=since, before=to_us(self.now - ANSWER_WITHIN), **key)
-        unanswered = row["number"] if row else 0
-        return is_silent(entry.level, ever_reported=reported is not None, unanswered=unanswered)
+        return (await read_reporting(self.tx, self.upstream, entry, self.now)).silent
 
     async def _read_last_sent(self, key: str) -> datetime | None:
         backend = {"upstream": self.upstream.key, "downstream": key}
         rows = [await self.tx.one(_LAST_SENT, event=event, **backend) for event in self.kind.events]
         return from_us_or_none(max((row["sent_at"] for row in rows if row), default=None))
+
+
+async def read_reporting(
+    tx: Tx, upstream: RepoName, entry: AllowlistEntry, now: datetime
+) -> BackendReporting:
+    """When the backend last reported, and whether it is silent since."""
+    key = {"upstream": upstream.key, "downstream": entry.name.key}
+    last = await tx.one(_LAST_REPORT, **key)
+    reported = last["at"] if last else None
+    since = max(reported or 0, to_us(now - SILENT_WITHIN))
+    row = await tx.one(_UNANSWERED, since=since, before=to_us(now - ANSWER_WITHIN), **key)
+    unanswered = row["number"] if row else 0
+    silent = is_silent(entry.level, ever_reported=reported is not None, unanswered=unanswered)
+    return BackendReporting(from_us_or_none(reported), silent)
 
 
 def make_summary(

@@ -124,7 +124,7 @@ async def read_ingested_rows(
 
 
 def _search_limit(query: BackendQuery) -> int:
-    filtered = any((query.author, query.text, query.result))
+    filtered = any((query.author, query.text, query.result, query.verdict))
     return max(_MOST_SEARCHED if filtered else 0, query.limit + 1)
 
 
@@ -138,6 +138,8 @@ async def _read_deliveries(tx: Tx, query: BackendQuery, where: dict[str, Any]) -
 def _matches(query: BackendQuery, facts: dict[str, Any], cells: list[JobView]) -> bool:
     if query.author and query.author.lower() != (facts["author"] or "").lower():
         return False
+    if query.verdict:
+        return False  # nobody judges another relay's results
     if query.result and all(cell.counted is not query.result for cell in cells):
         return False
     values = (facts[name] for name in ("number", "head_sha", "ref", "title", "author"))

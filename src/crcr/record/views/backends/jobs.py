@@ -6,11 +6,12 @@ a hidden backend is read.
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import compress
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, select, text, tuple_
+from sqlalchemy import ColumnElement, and_, bindparam, select, text, tuple_
 
 from crcr.decide.checks.commit import Verification
 from crcr.decide.jobs.ingested import OLDEST_CLAIM
@@ -22,11 +23,13 @@ from crcr.decide.views.failures import FailedTestView
 from crcr.decide.views.overview import JobCell, JobPage, JobQuery, JobView
 from crcr.errors import NotFound
 from crcr.record.jobs.tested_commits import read_commit_place
+from crcr.record.schema.failures import failures
 from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import added_up_s, from_us, from_us_or_none, to_us
 from crcr.record.views.backends.ingested import MOST_LISTED_TESTS, read_ingested_job
+from crcr.record.views.failures.commit_failures import add_verdicts, rules_verdict
 from crcr.record.views.paging import bad_cursor
 from crcr.record.views.visibility import VisibleBackends
 
@@ -83,10 +86,13 @@ _PAGE_KEY = ("in_progress_at", "downstream", "delivery", "workflow", "run_id", "
 _IN_PULL = text(
     "jobs.delivery IN (SELECT p.delivery FROM dispatches p WHERE p.upstream = :upstream AND p.number = :number)"
 )
+_JOB_OF_FAILURE = and_(*(failures.c[name] == jobs.c[name] for name in _KEY))
+_VERDICT = ("verdict", "confidence", "sentence", "evidence", "verdict_before")
 _FILTERS: Mapping[str, ColumnElement[bool]] = {
     "delivery": jobs.c.delivery == bindparam("delivery"),
     "number": _IN_PULL,  # type: ignore[dict-item]  # a text clause is a condition too
     "state": jobs.c.state == bindparam("state"),
+    "verdict": failures.c.verdict == bindparam("verdict"),
 }
 
 
@@ -95,12 +101,23 @@ async def job_page(tx: Tx, query: JobQuery, visible: VisibleBackends) -> JobPage
     rows = await _read_newest(tx, query, [name for name in names if name in visible.reporting])
     page = rows[: query.limit]
     more = len(rows) > len(page)
-    return JobPage(tuple(job_view(row, visible) for row in page), _page_key(page[-1]) if more else None)
+    views = tuple(_with_verdict(query.upstream, row, job_view(row, visible)) for row in page)
+    return JobPage(views, _page_key(page[-1]) if more else None)
+
+
+def _with_verdict(upstream: RepoName, row: Row, job: JobView) -> JobView:
+    """The verdict in a list is that of the rules: reading what people say would cost a query for each commit."""
+    return replace(job, verdict=rules_verdict(upstream, row)) if row["verdict"] is not None else job
 
 
 async def _read_newest(tx: Tx, query: JobQuery, names: list[str]) -> list[Row]:
     """One job more than the limit, over all backends: a few of each, then more of those that may have newer ones."""
-    filters = {"delivery": query.delivery, "number": query.number, "state": query.state}
+    filters = {
+        "delivery": query.delivery,
+        "number": query.number,
+        "state": query.state,
+        "verdict": query.verdict,
+    }
     bound_filters = {key: value for key, value in filters.items() if value is not None}
     needed = query.limit + 1
     few = max(_FEWEST, 2 * needed // len(names)) if names else 0
@@ -126,15 +143,25 @@ async def _read_newest(tx: Tx, query: JobQuery, names: list[str]) -> list[Row]:
 
 @cache
 def _page_statement(filters: frozenset[str], *, paged: bool) -> Statement:
-    clause = select(*VIEW_COLUMNS).where(*OF_BACKEND, *(_FILTERS[name] for name in sorted(filters)))
+    by_verdict = "verdict" in filters
+    columns = (*VIEW_COLUMNS, *(failures.c[name] for name in _VERDICT))
+    clause = select(*columns).where(*OF_BACKEND, *(_FILTERS[name] for name in sorted(filters)))
+    if by_verdict:
+        # Read from the failures: jobs with a rare verdict may be far apart.
+        of_backend = (failures.c[name] == bindparam(name) for name in ("upstream", "downstream"))
+        clause = clause.select_from(failures.join(jobs, _JOB_OF_FAILURE)).where(*of_backend)
+    else:
+        clause = clause.select_from(jobs.outerjoin(failures, _JOB_OF_FAILURE))
+    # A sum is in no index: the jobs with a verdict are sorted, not searched for in the order of the jobs.
+    started = jobs.c.in_progress_at + 0 if by_verdict else jobs.c.in_progress_at
+    page_key = (started, *(jobs.c[name] for name in _PAGE_KEY[1:]))
     if paged:
         seen_before = tuple_(*(bindparam(f"after_{name}") for name in _PAGE_KEY))
-        clause = clause.where(tuple_(*(jobs.c[name] for name in _PAGE_KEY)) < seen_before)
-        if (
-            "delivery" not in filters
-        ):  # implied by the line above, and what makes SQLite enter its index there
+        clause = clause.where(tuple_(*page_key) < seen_before)
+        # Implied by the line above, and what makes SQLite enter its index there.
+        if "delivery" not in filters and not by_verdict:
             clause = clause.where(jobs.c.in_progress_at <= bindparam("after_in_progress_at"))
-    clause = clause.order_by(*(jobs.c[name].desc() for name in _PAGE_KEY))
+    clause = clause.order_by(*(column.desc() for column in page_key))
     return Statement(clause.limit(bindparam("limit")))
 
 
@@ -342,13 +369,7 @@ async def job_detail(
     return JobDetail(
         upstream=upstream,
         backend=visible.reporting[downstream.key].name,
-        job=job_view(
-            row_found,
-            visible,
-            row_found["failed_tests"],
-            most=_MOST_FAILED_TESTS,
-            cut=row_found["failed_tests_cut"],
-        ),
+        job=(await add_verdicts(tx, upstream, [_detailed_view(row_found, visible)]))[0],
         attempts=tuple(job_view(row, visible) for row in rows),
         environment=row_found["environment"],
         title=dispatch["title"] if dispatch else None,
@@ -361,6 +382,10 @@ async def job_detail(
         if _is_self_reported(row_found)
         else None,
     )
+
+
+def _detailed_view(row: Row, visible: VisibleBackends) -> JobView:
+    return job_view(row, visible, row["failed_tests"], most=_MOST_FAILED_TESTS, cut=row["failed_tests_cut"])
 
 
 def _is_self_reported(row: Row) -> bool:

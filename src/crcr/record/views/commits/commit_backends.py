@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
-from crcr.decide.checks.gate import GatePolicy, judge_gate
+from crcr.decide.checks.gate import GatePolicy, judge_gate, time_limit
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import CountedAs
@@ -28,6 +28,7 @@ from crcr.decide.views.commit import (
     state_of_jobs,
 )
 from crcr.decide.views.failures import CommitGroup
+from crcr.decide.views.missing_results import judge_missing_jobs, judge_silence, reports_nothing
 from crcr.decide.views.overview import JobView
 from crcr.decide.views.timeline import running_time
 from crcr.errors import NoAllowlist
@@ -36,6 +37,7 @@ from crcr.record.schema.main_tables import jobs
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.backends.backend_reader import read_reporting
 from crcr.record.views.backends.jobs import (
     CURRENT_RUN,
     IN_ORDER,
@@ -97,7 +99,7 @@ class CommitReader:
     upstream: RepoName
     allowlist: Allowlist
     visible: VisibleBackends
-    timeouts: GatePolicy
+    policy: GatePolicy
     now: datetime
 
     async def gate(self, head_sha: str, delivery: str | None) -> GateView | None:
@@ -110,7 +112,7 @@ class CommitReader:
             return GateView(state=GateShown.NONE, title=None, judged_at=judged_at)
         commit = await load_commit(self.tx, self.upstream, head_sha, self.allowlist, self.now)
         if commit.subjects:
-            judgement = judge_gate(commit, self.timeouts, self.now)
+            judgement = judge_gate(commit, self.policy, self.now)
             shown = gate_view(judgement, self.visible.public, judged_at, head_sha)
             return replace(shown, unpublished=await self._read_unpublished(head_sha, shown.state))
         whole = delivery is not None and await self._sees_all_gating(delivery)
@@ -127,7 +129,10 @@ class CommitReader:
         rows = [
             row for row in await self.tx.all(_DISPATCHES, **key) if row["downstream"] in self.visible.public
         ]
-        backends = [self._dispatched_backend(row, jobs_by_backend.get(row["downstream"], [])) for row in rows]
+        backends = [
+            await self._add_missing(self._dispatched_backend(row, jobs_by_backend.get(row["downstream"], [])))
+            for row in rows
+        ]
         return await self._add_failed_tests(sorted(backends, key=backend_sort_key))
 
     async def groups(self, delivery: str, backends: Sequence[CommitBackend]) -> tuple[CommitGroup, ...]:
@@ -175,6 +180,18 @@ class CommitReader:
             event=dispatch.event,
             dispatch=dispatch,
         )
+
+    async def _add_missing(self, backend: CommitBackend) -> CommitBackend:
+        """Add the verdict on a backend whose results, or some of them, did not come."""
+        entry = self.visible.reporting.get(backend.name.key)
+        if entry is None or backend.level < Level.L2:
+            return backend
+        if reports_nothing(backend, self.now):
+            reporting = await read_reporting(self.tx, self.upstream, entry, self.now)
+            return replace(backend, verdict=judge_silence(backend, reporting, self.upstream))
+        limit = time_limit(entry, self.policy)
+        verdict = judge_missing_jobs(backend, entry.jobs or (), limit, self.upstream, self.now)
+        return replace(backend, verdict=verdict) if verdict else backend
 
     def _self_reporting_backend(self, head_sha: str, rows: list[Row]) -> CommitBackend:
         jobs = [job_view(row, self.visible) for row in rows]
@@ -224,14 +241,14 @@ async def commit_reader(
     upstream: RepoName,
     *,
     visible: VisibleBackends,
-    timeouts: GatePolicy,
+    policy: GatePolicy,
     now: datetime,
 ) -> CommitReader:
     try:
         allowlist = await lists.in_force(tx, upstream)
     except NoAllowlist:
         allowlist = Allowlist(())
-    return CommitReader(tx, upstream, allowlist, visible, timeouts, now)
+    return CommitReader(tx, upstream, allowlist, visible, policy, now)
 
 
 def _make_backend(entry: AllowlistEntry, jobs: list[JobView], **facts: Any) -> CommitBackend:

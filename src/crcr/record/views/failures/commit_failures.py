@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import text
 
+from crcr.decide.failures.evidence_pages import evidence_url
 from crcr.decide.failures.fingerprint import fingerprint_failure
 from crcr.decide.failures.verdict import Confidence, Evidence, VerdictKind
 from crcr.decide.model import RepoName
@@ -24,9 +25,9 @@ from crcr.decide.views.failures import (
     TestVerdict,
     VerdictView,
     describe_group,
-    evidence_url,
 )
 from crcr.decide.views.overview import JobView
+from crcr.record.failures.person_verdicts import load_person_verdicts
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
@@ -43,12 +44,6 @@ _OF_DELIVERY = Statement(
         "SELECT delivery, downstream, workflow, run_id, attempt, job_name, number, head_sha, at, fingerprint, fingerprints,"
         " sample, verdict, confidence, sentence, evidence, test_verdicts, verdict_before FROM failures"
         " WHERE delivery = :delivery AND upstream = :upstream"
-    )
-)
-_PERSONS = Statement(
-    text(
-        "SELECT downstream, job, verdict, who, reason FROM person_verdicts WHERE head_sha = :head_sha"
-        " AND upstream = :upstream ORDER BY person_verdict_id"
     )
 )
 _FIRST = Statement(
@@ -97,17 +92,7 @@ class CommitFailures:
         )
 
     def _verdict(self, row: Row, job: JobView) -> VerdictView:
-        evidence = tuple(
-            EvidenceView(one.kind.value, evidence_url(self.upstream, one), one.text)
-            for one in _EVIDENCE.decode(row["evidence"] or b"[]")
-        )
-        view = VerdictView(
-            kind=VerdictKind(row["verdict"]),
-            confidence=Confidence(row["confidence"]),
-            sentence=row["sentence"],
-            evidence=evidence,
-            was=VerdictKind(row["verdict_before"]) if row["verdict_before"] else None,
-        )
+        view = rules_verdict(self.upstream, row)
         person = self.persons.get((row["downstream"], job.job_name))
         if person is None:
             return view
@@ -120,16 +105,35 @@ class CommitFailures:
         )
 
 
+def rules_verdict(upstream: RepoName, row: Row) -> VerdictView:
+    """The verdict of the rules; needs its columns of `failures`."""
+    evidence = tuple(
+        EvidenceView(one.kind.value, evidence_url(upstream, one), one.text)
+        for one in _EVIDENCE.decode(row["evidence"] or b"[]")
+    )
+    return VerdictView(
+        kind=VerdictKind(row["verdict"]),
+        confidence=Confidence(row["confidence"]),
+        sentence=row["sentence"],
+        evidence=evidence,
+        was=VerdictKind(row["verdict_before"]) if row["verdict_before"] else None,
+    )
+
+
+async def add_verdicts(tx: Tx, upstream: RepoName, jobs: Iterable[JobView]) -> tuple[JobView, ...]:
+    """The jobs with the verdicts on those that failed."""
+    jobs = tuple(jobs)
+    commits = dict.fromkeys((job.delivery, job.head_sha) for job in jobs)
+    failures = {commit: await load_commit_failures(tx, upstream, *commit) for commit in commits}
+    return tuple(failures[job.delivery, job.head_sha].with_verdict(job) for job in jobs)
+
+
 async def load_commit_failures(
     tx: Tx, upstream: RepoName, delivery: str, head_sha: str | None
 ) -> CommitFailures:
     rows = await tx.all(_OF_DELIVERY, delivery=delivery, upstream=upstream.key)
-    persons = await tx.all(_PERSONS, head_sha=head_sha, upstream=upstream.key) if rows and head_sha else []
-    return CommitFailures(
-        upstream,
-        {_row_key(row): row for row in rows},
-        {(row["downstream"], row["job"]): row for row in persons},
-    )
+    persons = await load_person_verdicts(tx, upstream, head_sha) if rows and head_sha else {}
+    return CommitFailures(upstream, {_row_key(row): row for row in rows}, persons)
 
 
 async def load_commit_groups(

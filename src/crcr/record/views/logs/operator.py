@@ -13,6 +13,8 @@ from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.dispatch.webhook_body import decompress_body
 from crcr.decide.health.relay import Health, judge_health
 from crcr.decide.model import Level, RepoName
+from crcr.decide.views.failing import FailingPage, FailingQuery
+from crcr.decide.views.failures import ContradictedVerdicts
 from crcr.decide.views.operator import (
     AuditLine,
     DeliveryDetail,
@@ -25,13 +27,15 @@ from crcr.decide.views.operator import (
 from crcr.decide.views.overview import AllowlistState
 from crcr.errors import NoAllowlist, NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_fields
+from crcr.record.failures.person_verdicts import load_contradicted
 from crcr.record.failures.recompute import count_left
 from crcr.record.schema.main_tables import audit, effects, repositories
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.relay.health import NOTHING_HINDERS, health_facts, waiting_reason
-from crcr.record.views.visibility import AllowlistReader, allowlist_state
+from crcr.record.views.visibility import AllowlistReader, allowlist_state, visible_backends
 
 _DELIVERY = (
     "SELECT upstream, guid, event, action, state, reason, source, number, head_sha, ref, received_at, body_bytes,"
@@ -109,6 +113,9 @@ class OperatorViews:
         self._database = database
         self._lists = lists
 
+    async def contradicted(self, upstream: RepoName, now: datetime) -> ContradictedVerdicts:
+        return await self._database.read(lambda tx: load_contradicted(tx, upstream, now))
+
     async def deliveries(self, upstream: RepoName, *, state: str | None, limit: int) -> list[DeliveryLine]:
         async def unit(tx: Tx) -> list[DeliveryLine]:
             rows = await tx.all(_DELIVERIES, upstream=upstream.key, state=state, limit=limit)
@@ -146,6 +153,13 @@ class OperatorViews:
     async def health(self, upstream: RepoName, now: datetime) -> Health:
         facts = await self._database.read(lambda tx: health_facts(tx, upstream))
         return judge_health(facts, now)
+
+    async def failing(self, query: FailingQuery, now: datetime) -> FailingPage:
+        async def unit(tx: Tx) -> FailingPage:
+            visible = await visible_backends(tx, self._lists, query.upstream, everything=True)
+            return await failing_page(tx, query, visible, now)
+
+        return await self._database.read(unit)
 
     async def outdated_fingerprints(self, upstream: RepoName) -> int:
         """How many failures wait for fingerprints by the rules of this release."""

@@ -16,6 +16,7 @@ from crcr.decide.views.overview import (
     Vitals,
 )
 from crcr.record.checks.refresh import tier_queue
+from crcr.record.failures.person_verdicts import count_contradicted
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -115,6 +116,7 @@ async def read_vitals(tx: Tx, upstream: RepoName, now: datetime) -> Vitals:
         waiting=outbox["waiting"] if outbox else 0,
         parked=parked["number"] if parked else 0,
         lag_s=_lag_s(outbox, now),
+        contradicted=await count_contradicted(tx, upstream, now),
         history_unfed=unfed,
         history_lag_s=history_lag_s,
     )

@@ -1,8 +1,8 @@
-"""The JSON API's models of pull requests, commits, groups of failures and waivers."""
+"""The JSON API's models of pull requests, commits, groups of failures, waivers and continuously failing jobs."""
 
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.views import commit as views
-from crcr.decide.views import failures
+from crcr.decide.views import failing, failures
 from crcr.show.api.models import examples
 from crcr.show.api.models.derive import Model, Next, derive_model
 from crcr.show.api.models.shared import FAILED_JOB, WithJobToken
@@ -48,7 +48,8 @@ COMMIT_BACKEND = derive_model(
     "`level` is that of the dispatch; `jobs` are those that count, failed first.",
     types={"jobs": list[FAILED_JOB]},  # type: ignore[valid-type]
     described={
-        "dispatch": "Null for a run that was not dispatched, such as a nightly one; `delivery` is then the commit."
+        "dispatch": "Null for a run that was not dispatched, such as a nightly one; `delivery` is then the commit.",
+        "verdict": "`missing` where an expected result has not come in time; its jobs have verdicts of their own.",
     },
 )
 KNOWN_FAILURE = derive_model(
@@ -73,6 +74,29 @@ COMMIT_GROUP = derive_model(
         "on_base": "How often it failed on the base branch in the last 7 days.",
         "known": "Null unless a maintainer linked it to an issue.",
     },
+)
+FAILING_JOB = derive_model(
+    failing.FailingJob,
+    "FailingJob",
+    "A job that failed on the newest commits of the base branch, or in the newest nights, without a pass since.",
+    without=("first_delivery", "last_delivery", "good_delivery"),
+    described={
+        "since": "When it first failed in the row.",
+        "failures_in_a_row": "Commits, or nights, each counted once.",
+        "first_bad": "The oldest commit of the row; null where a night named none.",
+        "last_good": "The newest commit before the row where it passed; null where no pass is recorded.",
+        "fingerprint": "Of the newest failure; null where it reported no failed test.",
+        "known": "Null unless a maintainer linked the newest failure to an issue.",
+        "sample": "The first line of one of the newest failure's messages, as it was reported.",
+        "last_bad": "The newest commit of the row.",
+    },
+)
+FAILING = derive_model(
+    failing.FailingPage,
+    "FailingJobs",
+    without=("cursor", "branch"),
+    types={"next": Next},
+    example=examples.FAILING,
 )
 OPEN_GROUP = derive_model(
     failures.OpenGroup,

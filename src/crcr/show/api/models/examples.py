@@ -97,6 +97,20 @@ _JOB: Json = {
     "verification": "confirmed",
     "github_conclusion": "success",
 }
+VERDICT: dict[str, object] = {
+    "kind": "pre-existing",
+    "confidence": "high",
+    "sentence": "The base failed alike 3 times in a row, last at the commit that this was built on.",
+    "evidence": [
+        {
+            "kind": "base",
+            "url": "/crcr/commit/4f0a5f8c1d2e3b4a5968778695a4b3c2d1e0f9a8?upstream=org/framework",
+            "text": "base failed alike, 14 Nov 09:12 UTC",
+        }
+    ],
+    "by": "rules",
+    "was": "new",
+}
 _DISPATCH: Json = {
     "downstream": "org/backend",
     "level": "L3",
@@ -222,7 +236,7 @@ BADGE: Json = {
     "stale": False,
     "tally": _TALLY,
 }
-JOBS: Json = {"jobs": [_JOB], "next": _NEXT}
+JOBS: Json = {"jobs": [{**_JOB, "verdict": VERDICT}], "next": _NEXT}
 DELIVERIES: Json = {
     "deliveries": [
         {
@@ -292,21 +306,31 @@ SANDBOX: Json = {
     "next": "WzE3Nzc4OTYwMDAsMV0",
 }
 
-VERDICT: dict[str, object] = {
-    "kind": "pre-existing",
-    "confidence": "high",
-    "sentence": "The base failed alike 3 times in a row, last at the commit that this was built on.",
-    "evidence": [
+FAILING: dict[str, object] = {
+    "items": [
         {
-            "kind": "base",
-            "url": "/crcr/commit/4f0a5f8c1d2e3b4a5968778695a4b3c2d1e0f9a8?upstream=org/framework",
-            "text": "base failed alike, 14 Nov 09:12 UTC",
+            "backend": "org/backend",
+            "workflow": ".github/workflows/ci.yml",
+            "job": "test (3.12)",
+            "since": _AT,
+            "failures_in_a_row": 7,
+            "first_bad": "4f0a5f8c1d2e3b4a5968778695a4b3c2d1e0f9a8",
+            "last_good": "9b1c2d3e4f5061728394a5b6c7d8e9f001122334",
+            "fingerprint": "7d3f0c5ab1e24986",
+            "oncalls": ["ada"],
+            "known": {
+                "url": "https://github.com/org/backend/issues/12",
+                "state": "open",
+                "by": "grace",
+                "until": _AT,
+            },
+            "sample": "NotImplementedError: aten::foo",
+            "last_bad": "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00",
+            "last_failed_at": _AT,
         }
     ],
-    "by": "rules",
-    "was": "new",
+    "next": _NEXT,
 }
-
 _SEEN: Json = {"sha": _SHA, "number": 7, "at": _AT}
 _GROUP: Json = {
     "fingerprint": "5f0c1e9ab2d34c77",

@@ -9,7 +9,7 @@ from crcr.decide.views import joining, logs
 from crcr.decide.views import overview as views
 from crcr.show.api.models import examples
 from crcr.show.api.models.derive import Cursor, Model, Name, Next, derive_model
-from crcr.show.api.models.shared import DISPATCH, JOB
+from crcr.show.api.models.shared import DISPATCH, JOB, JUDGED_JOB
 from crcr.show.render.status import refusal_meaning, waiting_reason
 
 DISPATCH_WITH_JOBS = derive_model(
@@ -27,7 +27,12 @@ DELIVERY_WITH_JOBS = derive_model(
     only=("dispatches",),
     types={"dispatches": list[DISPATCH_WITH_JOBS]},  # type: ignore[valid-type]
 )
-JOBS = derive_model(views.JobPage, "Jobs", types={"next": Next}, example=examples.JOBS)
+JOBS = derive_model(
+    views.JobPage,
+    "Jobs",
+    types={"jobs": list[JUDGED_JOB], "next": Next},  # type: ignore[valid-type]
+    example=examples.JOBS,
+)
 DELIVERIES = derive_model(
     views.DeliveryPage,
     "Deliveries",

@@ -163,15 +163,19 @@ JOB = derive_model(
     types={"url": Link, "artifact_url": Link},
     described={"expected": "The outcome that counts as a pass, where one is expected."},
 )
+JUDGED_JOB = derive_model(
+    views.JobView,
+    "JudgedJob",
+    base=JOB,
+    only=("verdict",),
+    described={"verdict": "Null for a job that did not fail."},
+)
 FAILED_JOB = derive_model(
     views.JobView,
     "FailedJob",
-    base=JOB,
-    only=("failed_tests", "failed_tests_more", "verdict"),
-    described={
-        "failed_tests_more": "Failed tests beyond the ones listed.",
-        "verdict": "Null for a job that did not fail.",
-    },
+    base=JUDGED_JOB,
+    only=("failed_tests", "failed_tests_more"),
+    described={"failed_tests_more": "Failed tests beyond the ones listed."},
 )
 COMMIT_PLACE = derive_model(
     CommitPlaceValue,

@@ -1,0 +1,248 @@
+"""Continuously failing jobs, worked out when they are read: callbacks write nothing for them.
+
+Candidates are jobs with a failure on the base in the last 30 days whose last pass to arrive is not of a later commit: one
+statement, along the index of the base's failures. Only for these the newest passes are read, and the failures after them.
+"""
+
+# ruff: noqa: S608 - every name in these statements is our own
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.allowlist.entries import AllowlistEntry
+from crcr.decide.failures.failing import BranchCommit, FailingRow, find_failing_row
+from crcr.decide.failures.history import FailedAs
+from crcr.decide.failures.verdict import VerdictKind
+from crcr.decide.statistics.figures import EndedAs
+from crcr.decide.views.failing import (
+    FailingJob,
+    FailingKind,
+    FailingPage,
+    FailingQuery,
+    FailingSort,
+    failing_key,
+    matches_text,
+    order_jobs,
+)
+from crcr.decide.views.failures import KnownFailureView
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, to_us
+from crcr.record.views.failures.commit_failures import load_known
+from crcr.record.views.paging import bad_cursor
+from crcr.record.views.relay.state import newest_change
+from crcr.record.views.visibility import VisibleBackends
+
+FAILED_WITHIN = timedelta(days=30)
+"""A job that did not fail for longer is not listed: it was renamed or removed."""
+HISTORY = timedelta(days=90)
+"""How far back the first failure and the last pass are looked for."""
+_MOST_JOBS = 1_000
+_MOST_PASSES = 50
+_MOST_FAILURES = 1_000
+_MOST_FINGERPRINTS = 10
+
+_BRANCH = Statement(text("SELECT default_branch FROM upstreams WHERE upstream = :upstream"))
+_OF_JOB = (
+    "{0}.upstream = :upstream AND {0}.downstream = {1}downstream AND {0}.workflow = {1}workflow"
+    " AND {0}.job_name = {1}job_name"
+)
+_ON_COMMITS = " JOIN base_commits c ON c.sha = {0}.head_sha AND c.upstream = {0}.upstream AND c.ref = :ref"
+_ENDED_AT = "coalesce(j.completed_at, j.in_progress_at)"
+_PASSED = (
+    " AND j.in_progress_at >= :since AND j.event <> 'pull_request' AND j.event IN ({0}) AND j.ended_as IS NOT NULL"
+    " AND j.ended_as = 'success' ORDER BY j.in_progress_at DESC LIMIT "
+)
+
+
+_EVENTS = {FailingKind.PUSH: "'push', 'merge_group'", FailingKind.NIGHTLY: "'nightly', 'periodic'"}
+_PLACES = {
+    FailingKind.PUSH: (_ON_COMMITS, "c.position", "c.position"),
+    FailingKind.NIGHTLY: ("", "f.at", _ENDED_AT),
+}
+"""What gives failures and passes their place in the order: a joined table, and a column of each."""
+
+
+def _write_candidates(kind: FailingKind) -> str:
+    join, failed, passed = _PLACES[kind]
+    return (
+        "SELECT b.downstream, b.workflow, b.job_name FROM (SELECT f.downstream, f.workflow, f.job_name,"
+        f" max({failed}) AS place FROM failures f{join.format('f')} WHERE f.upstream = :upstream"
+        f" AND f.kind <> 'pull_request' AND f.kind = '{kind.value}' AND f.at >= :failed_since"
+        " AND f.passed_at IS NULL GROUP BY f.downstream, f.workflow, f.job_name) AS b"
+        f" WHERE coalesce((SELECT {passed} FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', 'b.')}"
+        f"{_PASSED.format(_EVENTS[kind])}1), -1) < b.place ORDER BY b.downstream, b.workflow, b.job_name LIMIT :most"
+    )
+
+
+def _write_passes(kind: FailingKind) -> str:
+    join, _, passed = _PLACES[kind]
+    return (
+        f"SELECT j.delivery, j.run_id, j.head_sha, {_ENDED_AT} AS at, {passed} AS place"
+        f" FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', ':')}{_PASSED.format(_EVENTS[kind])}:most"
+    )
+
+
+def _write_failures(kind: FailingKind) -> str:
+    join, failed, _ = _PLACES[kind]
+    return (
+        f"SELECT f.delivery, f.run_id, f.head_sha, f.at, {failed} AS place, f.ended, f.verdict, f.passed_at,"
+        f" f.fingerprint, f.fingerprints, f.sample, j.ended_as FROM failures f{join.format('f')}"
+        " LEFT JOIN jobs j ON j.delivery = f.delivery AND j.upstream = f.upstream AND j.downstream = f.downstream"
+        " AND j.workflow = f.workflow AND j.run_id = f.run_id AND j.attempt = f.attempt AND j.job_name = f.job_name"
+        f" WHERE {_OF_JOB.format('f', ':')} AND f.kind <> 'pull_request' AND f.kind = '{kind.value}'"
+        f" AND f.at >= :since AND {failed} > :last_good ORDER BY f.at DESC LIMIT :most"
+    )
+
+
+_CANDIDATES = {kind: Statement(text(_write_candidates(kind))) for kind in FailingKind}
+_PASSES = {kind: Statement(text(_write_passes(kind))) for kind in FailingKind}
+_FAILURES = {kind: Statement(text(_write_failures(kind))) for kind in FailingKind}
+
+
+async def failing_page(tx: Tx, query: FailingQuery, visible: VisibleBackends, now: datetime) -> FailingPage:
+    check_cursor(query)
+    branch = query.branch or await _read_branch(tx, query)
+    known = _KnownIssues(tx, query.upstream.key, now)
+    jobs = []
+    for job, marks in await _find_failing(tx, query, branch, visible, now):
+        if matches_text(job, query):
+            jobs.append(replace(job, known=await known.find(marks)))
+    if query.known is not None:
+        jobs = [job for job in jobs if (job.known is not None) is query.known]
+    listed = order_jobs(jobs, query)
+    more = failing_key(listed[query.limit - 1], query.sort) if len(listed) > query.limit else None
+    return FailingPage(tuple(listed[: query.limit]), more, await newest_change(tx), branch)
+
+
+def check_cursor(query: FailingQuery) -> None:
+    """Raise `BadRequest` for a cursor that is not of this list in this order."""
+    if query.after is None:
+        return
+    is_text = query.sort in (FailingSort.BACKEND, FailingSort.JOB)
+    match query.after:
+        case (int() | str() as value, str(), str(), str()) if isinstance(value, str) is is_text:
+            return
+    raise bad_cursor()
+
+
+async def _read_branch(tx: Tx, query: FailingQuery) -> str | None:
+    row = await tx.one(_BRANCH, upstream=query.upstream.key)
+    return row["default_branch"] if row else None
+
+
+async def _find_failing(
+    tx: Tx, query: FailingQuery, branch: str | None, visible: VisibleBackends, now: datetime
+) -> list[tuple[FailingJob, Sequence[str]]]:
+    """All failing jobs that the reader may see, each with the fingerprints of its newest failure."""
+    place: dict[str, Any] = {"upstream": query.upstream.key}
+    if query.kind is FailingKind.PUSH:
+        place["ref"] = branch or ""
+    since = {"since": to_us(now - HISTORY)}
+    candidates = await tx.all(
+        _CANDIDATES[query.kind],
+        failed_since=to_us(now - FAILED_WITHIN),
+        most=_MOST_JOBS,
+        **since,
+        **place,
+    )
+    found = []
+    for names in candidates:
+        entry = visible.reporting.get(names["downstream"])
+        if entry is None:
+            continue
+        job = {**place, **since, **{name: names[name] for name in ("downstream", "workflow", "job_name")}}
+        passes = await tx.all(_PASSES[query.kind], most=_MOST_PASSES, **job)
+        last_good = max((row["place"] for row in passes), default=-1)
+        failures = await tx.all(_FAILURES[query.kind], last_good=last_good, most=_MOST_FAILURES, **job)
+        results = [_read_pass(row, query.kind) for row in passes]
+        results += [_read_failure(row, query.kind) for row in failures if _counts(row)]
+        if (row := find_failing_row(results)) is not None:
+            found.append((_view(entry, job, row), _marks(row.newest)))
+    return found
+
+
+def _counts(row: Row) -> bool:
+    """A cancelled job has no result, and a superseded one was replaced by another run."""
+    is_void = row["ended"] == FailedAs.CANCELLED.value or row["ended_as"] == EndedAs.SUPERSEDED.value
+    return not is_void
+
+
+def _order(row: Row, kind: FailingKind) -> tuple[int, str]:
+    return row["place"], row["head_sha"] if kind is FailingKind.PUSH else f"{row['delivery']} {row['run_id']}"
+
+
+def _read_pass(row: Row, kind: FailingKind) -> BranchCommit:
+    return BranchCommit(
+        order=_order(row, kind),
+        sha=row["head_sha"],
+        at=from_us(row["at"]),
+        passed=True,
+        delivery=row["delivery"],
+    )
+
+
+def _read_failure(row: Row, kind: FailingKind) -> BranchCommit:
+    passed = row["passed_at"] is not None
+    is_sick = row["ended"] == FailedAs.FAILURE.value and row["verdict"] == VerdictKind.INFRASTRUCTURE.value
+    return BranchCommit(
+        order=_order(row, kind),
+        sha=row["head_sha"],
+        at=from_us(row["at"]),
+        passed=passed,
+        sick=is_sick and not passed,
+        delivery=row["delivery"],
+        fingerprint=row["fingerprint"],
+        fingerprints=frozenset((row["fingerprints"] or "").split()),
+        sample=row["sample"],
+    )
+
+
+def _view(entry: AllowlistEntry, job: Mapping[str, Any], row: FailingRow) -> FailingJob:
+    newest, good = row.newest, row.last_good
+    return FailingJob(
+        backend=entry.name,
+        workflow=job["workflow"],
+        job=job["job_name"],
+        since=row.since,
+        failures_in_a_row=row.number,
+        first_bad=row.first.sha,
+        last_good=good.sha if good else None,
+        fingerprint=newest.fingerprint,
+        oncalls=entry.oncalls,
+        sample=newest.sample,
+        last_bad=newest.sha,
+        last_failed_at=newest.at,
+        first_delivery=row.first.delivery,
+        last_delivery=newest.delivery,
+        good_delivery=good.delivery if good else None,
+    )
+
+
+def _marks(newest: BranchCommit) -> Sequence[str]:
+    """The fingerprints by which the newest failure may be known, its own first."""
+    others = sorted(newest.fingerprints - {newest.fingerprint or ""})
+    return [mark for mark in (newest.fingerprint, *others) if mark][:_MOST_FINGERPRINTS]
+
+
+class _KnownIssues:
+    """The issues that failures are linked to; each fingerprint is looked up once."""
+
+    def __init__(self, tx: Tx, upstream: str, now: datetime) -> None:
+        self._tx = tx
+        self._upstream = upstream
+        self._now = now
+        self._found: dict[str, KnownFailureView | None] = {}
+
+    async def find(self, marks: Sequence[str]) -> KnownFailureView | None:
+        for mark in marks:
+            if mark not in self._found:
+                key = {"fingerprint": mark, "upstream": self._upstream}
+                self._found[mark] = await load_known(self._tx, key, self._now)
+            if (known := self._found[mark]) is not None:
+                return known
+        return None

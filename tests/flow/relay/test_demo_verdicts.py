@@ -1,0 +1,98 @@
+"""The first minute of the demo in simulated time: every kind of verdict that needs history is on the API."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from bench.github_budget.relay_in_process import RELAY_URL, run_simulated_relay
+from bench.github_budget.simulated_time import START, run_simulated
+
+from crcr.cli.run.demo import SEED, SPEED
+from crcr.decide.github.repository_setup import relay_pin
+from crcr.demo.opening_failures import NEW
+from crcr.demo.run import AUDIENCE, demo_settings
+from crcr.demo.traffic import BLOCKED, FLAKED, LABELLED, UPSTREAM, demo_world, run_traffic
+from crcr.settings import Settings
+from crcr.wiring.core import Seams
+from crcr.wiring.services import build
+from crcr.wiring.web_app import build_app
+from support.clock import ManualClock
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+FIRST_MINUTE_S = 60.0
+
+
+async def run_first_minute(folder: Path) -> Settings:
+    """Run the demo for a simulated minute; return the settings of its relay."""
+    async with run_simulated_relay(
+        folder,
+        seed=SEED,
+        make_world=lambda github: demo_world(github, relay_pin(RELAY_URL, AUDIENCE)),
+        settings_for=demo_settings,
+    ) as demo:
+        over = asyncio.Event()
+        traffic = asyncio.create_task(run_traffic(demo.github, UPSTREAM, seed=SEED, speed=SPEED, stop=over))
+        await asyncio.wait([traffic], timeout=FIRST_MINUTE_S)
+        over.set()
+        await traffic
+        demo.check()
+        return demo.services.settings
+
+
+async def read_pulls(settings: Settings) -> dict[int, Any]:
+    """Read the API as it is at the end of that minute."""
+    services = build(settings, Seams(clock=ManualClock(START + timedelta(seconds=FIRST_MINUTE_S))))
+    transport = httpx.ASGITransport(build_app(services, work=False))
+    async with httpx.AsyncClient(transport=transport, base_url=RELAY_URL) as client:
+        answers = {
+            number: await client.get(f"/api/v1/pulls/{number}") for number in (LABELLED, BLOCKED, FLAKED)
+        }
+    await services.close()
+    return {number: answer.raise_for_status().json() for number, answer in answers.items()}
+
+
+@pytest.fixture(scope="module")
+def pulls(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    settings = run_simulated(run_first_minute(tmp_path_factory.mktemp("demo")))
+    return asyncio.run(read_pulls(settings))
+
+
+def verdicts(pull: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """The verdicts by backend and job."""
+    return {
+        (backend["name"], job["job_name"]): job["verdict"]
+        for backend in pull["backends"]
+        for job in backend["jobs"]
+        if job["verdict"]
+    }
+
+
+def test_a_change_that_breaks_three_backends_alike_is_new(pulls: dict[int, Any]) -> None:
+    judged = verdicts(pulls[BLOCKED])
+    assert {judged[job]["kind"] for job in NEW} == {"new"}
+    group = pulls[BLOCKED]["groups"][0]
+    assert group["sample"] == "RuntimeError: expected scalar type Float but found Half in addmm_out"
+    assert sorted(group["backends"]) == sorted({backend for backend, _ in NEW})
+    assert group["first_seen"]["number"] == BLOCKED
+
+
+def test_what_the_base_fails_is_pre_existing(pulls: dict[int, Any]) -> None:
+    assert verdicts(pulls[LABELLED])["lumen-hpc/xpu-ops", "test"]["kind"] == "pre-existing"
+    verdict = verdicts(pulls[FLAKED])["lumen-hpc/xpu-ops", "test"]
+    assert (verdict["kind"], verdict["confidence"]) == ("pre-existing", "high")
+    assert "last at the commit that this was built on" in verdict["sentence"]
+
+
+def test_what_came_and_went_on_the_base_is_flaky(pulls: dict[int, Any]) -> None:
+    verdict = verdicts(pulls[FLAKED])["quantix/tpu-bridge", "integration"]
+    assert verdict["kind"] == "flaky"
+    assert "came and went 2 times" in verdict["sentence"]
+
+
+def test_a_sick_fleet_is_infrastructure_on_every_pull_request(pulls: dict[int, Any]) -> None:
+    judged = [verdicts(pull)["riscv-ai/tensorium-riscv", "cross-build"] for pull in pulls.values()]
+    assert {verdict["kind"] for verdict in judged} == {"infrastructure"}

@@ -102,7 +102,10 @@ async def fill(site: Site) -> list[str]:
     await site.page.goto(f"{site.url}/crcr/org/reporter")
     cell = await site.page.locator("a[href*='job=']").first.get_attribute("href")
     commit = await site.page.locator("a[href*='/crcr/commit/']").first.get_attribute("href")
-    return [f"/crcr/pr/{pr.number}", str(commit), f"/crcr/deliveries/{guid}", str(cell)]
+    groups = (await site.relay.http.get("/api/v1/failures")).json()["items"]
+    assert groups
+    failures = [f"/crcr/failures/{group['fingerprint']}" for group in groups]
+    return [f"/crcr/pr/{pr.number}", str(commit), f"/crcr/deliveries/{guid}", str(cell), *failures]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

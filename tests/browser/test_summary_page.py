@@ -50,7 +50,7 @@ async def test_a_changed_cell_changes_in_place_and_the_order_stays(tmp_path: Pat
         await site.relay.drain()
         await report(site, "org/beta", "failure")
         page = await open_summary_page(site)
-        await page.get_by_role("link", name="Failure").click()
+        await page.get_by_role("link", name="Failure", exact=True).click()
         await expect(page).to_have_url(f"{site.url}/crcr?sort=-failure")
         await expect(page.locator("th[aria-sort=descending]")).to_have_text("Failure")
         assert (await names(page))[0] == "org/beta"

@@ -12,6 +12,8 @@ from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 
 _BRANCH = "refs/heads/"
+_LONGEST_REF = 1_000
+"""In bytes: PostgreSQL's indexes hold no longer ones, and Git has no such branches."""
 _MOST_COMMITS = 500
 """Of one push: the last ones. Its other commits have no position, as if their push had been missed."""
 _MOST_ORDERED = 2_000
@@ -43,7 +45,7 @@ _PLACE = Statement(
 
 async def note_pushed_commits(tx: Tx, event: PushEvent, now: datetime) -> None:
     """Give the commits of a push to a branch their positions; a branch's commits keep their order whatever arrives when."""
-    if event.deleted or not event.ref.startswith(_BRANCH):
+    if event.deleted or not event.ref.startswith(_BRANCH) or len(event.ref.encode()) > _LONGEST_REF:
         return
     branch = {"upstream": event.upstream.key, "ref": event.ref.removeprefix(_BRANCH)}
     newest = await tx.one(_NEWEST, after=event.after, **branch)

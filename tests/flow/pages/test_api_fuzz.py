@@ -67,6 +67,7 @@ def sample_values(address: str) -> SampleValues:
         "upstream": [UPSTREAM],
         "q": ["fuse", "1", "org/gating", "build"],
         "repository": ["new/comer"],
+        "fingerprint": ["0123456789abcdef"],
     }
 
 

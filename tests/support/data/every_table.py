@@ -47,7 +47,7 @@ def _rows(table: Table, count: int) -> list[dict[str, Any]]:
             row[column.name] = (
                 number + 1 if isinstance(column.type, Integer) else f"{number} {row[column.name]}"
             )
-    if table.name == "builds":  # it has a second unique key
+    if table.name in {"builds", "failures"}:  # they have a second unique key
         for number, row in enumerate(rows):
             row["run_id"] = str(number)
     if table.name == "checks":

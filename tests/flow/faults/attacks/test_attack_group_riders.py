@@ -62,9 +62,10 @@ async def test_attack_whoever_is_not_seen_in_a_group_does_not_ride_on_its_waiver
                 await start_jobs(relay, run)
                 await finish_jobs(relay, run, build="failure", test="success")
 
-        status, conclusion, title = shown_check(relay, GATE, head)
-        assert (status, conclusion) == ("completed", "failure")
-        assert title.startswith(f"{GATING} failed (build)")  # then comes the verdict
+        shown = shown_check(relay, GATE, head)
+        assert shown is not None
+        assert shown[:2] == ("completed", "failure")
+        assert str(shown[2]).startswith(f"{GATING} failed (build)")  # then comes the verdict
         assert (
             "pull requests are not known, so no waiver applies"
             in latest_check(relay, GATE, head).output["summary"]

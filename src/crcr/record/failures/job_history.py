@@ -43,7 +43,7 @@ _BASE = Statement(
 _FAILURE = (
     "SELECT f.failure_id, f.delivery, f.workflow, f.job_name, f.kind, f.event, f.number, f.head_sha, f.base_ref,"
     " f.built_on_exact, f.author, f.trusted, f.at, f.ended, f.fingerprints, f.passed_at, f.attempt, f.run_id, f.verdict,"
-    " f.confidence, f.sentence, f.verdict_before, c.position, coalesce(p.merged, 0) AS landed, coalesce(p.is_open, 0) AS is_open, p.stacked_on"
+    " f.confidence, f.sentence, f.verdict_before, f.judged_at, c.position, coalesce(p.merged, 0) AS landed, coalesce(p.is_open, 0) AS is_open, p.stacked_on"
     " FROM failures f LEFT JOIN base_commits c ON c.sha = f.built_on AND c.upstream = f.upstream AND c.ref = f.base_ref"
     " LEFT JOIN pulls p ON p.upstream = f.upstream AND p.number = f.number"
 )

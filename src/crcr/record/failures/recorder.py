@@ -6,6 +6,7 @@ so no other report can change them meanwhile; the order of the base's commits is
 - A failure is recorded and judged; other failures of the same job are judged again, since it may explain them.
 - A pass on a commit where the job had failed, and every result of the base, does the same for the job's failures.
 - When a backend turns out to be sick, all its failures of the hour are judged again.
+- So are the failures of a delivery when its merge base becomes known, and those whose fingerprints were computed again.
 - A passing first run on a pull request changes nothing, and costs nothing.
 """
 
@@ -50,6 +51,24 @@ _BASES = Statement(
         " AND job_name = :job_name AND at >= :since AND (workflow = :workflow OR :nightly = 1)"
     )
 )
+_FAILED_JOBS = Statement(
+    text(
+        "SELECT DISTINCT upstream, downstream, workflow, job_name, base_ref FROM failures WHERE delivery = :delivery"
+        " AND upstream = :upstream LIMIT :most"
+    )
+)
+_UNJUDGED_JOBS = Statement(
+    text(
+        "SELECT DISTINCT upstream, downstream, workflow, job_name, base_ref FROM failures WHERE judged_at IS NULL"
+        " AND at >= :since LIMIT :most"
+    )
+)
+_MARK_JUDGED = Statement(
+    text(
+        "UPDATE failures SET judged_at = :at WHERE upstream = :upstream AND downstream = :downstream"
+        " AND job_name = :job_name AND workflow = :workflow AND judged_at IS NULL"
+    )
+)
 _BASE_REF = Statement(text("SELECT base_ref FROM failures WHERE failure_id = :failure_id"))
 _NIGHTLY = frozenset({"nightly", "periodic"})
 _NAMES = ("upstream", "downstream", "workflow", "job_name")
@@ -82,6 +101,28 @@ class FailureRecorder:
             if flipped or row["event"] != "pull_request":
                 await self._judge_job(tx, job, now, nightly=row["event"] in _NIGHTLY)
 
+    async def judge_delivery(self, tx: Tx, upstream: RepoName, delivery: str, now: datetime) -> None:
+        """Judge the failures of a delivery again: the base commit that its head was built on became known."""
+        rows = await tx.all(_FAILED_JOBS, upstream=upstream.key, delivery=delivery, most=_MOST_JUDGED_AGAIN)
+        for row in rows:
+            await self._judge_row(tx, row, now)
+
+    async def judge_unjudged(self, tx: Tx, now: datetime, most: int) -> int:
+        """Judge the failures of some jobs that have no verdict by their present fingerprints; return how many jobs."""
+        longest = max(policy.window for policy in (*self._policies.values(), VerdictPolicy()))
+        rows = await tx.all(_UNJUDGED_JOBS, since=to_us(now - longest), most=most)
+        for row in rows:
+            await self._judge_row(tx, row, now)
+        for row in rows:
+            # Those that are too many or too old for a verdict are not looked at again.
+            await tx.run(_MARK_JUDGED, at=to_us(now), **{name: row[name] for name in _NAMES})
+        return len(rows)
+
+    async def _judge_row(self, tx: Tx, row: Row | dict[str, Any], now: datetime) -> None:
+        names = {name: row[name] for name in _NAMES}
+        loaded = await load_history(tx, names, row["base_ref"], now, self._policy(names["upstream"]))
+        await self._judge_others(tx, names, loaded, row["base_ref"], now, because_of=None)
+
     async def _follow_failure(
         self, tx: Tx, job: dict[str, Any], row: Row, failed_as: FailedAs, now: datetime
     ) -> None:
@@ -109,12 +150,11 @@ class FailureRecorder:
         A nightly result concerns the job of that name in every workflow.
         """
         names = {name: job[name] for name in _NAMES}
-        policy = self._policy(names["upstream"])
-        since = to_us(now - policy.window)
+        since = to_us(now - self._policy(names["upstream"]).window)
         for row in await tx.all(_BASES, since=since, nightly=int(nightly), **names):
-            judged = {**names, "workflow": row["workflow"]}
-            loaded = await load_history(tx, judged, row["base_ref"], now, policy)
-            await self._judge_others(tx, judged, loaded, row["base_ref"], now, because_of=None)
+            await self._judge_row(
+                tx, {**names, "workflow": row["workflow"], "base_ref": row["base_ref"]}, now
+            )
 
     async def _judge_newest(self, tx: Tx, names: dict[str, Any], failure_id: int, now: datetime) -> None:
         """Judge a failure that was just recorded, and those that it may explain."""

@@ -26,8 +26,8 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
 
 _MOST_BASE = 100
-_MOST_FAILURES = 200
-_MOST_IN_HOUR = 200
+_MOST_FAILURES = 120
+_MOST_IN_HOUR = 120
 _MOST_PULL_RESULTS = 300
 # A night usually has a workflow of its own, with the same jobs.
 _OF_JOB = "{0}.upstream = :upstream AND {0}.downstream = :downstream AND {0}.job_name = :job_name AND ({0}.workflow = :workflow OR {0}.event IN ('nightly', 'periodic'))"
@@ -110,7 +110,7 @@ async def load_history(
     failures = tuple(read_failure(row) for row in rows)
     days = await _passes_by_day(tx, job, now, policy)
     passes: tuple[PullPass, ...] = ()
-    if _have_shared(rows):
+    if not base and _have_shared(rows):
         passes = await _pull_passes(tx, job, ref, since)
     history = JobHistory(
         base=base,
@@ -134,7 +134,7 @@ def _have_shared(rows: list[Row]) -> bool:
 
 
 async def _pull_passes(tx: Tx, job: dict[str, Any], ref: str | None, since: int) -> tuple[PullPass, ...]:
-    """The job's passes among the backend's newest results on pull requests: only several failures make them matter."""
+    """The job's passes among the backend's newest results on pull requests: they matter where the base is not tested."""
     rows = await tx.all(_PULL_PASSES, ref=ref or "", since=since, most=_MOST_PULL_RESULTS, **job)
     return tuple(
         PullPass(row["number"], row["head_sha"], row["position"], from_us(row["completed_at"]))

@@ -32,7 +32,9 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
 
-_MOST_JUDGED_AGAIN = 60
+_MOST_JUDGED_AGAIN = 20
+_JUDGED_AGAIN_FOR = timedelta(days=1)
+"""How long the verdict on a failure may change; longer on a pull request that is open."""
 _MOST_SICK_JOBS = 20
 _SICK_AGAIN = timedelta(days=1)
 _JOB = Statement(
@@ -47,8 +49,9 @@ _JOB = Statement(
 )
 _BASES = Statement(
     text(
-        "SELECT DISTINCT base_ref, workflow FROM failures WHERE upstream = :upstream AND downstream = :downstream"
-        " AND job_name = :job_name AND at >= :since AND (workflow = :workflow OR :nightly = 1)"
+        "SELECT DISTINCT f.base_ref, f.workflow FROM failures f LEFT JOIN pulls p ON p.upstream = f.upstream"
+        " AND p.number = f.number WHERE f.upstream = :upstream AND f.downstream = :downstream AND f.job_name = :job_name"
+        " AND f.at >= :since AND (f.workflow = :workflow OR :nightly = 1) AND (f.at >= :recent OR p.is_open = 1)"
     )
 )
 _FAILED_JOBS = Statement(
@@ -150,8 +153,9 @@ class FailureRecorder:
         A nightly result concerns the job of that name in every workflow.
         """
         names = {name: job[name] for name in _NAMES}
-        since = to_us(now - self._policy(names["upstream"]).window)
-        for row in await tx.all(_BASES, since=since, nightly=int(nightly), **names):
+        times = {"since": to_us(now - self._policy(names["upstream"]).window)}
+        times["recent"] = to_us(now - _JUDGED_AGAIN_FOR)
+        for row in await tx.all(_BASES, nightly=int(nightly), **times, **names):
             await self._judge_row(
                 tx, {**names, "workflow": row["workflow"], "base_ref": row["base_ref"]}, now
             )
@@ -203,13 +207,18 @@ class FailureRecorder:
         *,
         because_of: RecordedFailure | None,
     ) -> None:
-        """Judge the job's failures again; a new failure changes only those that it is like."""
+        """Judge the job's newest failures again; a new failure changes only those that it is like."""
         policy = self._policy(names["upstream"])
-        for failure in loaded.history.failures[:_MOST_JUDGED_AGAIN]:
+        concerned = [
+            failure
+            for failure in loaded.history.failures
+            if failure.base_ref == ref
+            and _may_change(failure, loaded.rows[failure.failure_id], now)
+            and (because_of is None or _is_alike(failure, because_of))
+        ]
+        for failure in concerned[:_MOST_JUDGED_AGAIN]:
             row = loaded.rows[failure.failure_id]
             was_sick = failure.infrastructure and failure.ended is FailedAs.FAILURE
-            if failure.base_ref != ref or (because_of and not _is_alike(failure, because_of)):
-                continue
             hour = BackendHour()
             if because_of is None and now - failure.at <= _SICK_AGAIN and not was_sick:
                 # Passes that came since may show that the machines were to blame.
@@ -239,6 +248,11 @@ class FailureRecorder:
 
     def _policy(self, upstream: str) -> VerdictPolicy:
         return self._policies.get(upstream) or VerdictPolicy()
+
+
+def _may_change(failure: RecordedFailure, row: Row, now: datetime) -> bool:
+    """Whether anybody still acts on the verdict, or it has none by the present fingerprints."""
+    return bool(row["is_open"]) or row["judged_at"] is None or now - failure.at <= _JUDGED_AGAIN_FOR
 
 
 def _is_alike(failure: RecordedFailure, newest: RecordedFailure) -> bool:

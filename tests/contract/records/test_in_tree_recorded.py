@@ -18,7 +18,7 @@ from crcr.record.in_tree.upkeep import QUIET_FOR, InTreeUpkeep
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from support.data.retention_data import DAY, retention
-from support.data.simulated_ci import SimulatedCi
+from support.github.simulated_ci import SimulatedCi
 from support.stores.databases import CORE, OTHER, Stores
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)

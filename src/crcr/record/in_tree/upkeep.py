@@ -21,8 +21,8 @@ _MOST_ANNOUNCED = 500
 
 _UNANNOUNCED = Statement(
     text(
-        "SELECT sha, upstream, change_id FROM in_tree_commits WHERE unpacked = 1 AND changed_at > announced_at"
-        " ORDER BY changed_at LIMIT :most"
+        "SELECT sha, upstream, change_id FROM in_tree_commits WHERE unpacked = 1 AND changed_at > 0"
+        " AND changed_at > announced_at ORDER BY changed_at LIMIT :most"
     )
 )
 _QUIET = Statement(

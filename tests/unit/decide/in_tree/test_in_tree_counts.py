@@ -15,7 +15,7 @@ from crcr.decide.in_tree.checks import (
     shorten_name,
 )
 from crcr.decide.in_tree.packing import find_packed, pack_checks, unpack_checks
-from support.data.simulated_ci import OUTCOMES, SimulatedCi
+from support.github.simulated_ci import OUTCOMES, SimulatedCi
 
 
 def a_check(

@@ -59,7 +59,12 @@ class CheckDriver(Simulation):
         """Another App starts a check run; a re-run is a new one of the same name."""
         repository = self.world.repository(full_name)
         check = CheckRun(
-            self.world.next_id("check_run"), repository.id, sha, name, status="in_progress", app=app
+            self.world.next_id("check_run", self.world.ci_rng),
+            repository.id,
+            sha,
+            name,
+            status="in_progress",
+            app=app,
         )
         check.started_at = stamp(self.clock.now())
         self.world.ci_checks[check.id] = check
@@ -83,7 +88,7 @@ class CheckDriver(Simulation):
     ) -> WebhookDelivery | None:
         """Somebody's CI sets the state of a commit status; each state is a record of its own."""
         repository = self.world.repository(full_name)
-        number = self.world.next_id("status")
+        number = self.world.next_id("status", self.world.ci_rng)
         body = webhooks.status(
             self.base_url,
             repository,
@@ -93,7 +98,9 @@ class CheckDriver(Simulation):
             number=number,
             at=stamp(self.clock.now()),
         )
-        return await self.emit("status", {**body, "target_url": target_url}, repository, repository.owner)
+        return await self.emit(
+            "status", {**body, "target_url": target_url}, repository, repository.owner, self.world.ci_rng
+        )
 
     async def _send_check_webhook(self, check: CheckRun, action: str, more: Json) -> WebhookDelivery | None:
         repository = self.world.repositories[check.repository_id]
@@ -102,7 +109,8 @@ class CheckDriver(Simulation):
         suite_app = {**app, "events": _SUITE_APP_EVENTS}
         check_body["check_suite"] = {**self._suite(repository, check.head_sha), "app": suite_app}
         body = self._event(repository, action, {"check_run": check_body, **more})
-        return await self.emit("check_run", body, repository, repository.owner)
+        rng = self.world.ci_rng if check.app else None
+        return await self.emit("check_run", body, repository, repository.owner, rng)
 
     def _event(self, repository: Repository, action: str, more: Json) -> Json:
         return {

@@ -46,6 +46,8 @@ class World:
     def __init__(self, clock: SimulatorClock, rng: random.Random) -> None:
         self.clock = clock
         self.rng = rng
+        # For a repository's own CI: the rest of a world is the same with it and without.
+        self.ci_rng = random.Random(rng.getstate()[1][0])
         self.accounts: dict[str, Account] = {}
         self.repositories: dict[int, Repository] = {}
         self.installations: dict[int, Installation] = {}
@@ -68,8 +70,8 @@ class World:
     def now(self) -> datetime:
         return self.clock.now()
 
-    def next_id(self, kind: str) -> int:
-        self._last_ids[kind] += self.rng.randint(1, 97)
+    def next_id(self, kind: str, rng: random.Random | None = None) -> int:
+        self._last_ids[kind] += (rng or self.rng).randint(1, 97)
         return self._last_ids[kind]
 
     def new_sha(self) -> str:

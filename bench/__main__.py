@@ -21,6 +21,7 @@ from bench.callbacks.replicas import measure_postgres_callbacks, measure_replica
 from bench.github_budget.calls_per_head import measure_calls_per_head
 from bench.github_budget.demo_hours import measure_demo
 from bench.github_budget.peak_hours import measure_peak
+from bench.in_tree.check_cost import measure_in_tree
 from bench.model.checks import measure_model
 from bench.pages.live_streams import measure_live_streams
 from bench.pages.many_backends import measure_many_backends
@@ -45,6 +46,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "fan-out-1000": partial(measure_fan_out, 1000, 3.0, folder / "thousand"),
         "callbacks": partial(measure_callbacks, folder / "callbacks"),
         "postgres-callbacks": partial(measure_postgres_callbacks, folder / "postgres-callbacks"),
+        "in-tree": partial(measure_in_tree, folder / "in-tree"),
         "github-calls": partial(measure_calls_per_head, folder),
         "replicas": partial(measure_replicas, folder),
         "live-streams": partial(measure_live_streams, folder / "streams"),
@@ -62,7 +64,15 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
 def _parse_options() -> Options:
     parser = ArgumentParser(prog="python -m bench", description=__doc__)
     names = (
-        *("fan-out-100", "fan-out-1000", "callbacks", "postgres-callbacks", "github-calls", "replicas"),
+        *(
+            "fan-out-100",
+            "fan-out-1000",
+            "callbacks",
+            "postgres-callbacks",
+            "in-tree",
+            "github-calls",
+            "replicas",
+        ),
         *("many-backends", "live-streams", "pages", "verdicts", "readers", "flood", "peak", "demo", "model"),
     )
     parser.add_argument("--only", action="append", choices=names, help="run this benchmark; may be repeated")

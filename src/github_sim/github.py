@@ -89,10 +89,11 @@ class GitHub(MergeDriver, CommentDriver, IssueDriver, RepositoryDriver, CiDriver
         """Checks and comments that belong to nothing open any more, and closed pull requests."""
         live = {key: pull for key, pull in self.world.pulls.items() if pull.state == "open"}
         heads = {pull.head_sha for pull in live.values()} | {group.head_sha for group in self.world.queue}
-        checks, comments = self.world.check_runs, self.world.comments
-        old = [check.id for check in checks.values() if check.conclusion and check.head_sha not in heads]
-        for number in old[:-most]:
-            del checks[number]
+        comments = self.world.comments
+        for checks in (self.world.check_runs, self.world.ci_checks):
+            old = [check.id for check in checks.values() if check.conclusion and check.head_sha not in heads]
+            for number in old[:-most]:
+                del checks[number]
         old_comments = [
             comment.id for comment in comments.values() if (comment.repository_id, comment.number) not in live
         ]

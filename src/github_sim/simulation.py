@@ -152,7 +152,12 @@ class Simulation:
             self.unexpected.append(f"background task failed: {error!r}")
 
     async def emit(
-        self, event: str, body: Json, repository: Repository, sender: Account
+        self,
+        event: str,
+        body: Json,
+        repository: Repository,
+        sender: Account,
+        rng: random.Random | None = None,
     ) -> WebhookDelivery | None:
         """Send an event of a repository to the App, if it is installed there, subscribed and not suspended."""
         installation = self.world.installation_of(repository)
@@ -162,7 +167,7 @@ class Simulation:
             return None
         full = from_app(self.base_url, body, installation, sender)
         return await self.webhooks.emit(
-            event, full, installation_id=installation.id, repository_id=repository.id
+            event, full, installation_id=installation.id, repository_id=repository.id, rng=rng
         )
 
     async def send_queued_webhooks(self) -> None:

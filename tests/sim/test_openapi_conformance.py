@@ -289,6 +289,13 @@ async def _make_check_webhooks(github: GitHub) -> None:
     await github.rerequest_check(check)
     await github.press_button(check, "waive")
     await github.rerequest_suite("org/upstream", repository.head_sha)
+    in_tree = await github.start_ci_check("org/upstream", repository.head_sha, "lint")
+    await github.end_ci_check(in_tree, "failure")
+    await github.announce_check(check, "completed")
+    for state in ("pending", "success"):
+        await github.set_status(
+            "org/upstream", repository.head_sha, "ci/circleci", state, "https://ci.test/1"
+        )
     run = github.start_run("acme/backend", event="repository_dispatch")
     await github.send_run_webhook(run, "requested")
     await github.send_job_webhook(run, "lint")

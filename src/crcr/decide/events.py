@@ -9,6 +9,7 @@ from datetime import datetime
 from types import MappingProxyType
 
 from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
+from crcr.decide.in_tree.checks import InTreeCheck
 from crcr.decide.model import RepoName
 
 
@@ -197,6 +198,23 @@ class WorkflowJobEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class InTreeCheckEvent:
+    """`check_run` created or completed, by any App, or a commit's `status`: a result of a repository's own CI."""
+
+    upstream: RepoName
+    repository_id: int
+    head_sha: str
+    check: InTreeCheck
+    client_id: str | None
+    """The App's other id, where the webhook has it."""
+    installation_id: int | None
+
+    def is_made_by(self, app: str) -> bool:
+        """Whether the App with this id, or client id, made it."""
+        return app in {str(self.check.app_id), self.client_id}
+
+
+@dataclass(frozen=True, slots=True)
 class PingEvent:
     zen: str
 
@@ -220,6 +238,7 @@ Event = (
     DispatchedEvent
     | PeopleRequest
     | WorkflowEvent
+    | InTreeCheckEvent
     | InstallationEvent
     | InstallationRepositoriesEvent
     | RepositoryEvent
@@ -244,7 +263,7 @@ USED_ACTIONS: Mapping[str, frozenset[str]] = MappingProxyType(
             }
         ),
         "merge_group": frozenset({"checks_requested", "destroyed"}),
-        "check_run": frozenset({"rerequested", "requested_action"}),
+        "check_run": frozenset({"created", "completed", "rerequested", "requested_action"}),
         "check_suite": frozenset({"rerequested"}),
         "issue_comment": frozenset({"created"}),
         "issues": frozenset({"closed"}),

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import httpx
 
+from crcr.demo.in_tree_ci import InTreeCi
 from crcr.demo.opening_failures import FLAKY, NEW, ON_PULLS, PUSHES
 from crcr.demo.upstream_activity import FILES, UpstreamActivity
 from crcr.demo.world import AUTHORS, COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
@@ -43,6 +44,7 @@ async def run_traffic(
     chance = random.Random(seed)
     activity = UpstreamActivity(github, upstream, chance, WorkflowAutoplay(github, speed=speed))
     nights = NightlyRuns(github, upstream, seed)
+    in_tree = InTreeCi(github, upstream, seed)
     opening = _Opening(activity)
     await opening.begin()
     while not stop.is_set():
@@ -52,6 +54,7 @@ async def run_traffic(
             await activity.settle()
             await (activity.act_randomly() if opening.is_over else opening.go_on())
             await nights.run_sometimes()
+            await in_tree.step()
             github.drop_old_records(KEPT_RECORDS)
 
 

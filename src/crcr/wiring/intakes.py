@@ -23,6 +23,7 @@ from crcr.receive.webhook.intake import WebhookIntake
 from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.webhooks import RefusalCounts
+from crcr.record.in_tree.recorder import InTreeRecorder
 from crcr.record.jobs.ingested import IngestedResults
 from crcr.record.jobs.refusals import Refusals
 from crcr.record.jobs.reports import Reports
@@ -56,6 +57,7 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
         workflow_events=WorkflowEvents(core.database, core.refresher, build_outcomes(core)),
         installations=Installations(core.database),
         known_failures=core.known_failures,
+        in_tree=InTreeRecorder(core.database, core.settings.github_app_id),
         upstreams=frozenset(core.upstreams),
         allowlist_files=on_github,
         clock=core.clock,

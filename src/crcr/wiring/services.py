@@ -48,6 +48,7 @@ from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.webhooks import RecoveryStore
 from crcr.record.failures.recompute import FingerprintUpdate
+from crcr.record.in_tree.upkeep import InTreeUpkeep
 from crcr.record.jobs.reports import Reports
 from crcr.record.limits.memory import Rule
 from crcr.record.outbox.claims import Outbox
@@ -270,6 +271,7 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
         FingerprintUpdate(
             core.database, build_failure_recorder(core), core.clock, goes_on=goes_on, breathe=breathe
         ),
+        in_tree=InTreeUpkeep(core.database),
         clock=core.clock,
     )
 

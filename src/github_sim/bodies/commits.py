@@ -6,6 +6,10 @@ from github_sim.clock import stamp
 from github_sim.world.git_content import Changes, Tree, blob_sha
 from github_sim.world.records import GitCommit, Json, Repository
 
+UNSIGNED = {
+    "verified": False, "reason": "unsigned", "signature": None, "payload": None, "verified_at": None,
+}  # fmt: skip
+
 
 def commit_json(base: str, repository: Repository, commit: GitCommit) -> Json:
     api = f"{base}/repos/{repository.full_name}"
@@ -35,9 +39,6 @@ def git_commit_json(base: str, repository: Repository, commit: GitCommit) -> Jso
     """The commit as the git database has it."""
     api = f"{base}/repos/{repository.full_name}"
     author = _dated_author(commit)
-    unsigned = {
-        "verified": False, "reason": "unsigned", "signature": None, "payload": None, "verified_at": None,
-    }  # fmt: skip
     return {
         "sha": commit.sha,
         "node_id": node_id(commit.sha, 0),
@@ -48,7 +49,7 @@ def git_commit_json(base: str, repository: Repository, commit: GitCommit) -> Jso
         "tree": _tree_json(api, commit),
         "message": commit.message,
         "parents": _parents_json(base, repository, commit, "git/commits"),
-        "verification": unsigned,
+        "verification": UNSIGNED,
     }
 
 

@@ -7,7 +7,7 @@ import base64
 import functools
 
 from github_sim.clock import stamp, stamp_or_none
-from github_sim.world.records import APP_EVENTS, Account, Installation, Json, Repository
+from github_sim.world.records import APP_EVENTS, Account, Installation, Json, OtherApp, Repository
 from github_sim.world.world import World
 
 APP_NAME = "Cross-Repository CI Relay (simulated)"
@@ -209,6 +209,16 @@ def app_json(base: str, world: World, app_id: int, permissions: dict[str, str]) 
         "permissions": dict(permissions),
         "events": list(APP_EVENTS),
         "installations_count": len(world.installations),
+    }
+
+
+def other_app_json(base: str, world: World, app: OtherApp) -> Json:
+    return {
+        **app_json(base, world, app.id, {"checks": "write", "metadata": "read"}),
+        "slug": app.slug,
+        "name": app.name,
+        "html_url": f"{base}/apps/{app.slug}",
+        "events": ["push"],
     }
 
 

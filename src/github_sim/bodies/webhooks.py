@@ -7,6 +7,7 @@ for an App. Events of workflow runs and jobs are built when the change happens a
 from dataclasses import dataclass
 
 from github_sim.bodies.actions import job_json, run_json
+from github_sim.bodies.commits import UNSIGNED, commit_json
 from github_sim.bodies.pull_requests import git_user_json, label_json, pull_json
 from github_sim.bodies.repositories import (
     account_json,
@@ -54,6 +55,38 @@ def ping(hook_id: int, app_id: int, url: str, at: str) -> Json:
         "deliveries_url": f"{url}/deliveries",
     }
     return {"zen": "Keep it logically awesome.", "hook_id": hook_id, "hook": hook}
+
+
+def status(
+    base: str, repository: Repository, sha: str, *, context: str, state: str, number: int, at: str
+) -> Json:
+    """The state of a commit status; `name` is the repository's, as GitHub has it."""
+    commit = commit_json(base, repository, repository.commits[sha])
+    branches = [
+        {
+            "name": branch,
+            "commit": {"sha": head, "url": f"{base}/repos/{repository.full_name}/commits/{head}"},
+            "protected": False,
+        }
+        for branch, head in repository.branches.items()
+        if head == sha
+    ]
+    return {
+        "id": number,
+        "sha": sha,
+        "name": repository.full_name,
+        "avatar_url": f"{base}/avatars/oa/{number}",
+        "target_url": None,
+        "context": context,
+        "description": None,
+        "state": state,
+        "commit": {**commit, "commit": {**commit["commit"], "verification": UNSIGNED}},
+        "branches": branches,
+        "created_at": at,
+        "updated_at": at,
+        "repository": repository_json(base, repository),
+        **organization(base, repository.owner),
+    }
 
 
 def pull_request(base: str, world: World, pull: PullRequest, action: str, more: Json | None = None) -> Json:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from github_sim.bodies.actions import check_run_json
-from github_sim.bodies.repositories import app_json
+from github_sim.bodies.repositories import app_json, other_app_json
 from github_sim.clock import stamp
 from github_sim.rest.exchange import ApiError, ApiRequest, Reply, Route, paginate, validation_error
 from github_sim.world.records import CheckRun, Json
@@ -117,9 +117,13 @@ async def list_checks(sim: "Simulation", request: ApiRequest) -> Reply:
     commit = sim.world.resolve(request.repository, request.params["ref"])
     if commit is None:
         raise ApiError(422, f"No commit found for SHA: {request.params['ref']}", errors=[])
-    on_commit = sim.world.checks_on(request.repository, commit.sha)
-    every = on_commit if request.query.get("filter") == "all" else latest_by_name(on_commit).values()
-    checks = [check for check in every if _matches_filters(sim, check, request)]
+    checks: list[CheckRun] = []
+    for on_commit in (
+        sim.world.checks_on(request.repository, commit.sha),
+        sim.world.ci_checks_on(request.repository, commit.sha),
+    ):
+        every = on_commit if request.query.get("filter") == "all" else latest_by_name(on_commit).values()
+        checks += [check for check in every if _matches_filters(sim, check, request)]
     page, headers = paginate(sim.base_url, request, checks)
     bodies = [_json(sim, request, check) for check in page]
     return Reply(200, {"total_count": len(checks), "check_runs": bodies}, headers)
@@ -135,12 +139,15 @@ def _matches_filters(sim: "Simulation", check: CheckRun, request: ApiRequest) ->
     return (
         filters["check_name"] in {None, check.name}
         and filters["status"] in {None, check.status}
-        and filters["app_id"] in {None, str(sim.app_id)}
+        and filters["app_id"] in {None, str(check.app.id if check.app else sim.app_id)}
     )
 
 
 def _json(sim: "Simulation", request: ApiRequest, check: CheckRun) -> Json:
-    app = app_json(sim.base_url, sim.world, sim.app_id, sim.app_permissions)
+    if check.app is not None:
+        app = other_app_json(sim.base_url, sim.world, check.app)
+    else:
+        app = app_json(sim.base_url, sim.world, sim.app_id, sim.app_permissions)
     return check_run_json(sim.base_url, request.repository, check, app)
 
 

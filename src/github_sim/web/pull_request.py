@@ -25,7 +25,12 @@ def pull_page(sim: "Simulation", repository: Repository, number: int) -> Html | 
     pull = sim.world.pulls.get((repository.id, number))
     if pull is None:
         return None
-    checks = latest_by_name(sim.world.checks_on(repository, pull.head_sha))
+    checks = latest_by_name(
+        [
+            *sim.world.ci_checks_on(repository, pull.head_sha),
+            *sim.world.checks_on(repository, pull.head_sha),
+        ]
+    )
     required = merge_rules.required_checks(repository, pull.base_ref)
     in_order = sorted(checks.values(), key=lambda check: (check.name not in required, check.name))
     cards = [_check(repository, check, unfolded=check.name in required) for check in in_order]
@@ -56,7 +61,7 @@ def _title(repository: Repository, pull: PullRequest) -> Html:
 
 
 def check_page(sim: "Simulation", repository: Repository, number: int) -> Html | None:
-    check = sim.world.check_runs.get(number)
+    check = sim.world.check_runs.get(number) or sim.world.ci_checks.get(number)
     if check is None or check.repository_id != repository.id:
         return None
     head = tag(

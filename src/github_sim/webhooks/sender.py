@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import random
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -44,12 +45,14 @@ class Webhooks:
         installation_id: int | None = None,
         repository_id: int | None = None,
         guid: str | None = None,
+        rng: random.Random | None = None,
     ) -> WebhookDelivery:
         """Build one delivery and give it its fate; the returned entry of the log has the outcome."""
         payload = json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
-        guid = guid or str(uuid.UUID(int=self._world.rng.getrandbits(128), version=4))
+        chance = rng or self._world.rng
+        guid = guid or str(uuid.UUID(int=chance.getrandbits(128), version=4))
         delivery = WebhookDelivery(
-            id=self._world.next_id("delivery"),
+            id=self._world.next_id("delivery", chance),
             guid=guid,
             event=event,
             action=body.get("action"),

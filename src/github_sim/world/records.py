@@ -18,7 +18,7 @@ NO_COMMIT = "0" * 40
 # What the App has subscribed to; installation events come to every App.
 APP_EVENTS = (
     "check_run", "check_suite", "issue_comment", "issues", "merge_group", "pull_request",
-    "push", "repository", "workflow_job", "workflow_run",
+    "push", "repository", "status", "workflow_job", "workflow_run",
 )  # fmt: skip
 
 
@@ -224,6 +224,18 @@ class RepositoryDispatch:
         return found if isinstance(found, str) else None
 
 
+@dataclass(frozen=True)
+class OtherApp:
+    """An App that is not the one under test."""
+
+    id: int
+    slug: str
+    name: str
+
+
+GITHUB_ACTIONS = OtherApp(15_368, "github-actions", "GitHub Actions")
+
+
 @dataclass
 class CheckRun:
     id: int
@@ -239,6 +251,8 @@ class CheckRun:
     output: Json = field(default_factory=dict)
     annotations: list[Json] = field(default_factory=list)
     actions: list[Json] = field(default_factory=list)
+    # None for the App under test.
+    app: OtherApp | None = None
 
 
 @dataclass(frozen=True)

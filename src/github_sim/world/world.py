@@ -35,6 +35,7 @@ FIRST_IDS = {
     "issue": 2_720_000_000,
     "reaction": 290_000_000,
     "check_run": 48_100_000_000,
+    "status": 31_500_000_000,
     "run": 17_200_000_000,
     "workflow": 120_000_000,
     "delivery": 190_400_000_000,
@@ -45,6 +46,8 @@ class World:
     def __init__(self, clock: SimulatorClock, rng: random.Random) -> None:
         self.clock = clock
         self.rng = rng
+        # For a repository's own CI: the rest of a world is the same with it and without.
+        self.ci_rng = random.Random(rng.getstate()[1][0])
         self.accounts: dict[str, Account] = {}
         self.repositories: dict[int, Repository] = {}
         self.installations: dict[int, Installation] = {}
@@ -54,6 +57,8 @@ class World:
         self.comments: dict[int, Comment] = {}
         self.queue: list[MergeGroup] = []
         self.check_runs: dict[int, CheckRun] = {}
+        # Check runs of other Apps, such as those of a repository's own workflows.
+        self.ci_checks: dict[int, CheckRun] = {}
         self.runs: dict[int, WorkflowRun] = {}
         self.deliveries: list[WebhookDelivery] = []
         self.dispatches: list[RepositoryDispatch] = []
@@ -65,8 +70,8 @@ class World:
     def now(self) -> datetime:
         return self.clock.now()
 
-    def next_id(self, kind: str) -> int:
-        self._last_ids[kind] += self.rng.randint(1, 97)
+    def next_id(self, kind: str, rng: random.Random | None = None) -> int:
+        self._last_ids[kind] += (rng or self.rng).randint(1, 97)
         return self._last_ids[kind]
 
     def new_sha(self) -> str:
@@ -169,11 +174,20 @@ class World:
         ]
 
     def checks_on(self, repository: Repository, sha: str) -> list[CheckRun]:
-        found = (check for check in self.check_runs.values() if check.head_sha == sha)
-        return [check for check in found if check.repository_id == repository.id]
+        """The check runs of the App under test on a commit."""
+        return _on_commit(self.check_runs, repository, sha)
+
+    def ci_checks_on(self, repository: Repository, sha: str) -> list[CheckRun]:
+        """The check runs of other Apps on a commit."""
+        return _on_commit(self.ci_checks, repository, sha)
 
     def runs_of(self, repository: Repository) -> Iterator[WorkflowRun]:
         return (run for run in self.runs.values() if run.repository_id == repository.id)
+
+
+def _on_commit(checks: dict[int, CheckRun], repository: Repository, sha: str) -> list[CheckRun]:
+    found = (check for check in checks.values() if check.head_sha == sha)
+    return [check for check in found if check.repository_id == repository.id]
 
 
 def ancestors(repository: Repository, sha: str) -> list[str]:

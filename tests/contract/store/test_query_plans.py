@@ -43,6 +43,7 @@ GROWING = (
     *("hours", "days", "job_days", "ingested", "levels"),
     *("refusals", "sandbox_jobs", "builds", "commits"),
     *("failures", "failure_fingerprints", "failure_groups", "base_commits", "person_verdicts"),
+    *("in_tree_commits", "in_tree_checks"),
 )
 BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested")
 """Of these, all that an upstream or even one delivery of many backends has is too much to walk."""

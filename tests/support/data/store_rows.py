@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Table, delete, insert
+from sqlalchemy import Table, delete, insert, update
 
 from crcr.decide.failures.fingerprint import RULES, fingerprint_failure
+from crcr.decide.in_tree.checks import InTreeCheck, Outcome
+from crcr.decide.in_tree.packing import pack_checks
 from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind
@@ -21,7 +24,7 @@ from crcr.receive.allowlist_yaml import read_allowlist as check
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.schema import checks, failures, main_tables, statistics
+from crcr.record.schema import checks, failures, in_tree, main_tables, statistics
 from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
 from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.database import PostgresDatabase
@@ -206,6 +209,26 @@ class StoreRows:
         text = {"draft": 0, "labels": '["ciflow/crcr/npu"]', "base_ref": "main", "title": "Fuse it"}
         self.add(main_tables.pulls, {**row, **text, "author": "ada", **more})
         return self.delivery(number=number, head_sha=head, base_ref=more.get("base_ref", text["base_ref"]))
+
+    def in_tree(self, sha: str, *checks: InTreeCheck, packed: bool = False) -> None:
+        """Add the in-tree checks of a commit, be it packed."""
+        counted = Counter(check.outcome.value for check in checks)
+        commit = {"sha": sha, "upstream": UPSTREAM.key}
+        counts: dict[str, Any] = {outcome.value: counted[outcome.value] for outcome in Outcome}
+        row = {**commit, **counts, "unpacked": int(not packed)}
+        blob = pack_checks(checks) if packed else None
+        self.add(in_tree.in_tree_commits, {**row, "changed_at": self.ago(minutes=5), "packed": blob})
+        if not packed:
+            self.add(in_tree.in_tree_checks, *({**commit, **check._asdict()} for check in checks))
+
+    def base_commit(self, sha: str, position: int, ref: str = "main") -> None:
+        """Add a commit of a branch, which becomes the default one."""
+        row = {"sha": sha, "upstream": UPSTREAM.key, "ref": ref, "position": position, "before": None}
+        self.add(failures.base_commits, {**row, "pushed_at": self.ago(minutes=100 - position)})
+        with self.engine.begin() as connection:
+            table = main_tables.upstreams
+            is_ours = table.c.upstream == UPSTREAM.key
+            connection.execute(update(table).where(is_ours).values(default_branch=ref))
 
     def gate(self, head_sha: str, state: str = "pending", title: str = "recorded words") -> None:
         row = {"upstream": UPSTREAM.key, "head_sha": head_sha, "state": state, "title": title}

@@ -28,6 +28,7 @@ def test_permissions_and_events_are_those_of_the_manifest() -> None:
         *repository_setup.EVENTS_ALWAYS,
         *repository_setup.EVENTS_FOR_CHECKS,
         *repository_setup.EVENTS_FOR_KNOWN_FAILURES,
+        *repository_setup.EVENTS_FOR_IN_TREE,
     } == set(MANIFEST["default_events"])
 
 

@@ -12,6 +12,7 @@ from crcr.decide.dispatch.ordering import EventOrder, move_head, order_head
 from crcr.decide.events import USED_ACTIONS, PullRequestEvent
 from crcr.decide.github.missed_webhooks import (
     LOG_KEPT,
+    MOST_IN_TREE,
     OVERLAP,
     KnownWebhooks,
     group_attempts,
@@ -75,7 +76,12 @@ RULES = {
     "acknowledged push: it may have been ignored": ((replace(PUSHED, ok=True),), KnownWebhooks(), []),
     "an event that we do not use": ((entry(event="star", action="created"),), KnownWebhooks(), []),
     "an action that we do not use": ((replace(FAILED, action="assigned"),), KnownWebhooks(), []),
-    "somebody else's check": ((entry(event="check_run", action="completed"),), KnownWebhooks(), []),
+    "a check of the upstream's own CI": (
+        (entry(event="check_run", action="completed"),),
+        KnownWebhooks(),
+        ["g"],
+    ),
+    "an acknowledged one": ((entry(event="check_run", action="completed", ok=True),), KnownWebhooks(), []),
     "a ping": ((entry(event="ping", action=None),), KnownWebhooks(), []),
 }
 
@@ -86,9 +92,9 @@ def test_a_webhook_is_taken_up_when_it_is_missing(case: str) -> None:
     assert chosen(*entries, known=known) == expected
 
 
-@pytest.mark.parametrize("event", sorted({*USED_ACTIONS, "push"}))
+@pytest.mark.parametrize("event", sorted({*USED_ACTIONS, "push", "status"}))
 def test_every_event_that_the_relay_knows_is_taken_up(event: str) -> None:
-    for action in USED_ACTIONS.get(event, [None]):  # a push has none
+    for action in USED_ACTIONS.get(event, [None]):  # a push has none, nor has a status
         assert chosen(entry(event=event, action=action)) == ["g"]
 
 
@@ -111,6 +117,17 @@ def test_the_payload_is_read_from_the_newest_attempt_and_the_order_is_that_of_th
     assert (webhook.first_at, webhook.log_id) == (first.delivered_at, again.log_id)
 
 
+def test_of_many_missed_in_tree_checks_the_newest_are_taken_up() -> None:
+    missed = [entry(f"c{at}", "check_run", at=at, action="completed") for at in range(MOST_IN_TREE + 5)]
+    taken = chosen(*missed, entry("push", "push", at=3, action=None))
+    assert (taken[0], taken[1], len(taken)) == ("push", f"c{MOST_IN_TREE + 4}", 1 + MOST_IN_TREE)
+
+
+def test_checks_of_repositories_that_are_no_upstream_cost_no_call() -> None:
+    theirs = entry(event="check_run", action="completed", repository_id=OTHER_ID)
+    assert chosen(theirs, ids=frozenset({UPSTREAM_ID})) == []
+
+
 def test_installations_come_first_then_pull_requests_newest_first_then_the_rest_oldest_first() -> None:
     entries = [
         entry("comment", "issue_comment", at=1, action="created"),
@@ -118,10 +135,13 @@ def test_installations_come_first_then_pull_requests_newest_first_then_the_rest_
         entry("push", "push", at=3, action=None),
         entry("moved", "repository", at=4, action="renamed"),
         entry("check", "check_run", at=5, action="rerequested"),
+        entry("old in-tree check", "check_run", at=0, action="completed"),
+        entry("new in-tree status", "status", at=8, action=None),
         entry("new pull", at=6),
         entry("installed", "installation", at=7, action="created"),
     ]
     expected = ["moved", "installed", "new pull", "old pull", "comment", "push", "check"]
+    expected += ["new in-tree status", "old in-tree check"]
     assert chosen(*entries) == chosen(*reversed(entries)) == expected
 
 

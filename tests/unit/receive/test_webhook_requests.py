@@ -133,8 +133,7 @@ def test_a_suite_asked_again_is_read_in_full() -> None:
     ("name", "action"),
     [
         ("merge_group", "of_next_year"),
-        ("check_run", "created"),
-        ("check_run", "completed"),
+        ("check_run", "of_next_year"),
         ("check_suite", "requested"),
         ("check_suite", "completed"),
         ("issue_comment", "edited"),

@@ -2,7 +2,8 @@
 
 Pull requests come newest first: by the ordering rule the newest state of each is processed and the older ones are
 recorded as superseded, so that a backlog collapses instead of dispatching every stale head. Installation events come
-first of all, because they say where the App is installed; everything else follows in chronological order.
+first of all, because they say where the App is installed; everything else follows in chronological order. In-tree checks, of
+which an hour has thousands, come last, the newest first and only so many: each costs a call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,9 +23,12 @@ OVERLAP = timedelta(minutes=15)
 _PULL_REQUEST = "pull_request"
 _REPOSITORY_EVENTS = frozenset({"installation", "installation_repositories", "repository"})
 _UPSTREAM_EVENTS = frozenset(
-    {_PULL_REQUEST, "push", "merge_group", "check_run", "check_suite", "issue_comment"}
+    {_PULL_REQUEST, "push", "merge_group", "check_run", "check_suite", "status", "issue_comment"}
 )
-_WITHOUT_ACTION = frozenset({"push"})
+_WITHOUT_ACTION = frozenset({"push", "status"})
+_IN_TREE = frozenset({("check_run", "created"), ("check_run", "completed"), ("status", None)})
+MOST_IN_TREE = 1_000
+"""How many missed in-tree checks one run recovers."""
 
 _chronological = attrgetter("first_at", "first_id")
 
@@ -50,6 +54,7 @@ class LoggedWebhook:
     first_at: datetime
     first_id: int
     log_id: int
+    is_in_tree: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,7 @@ def _merge_attempts(attempts: Sequence[LoggedDelivery]) -> LoggedWebhook:
         first_at=first.delivered_at,
         first_id=first.log_id,
         log_id=max(attempts, key=attrgetter("delivered_at", "log_id")).log_id,
+        is_in_tree=(first.event, first.action) in _IN_TREE,
     )
 
 
@@ -145,9 +151,15 @@ def missing_webhooks(logged: Iterable[LoggedWebhook], known: KnownWebhooks) -> l
     unknown = [delivery for delivery in logged if delivery.guid not in stored]
     repositories = [delivery for delivery in unknown if delivery.event in _REPOSITORY_EVENTS]
     pulls = [delivery for delivery in unknown if delivery.event == _PULL_REQUEST]
-    others = [delivery for delivery in unknown if delivery.event not in _REPOSITORY_EVENTS | {_PULL_REQUEST}]
+    in_tree = [delivery for delivery in unknown if delivery.is_in_tree]
+    others = [
+        delivery
+        for delivery in unknown
+        if not delivery.is_in_tree and delivery.event not in _REPOSITORY_EVENTS | {_PULL_REQUEST}
+    ]
     return [
         *sorted(repositories, key=_chronological),
         *sorted(pulls, key=_chronological, reverse=True),
         *sorted(others, key=_chronological),
+        *sorted(in_tree, key=_chronological, reverse=True)[:MOST_IN_TREE],
     ]

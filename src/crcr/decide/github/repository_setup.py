@@ -189,6 +189,8 @@ EVENTS_FOR_CHECKS = (
 )  # fmt: skip
 EVENTS_FOR_KNOWN_FAILURES = ("issues",)
 """Without it a closed issue is noticed within an hour."""
+EVENTS_FOR_IN_TREE = ("status",)
+"""Without it in-tree results are the check runs alone, which come by `check_run`."""
 
 
 def missing_permissions(granted: Mapping[str, str], required: Mapping[str, str]) -> tuple[str, ...]:

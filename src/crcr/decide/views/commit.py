@@ -20,6 +20,7 @@ from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.failures import CommitGroup, VerdictView
+from crcr.decide.views.in_tree import InTreeView
 from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView
 
 
@@ -346,6 +347,8 @@ class PullView:
     merge_groups: tuple[GroupView, ...]
     groups: tuple[CommitGroup, ...] = ()
     """The failures of its backends by fingerprint, those of the most backends first."""
+    in_tree: InTreeView | None = None
+    """The upstream's own CI on its head; None where no check was recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +371,7 @@ class CommitView:
     timeline: tuple[Moment, ...]
     timeline_left_out: int
     groups: tuple[CommitGroup, ...] = ()
+    in_tree: InTreeView | None = None
 
 
 _MOST_PARTS = 10

@@ -18,6 +18,7 @@ from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState
 from crcr.decide.statistics.figures import CountedAs, EndedAs, Figures, LastResult, Tally, count_as
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
 from crcr.decide.views.failures import FailedTestView, VerdictView
+from crcr.decide.views.in_tree import InTreeTrend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,8 @@ class Summary:
     rows: tuple[BackendSummary, ...] = ()
     """The chosen backends, in full and in order; all of them where none were chosen."""
     history: HistoryState = HistoryState.OWN
+    in_tree: InTreeTrend | None = None
+    """The upstream's own CI on its default branch; None where no check was recorded there."""
 
     @property
     def backends(self) -> tuple[BackendSummary, ...]:

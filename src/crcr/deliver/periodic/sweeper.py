@@ -1,5 +1,5 @@
-"""The sweeper: silent jobs time out, gates that time alone changes are refreshed, issues are read, old rows are deleted,
-and outdated fingerprints are computed again.
+"""The sweeper: silent jobs time out, gates that time alone changes are refreshed, issues are read, quiet in-tree commits are
+packed, old rows are deleted, and outdated fingerprints are computed again.
 """
 
 import structlog
@@ -8,6 +8,7 @@ from crcr.ports import Clock
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.failures.recompute import FingerprintUpdate
+from crcr.record.in_tree.upkeep import InTreeUpkeep
 from crcr.record.upkeep.retention import Retention
 from crcr.record.upkeep.timeouts import Sweeps
 
@@ -29,6 +30,7 @@ class Sweeper:
         known_failures: KnownFailures,
         fingerprints: FingerprintUpdate,
         *,
+        in_tree: InTreeUpkeep,
         clock: Clock,
     ) -> None:
         self._sweeps = sweeps
@@ -36,6 +38,7 @@ class Sweeper:
         self._checks = checks
         self._known_failures = known_failures
         self._fingerprints = fingerprints
+        self._in_tree = in_tree
         self._clock = clock
 
     async def sweep(self) -> None:
@@ -45,6 +48,7 @@ class Sweeper:
             log.warning("jobs_timed_out", jobs=timed_out)
         await self._sweeps.ask_about_commits(self._clock.now())
         await self._known_failures.request_reads(self._clock.now())
+        await self._in_tree.run(self._clock.now())
 
     async def forget(self) -> None:
         await self._retention.forget(self._clock.now())

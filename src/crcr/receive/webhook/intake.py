@@ -19,6 +19,7 @@ from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.events import (
     DispatchedEvent,
     Event,
+    InTreeCheckEvent,
     IssueClosedEvent,
     PeopleRequest,
     PingEvent,
@@ -40,6 +41,7 @@ from crcr.receive.webhook.signature import require_signature, verify_signature
 from crcr.record.checks.requests import PeopleRequests
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.failures.known_failures import KnownFailures
+from crcr.record.in_tree.recorder import InTreeRecorder
 from crcr.record.repositories.installations import Installations
 from crcr.record.workflow_runs.webhook_events import WorkflowEvents
 
@@ -65,6 +67,7 @@ class WebhookIntake:
     workflow_events: WorkflowEvents
     installations: Installations
     known_failures: KnownFailures
+    in_tree: InTreeRecorder
     upstreams: frozenset[RepoName]
     allowlist_files: Mapping[RepoName, FileLocation]
     """The allowlists that are kept on GitHub."""
@@ -139,6 +142,8 @@ class WebhookIntake:
             return await self._record_dispatched(delivery, event)
         if isinstance(event, PeopleRequest):
             return await self._record_request(delivery, event)
+        if isinstance(event, InTreeCheckEvent):
+            return await self._record_in_tree(delivery, event)
         if isinstance(event, IssueClosedEvent):
             return _respond(delivery, await self.known_failures.record_event(delivery, event))
         if isinstance(event, WorkflowEvent):
@@ -150,6 +155,11 @@ class WebhookIntake:
             return _not_an_upstream(event.upstream)
         result = await self.people_requests.take(delivery, event)
         return _log_and_respond(delivery, event.upstream, result)
+
+    async def _record_in_tree(self, delivery: ReceivedDelivery, event: InTreeCheckEvent) -> IntakeResponse:
+        if event.upstream not in self.upstreams:
+            return _not_an_upstream(event.upstream)
+        return _respond(delivery, await self.in_tree.record_event(delivery, event))
 
     async def _record_dispatched(self, delivery: ReceivedDelivery, event: DispatchedEvent) -> IntakeResponse:
         # In a transaction of its own: it must be kept even when there is no allowlist in force to plan with.

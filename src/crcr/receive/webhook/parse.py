@@ -20,6 +20,7 @@ from crcr.decide.events import (
     InstallationEvent,
     InstallationRepositoriesEvent,
     InstalledRepository,
+    InTreeCheckEvent,
     IssueClosedEvent,
     IssueCommentEvent,
     MergeGroupEvent,
@@ -34,6 +35,7 @@ from crcr.decide.events import (
 from crcr.decide.github.repository_setup import grants
 from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
+from crcr.decide.in_tree.checks import NO_APP, STATUSES, InTreeCheck, shorten_name
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest
 from crcr.receive.http.body import decode
@@ -197,8 +199,10 @@ def _ping(body: structs.PingBody) -> PingEvent:
 # Requests of people: re-runs, buttons and `/crcr` comments. Nobody's rights are judged here.
 
 
-def _check_run(body: structs.CheckRunBody) -> CheckRunEvent:
+def _check_run(body: structs.CheckRunBody) -> CheckRunEvent | InTreeCheckEvent:
     check, button = body.check_run, body.requested_action
+    if body.action in _IN_TREE_ACTIONS:
+        return _in_tree_check(body)
     return CheckRunEvent(
         upstream=_repo_name(body.repository.full_name),
         repository_id=body.repository.id,
@@ -223,6 +227,67 @@ def _check_suite(body: structs.CheckSuiteBody) -> CheckSuiteEvent:
         sender=_login(body.sender),
         installation_id=_optional_id(body.installation),
     )
+
+
+# Results of a repository's own CI. The body's `status` counts, not the action, as for workflow runs below.
+
+_IN_TREE_ACTIONS = ("created", "completed")
+_UNKNOWN_WORD = "unknown"
+_PENDING = "pending"
+
+
+def _in_tree_check(body: structs.CheckRunBody) -> InTreeCheckEvent:
+    check = body.check_run
+    client_id = check.app.client_id if check.app else None
+    is_over = check.status == "completed"
+    return InTreeCheckEvent(
+        upstream=_repo_name(body.repository.full_name),
+        repository_id=body.repository.id,
+        head_sha=check.head_sha,
+        check=InTreeCheck(
+            app_id=check.app.id if check.app else NO_APP,
+            name=shorten_name(_printable(check.name)),
+            check_id=check.id,
+            ended_at=_seconds_or_none(check.completed_at) if is_over else None,
+            conclusion=_word(check.conclusion) if is_over else None,
+            url=_link(check.html_url) or _link(check.details_url),
+        ),
+        client_id=client_id if isinstance(client_id, str) else None,
+        installation_id=_optional_id(body.installation),
+    )
+
+
+def _status(body: structs.StatusBody) -> InTreeCheckEvent:
+    is_over = body.state != _PENDING
+    return InTreeCheckEvent(
+        upstream=_repo_name(body.repository.full_name),
+        repository_id=body.repository.id,
+        head_sha=body.sha,
+        check=InTreeCheck(
+            app_id=STATUSES,
+            name=shorten_name(_printable(body.context)),
+            check_id=body.id,
+            ended_at=_seconds_or_none(body.created_at) if is_over else None,
+            conclusion=_word(body.state) if is_over else None,
+            url=_link(body.target_url),
+        ),
+        client_id=None,
+        installation_id=_optional_id(body.installation),
+    )
+
+
+def _word(value: object) -> str:
+    """Return a conclusion as GitHub writes it; anything else is unknown, and counts as failed."""
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else _UNKNOWN_WORD
+
+
+def _seconds_or_none(value: object) -> int | None:
+    time = _time_or_none(value)
+    return None if time is None else int(time.timestamp())
+
+
+def _link(value: object) -> str | None:
+    return _printable(value) if isinstance(value, str) and 0 < len(value) <= _LINK_CHARS else None
 
 
 def _issue_comment(body: structs.IssueCommentBody) -> IssueCommentEvent | UnusedEvent:
@@ -331,6 +396,7 @@ _READERS: dict[str, Callable[[bytes], Event]] = {
     "merge_group": _reader("merge_group", structs.MergeGroupBody, _merge_group),
     "check_run": _reader("check_run", structs.CheckRunBody, _check_run),
     "check_suite": _reader("check_suite", structs.CheckSuiteBody, _check_suite),
+    "status": _reader("status", structs.StatusBody, _status),
     "issue_comment": _reader("issue_comment", structs.IssueCommentBody, _issue_comment),
     "issues": _reader("issues", structs.IssuesBody, _issues),
     "workflow_run": _reader("workflow_run", structs.WorkflowRunBody, _workflow_run),
@@ -353,6 +419,7 @@ def events() -> tuple[str, ...]:
 
 _BRANCH = re.compile(r"[^\x00-\x20\x7f]{1,1024}")
 _LOGIN_CHARS = 250
+_LINK_CHARS = 2_000
 UPSTREAM_PATH = "$.repository.full_name"
 
 

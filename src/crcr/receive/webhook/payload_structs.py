@@ -128,12 +128,24 @@ class MergeGroupBody(Struct):
     installation: IdPart | None = None
 
 
+class AppPart(IdPart):
+    client_id: object = None
+    """Of any type: no event is refused because of it."""
+
+
 class CheckRunPart(Struct):
+    """The fields of any type are read for in-tree checks only: no re-run or button is refused because of them."""
+
     id: Id
     head_sha: Sha
     name: str
     external_id: str | None = None
-    app: IdPart | None = None
+    app: AppPart | None = None
+    status: object = None
+    conclusion: object = None
+    completed_at: object = None
+    html_url: object = None
+    details_url: object = None
 
 
 class ButtonPart(Struct):
@@ -146,6 +158,17 @@ class CheckRunBody(Struct):
     repository: RepositoryPart
     requested_action: ButtonPart | None = None
     sender: AccountPart | None = None
+    installation: IdPart | None = None
+
+
+class StatusBody(Struct):
+    id: Id
+    sha: Sha
+    context: str
+    state: str
+    repository: RepositoryPart
+    target_url: object = None
+    created_at: object = None
     installation: IdPart | None = None
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.record.in_tree.upkeep import DROP_COMMITS
 from crcr.record.schema.statistics import COUNTED
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -165,7 +166,7 @@ _DROP_OPINIONS = Statement(
         " WHERE upstream = :upstream AND at < :before ORDER BY at LIMIT :most)"
     )
 )
-OTHER_ROWS = (_DROP_GROUPS, _DROP_KNOWN, _DROP_BASE_COMMITS, _DROP_OPINIONS)
+OTHER_ROWS = (_DROP_GROUPS, _DROP_KNOWN, _DROP_BASE_COMMITS, _DROP_OPINIONS, DROP_COMMITS)
 """What is deleted after the failures: each deletes at most `most` rows of an `upstream` from `before` a time."""
 
 

@@ -22,6 +22,7 @@ from crcr.show.render.job_table import draw_job_rows
 from crcr.show.render.number_cells import draw_metrics_cells, draw_summary_cells
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.render.status import waiting_reason
+from crcr.show.render.trend_charts import draw_commit_strip
 from crcr.show.urls.location import is_sha
 
 HEADERS = {
@@ -125,6 +126,7 @@ _GLOBALS: Mapping[str, Any] = {
     "ranges": tuple(Span),
     "summary_cells": draw_summary_cells,
     "metrics_cells": draw_metrics_cells,
+    "commit_strip": draw_commit_strip,
     "chip": markup.draw_chip,
     "verdict_mark": verdicts.draw_verdict_mark,
     "verdict_line": verdicts.draw_verdict,

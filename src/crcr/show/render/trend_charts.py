@@ -1,11 +1,13 @@
-"""The charts of the metrics page and of a backend's page, and the strip of pass rates in a table row."""
+"""The charts of the metrics page and of a backend's page, the strip of pass rates in a table row, and that of commits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from crcr.decide.in_tree.checks import Outcome
 from crcr.decide.statistics.figures import Figures, Part, Tally
+from crcr.decide.views.in_tree import InTreeCommit
 from crcr.show.render.charts import Chart, Number, Series, Unit, draw
 from crcr.show.render.status import percent
 
@@ -114,6 +116,27 @@ def draw_strip(tallies: Sequence[Tally], span: str) -> Markup:
     frame = f'<svg class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" {label}>'
     # Nothing but numbers went into the bars, and there are thousands of them on a page.
     return Markup(f"{frame}{''.join(bars)}</svg>")  # noqa: S704
+
+
+def draw_commit_strip(commits: Sequence[InTreeCommit]) -> Markup:
+    """A bar for each commit, oldest first: failed, passed, or a dash while it runs."""
+    step = _WIDTH / max(1, len(commits))
+    bars = [_commit_bar(index * step, step * 0.75, commit) for index, commit in enumerate(commits)]
+    words = ", ".join(str(commit.outcome) for commit in commits)
+    frame = f'<svg class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img"'
+    label = f"In-tree results of {len(commits)} commits, oldest first: {words}"
+    return Markup(f'{frame} aria-label="{label}">{"".join(bars)}</svg>')  # noqa: S704  numbers and words of our own
+
+
+def _commit_bar(x: float, width: float, commit: InTreeCommit) -> str:
+    title = (
+        f"{escape(commit.sha[:8])}: {commit.passed} passed, {commit.failed} failed, {commit.running} running"
+    )
+    if commit.outcome is Outcome.RUNNING:
+        bar = _rect("none", x, width, 16, 2)
+    else:
+        bar = _rect("bad" if commit.outcome is Outcome.FAILED else "ok", x, width, 0, _HEIGHT)
+    return f"<g><title>{title}</title>{bar}</g>"
 
 
 def _bar(x: float, width: float, tally: Tally, rate: float | None) -> str:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from crcr.app import error_handlers
 from crcr.decide.checks.status import GateStatus
+from crcr.decide.in_tree.checks import InTreeCheck, shorten_name
 from crcr.decide.model import DispatchState
 from crcr.decide.views.commit import BackendState, GateShown, PullState, PullView, WaiverState
 from crcr.decide.views.overview import DispatchAnswer, JobView
@@ -80,6 +81,8 @@ def fill(store: StoreRows, text: str = "plain", **pull: Any) -> None:
     store.waiver(who=text, reason=text, ended_by=text, ended_at=1)
     store.check("crcr/gate", title=text)
     store.check(f"crcr/{text}"[:300], "gate/one", title=text)
+    failing = InTreeCheck(7, shorten_name(text), 5, 9, "failure", text[:2_000])
+    store.in_tree(HEAD, failing, failing._replace(app_id=8, conclusion=text[:300]))
     group = store.group(GROUP, "[7, 9]", head_ref=text, base_ref=text, reused_from=text)
     store.dispatch(group, "gate/one", level=4, number=None, head_sha=GROUP)
     store.gate(GROUP, title=text)

@@ -46,6 +46,7 @@ from crcr.record.views.backends.figures import (
     make_figures,
     read_last,
 )
+from crcr.record.views.commits.in_tree import read_in_tree_trend
 from crcr.record.views.relay.state import relay_health
 from crcr.record.views.visibility import allowlist_state
 
@@ -283,6 +284,7 @@ async def summary(
         allowlist=await allowlist_state(reader.tx, reader.upstream, reader.visible),
         levels=_group_by_level(backends),
         rows=tuple(rows),
+        in_tree=await read_in_tree_trend(reader.tx, reader.upstream),
     )
 
 

@@ -1,11 +1,12 @@
 """The pages of a pull request and of a commit: the delivery whose backends they show, and the timeline.
 
 There is no index from a commit to its deliveries: a commit is found as the head of an open pull request, as a merge
-group, by a delivery in the page's address, among the newest deliveries, or by self-reports about it.
+group, by a delivery in the page's address, among the newest deliveries, by self-reports about it, or by its in-tree checks.
 """
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from sqlalchemy import text
 from crcr.decide.model import DeliveryState, DispatchState, KnownPull, RepoName
 from crcr.decide.views.commit import (
     Arrival,
+    CommitBackend,
     CommitView,
     GateShown,
     GroupView,
@@ -30,6 +32,7 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.commits.commit_backends import CommitReader
+from crcr.record.views.commits.in_tree import read_in_tree
 from crcr.record.views.commits.waivers import read_waivers_of_pulls
 from crcr.record.views.relay.health import unpublished_gate
 from crcr.record.views.relay.state import newest_change
@@ -116,6 +119,7 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         timeline_left_out=left_out + max(0, len(deliveries) - _MOST_ARRIVALS),
         merge_groups=facts.groups,
         groups=await reader.groups(tested_delivery, backends) if tested_delivery else (),
+        in_tree=await read_in_tree(tx, upstream, pull.head_sha),
         **{name: getattr(pull, name) for name in _AS_STORED},
     )
 
@@ -130,7 +134,8 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     named = [delivery, group["delivery"] if group else None]
     deliveries = await _read_deliveries(reader, head_sha, [row["number"] for row in heads], named)
     self_reporting = await reader.read_self_reporting(head_sha)
-    if not deliveries and not self_reporting:
+    in_tree = await read_in_tree(tx, upstream, head_sha)
+    if not deliveries and not self_reporting and in_tree is None:
         raise NotFound(
             f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",
             hint="give all 40 digits; the relay knows only commits that were pushed, proposed or tested since it "
@@ -156,7 +161,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         head_sha=head_sha,
         at=reader.now,
         cursor=await newest_change(tx),
-        event=deliveries[0]["event"] if deliveries else self_reporting[0].event,
+        event=_find_event(deliveries, self_reporting),
         ref=deliveries[0]["ref"] if deliveries else None,
         place=await read_commit_place(tx, upstream, head_sha) if self_reporting else None,
         numbers=tuple(sorted(numbers)),
@@ -168,6 +173,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         timeline=moments,
         timeline_left_out=left_out + max(0, len(deliveries) - _MOST_ARRIVALS),
         groups=await reader.groups(tested_delivery or head_sha, facts.backends),
+        in_tree=in_tree,
     )
 
 
@@ -192,6 +198,14 @@ def _find_tested_delivery(newest_first: list[Row], *actions: str | None) -> str 
         if tested and row["state"] != DeliveryState.SUPERSEDED.value:
             return str(row["guid"])
     return None
+
+
+def _find_event(newest_first: list[Row], self_reporting: Sequence[CommitBackend]) -> str:
+    """The event that made the commit known; only a push reaches no backend and still has in-tree checks."""
+    if newest_first:
+        event: str = newest_first[0]["event"]
+        return event
+    return self_reporting[0].event if self_reporting else "push"
 
 
 def _find_closing_delivery(newest_first: list[Row]) -> str | None:

@@ -2,9 +2,9 @@
 
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.views import commit as views
-from crcr.decide.views import failing, failures
+from crcr.decide.views import failing, failures, in_tree
 from crcr.show.api.models import examples
-from crcr.show.api.models.derive import Model, Next, derive_model
+from crcr.show.api.models.derive import Link, Model, Next, derive_model
 from crcr.show.api.models.shared import FAILED_JOB, WithJobToken
 
 GATE_PART = derive_model(views.GatePart, "GatePart")
@@ -156,7 +156,21 @@ MOMENT = derive_model(
 MERGE_GROUP = derive_model(
     views.GroupView, "MergeGroup", described={"unpublished": "Null when its gate on GitHub is up to date."}
 )
+FAILING_CHECK = derive_model(
+    in_tree.FailingCheck,
+    "FailingCheck",
+    types={"url": Link},
+    described={"conclusion": "GitHub's word, such as `failure`, `timed_out` or `cancelled`."},
+)
+IN_TREE = derive_model(
+    in_tree.InTreeView,
+    "InTree",
+    "The upstream's own CI on a commit: the newest check run of each App and name, and commit statuses.",
+    described={"failing": "By name; the first 500."},
+    example=examples.IN_TREE,
+)
 _DESCRIBED = {
+    "in_tree": "Null where no check of the upstream's own CI was recorded.",
     "groups": "The failures by fingerprint, those of the most backends first.",
     "timeline": "From the webhook to the results, newest first.",
 }

@@ -159,6 +159,18 @@ HEALTH: Json = {
         }
     ],
 }
+IN_TREE: Json = {
+    "passed": 481,
+    "failed": 1,
+    "running": 12,
+    "failing": [
+        {
+            "name": "linux-jammy-py3.12 / test (default, 2, 5)",
+            "url": "https://github.com/owner/repo/actions/runs/17200000001/job/48100000002",
+            "conclusion": "failure",
+        }
+    ],
+}
 SUMMARY: Json = {
     "upstream": "owner/repo",
     "span": "14d",
@@ -185,6 +197,12 @@ SUMMARY: Json = {
         "read_at": _AT,
         "newest_is_bad": False,
         "problems": [],
+    },
+    "in_tree": {
+        "branch": "main",
+        "commits": [
+            {"sha": _SHA, "pushed_at": _AT, "passed": 481, "failed": 1, "running": 12, "outcome": "failed"}
+        ],
     },
     "tally": _TALLY,
     "backends": [_BACKEND],

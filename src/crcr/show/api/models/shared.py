@@ -10,7 +10,7 @@ from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.github.commit_origin import CommitPlace as CommitPlaceValue
 from crcr.decide.health.relay import HealthState, Reason
 from crcr.decide.statistics import figures
-from crcr.decide.views import failures
+from crcr.decide.views import failures, in_tree
 from crcr.decide.views import overview as views
 from crcr.decide.views.backend import JobKey
 from crcr.show.api.models import examples
@@ -116,6 +116,12 @@ BACKEND = derive_model(
         "hidden": "Shown to administrators only.",
     },
 )
+IN_TREE_COMMIT = derive_model(in_tree.InTreeCommit, "InTreeCommit", properties=("outcome",))
+IN_TREE_TREND = derive_model(
+    in_tree.InTreeTrend,
+    "InTreeTrend",
+    "The upstream's own CI on the newest commits of its default branch, the newest last.",
+)
 SUMMARY = derive_model(
     views.Summary,
     "Summary",
@@ -126,6 +132,7 @@ SUMMARY = derive_model(
     described={
         "ingests": "Whether another relay sends results.",
         "matching": "How many backends match the filters, on all pages.",
+        "in_tree": "Null where no check of the upstream's own CI was recorded on its default branch.",
     },
     example=examples.SUMMARY,
 )

@@ -1,0 +1,1 @@
+"""What in-tree checks cost: time of the store for each webhook, rows for each commit."""

@@ -1,0 +1,86 @@
+"""The own CI of the demo's upstream: check runs of GitHub Actions and a commit status on every new head.
+
+Has its own random generator, so that the rest of the demo makes the same choices with it and without.
+"""
+
+import random
+from collections.abc import Iterator
+
+from github_sim.github import GitHub
+from github_sim.world.records import CheckRun
+
+JOBS = (
+    "lint",
+    "docs / build",
+    "linux-py3.10 / build",
+    "linux-py3.10 / test (default, 1, 3)",
+    "linux-py3.10 / test (default, 2, 3)",
+    "linux-py3.10 / test (default, 3, 3)",
+    "linux-py3.12 / build",
+    "linux-py3.12 / test (default, 1, 2)",
+    "linux-py3.12 / test (default, 2, 2)",
+    "macos-arm64 / build",
+    "macos-arm64 / test",
+    "windows / build",
+)
+STATUS = "wheels/nightly-index"
+_BASE_COMMITS = 8
+_HEADS_AT_ONCE = 3
+_FAILING_SHARE = 0.25
+"""Of the commits: one check fails on them, and is often run again."""
+_ENDS, _RERUN = 0.5, 0.3
+
+
+class InTreeCi:
+    def __init__(self, github: GitHub, upstream: str, seed: int) -> None:
+        self._github = github
+        self._upstream = upstream
+        self._chance = random.Random(f"{seed} in-tree")
+        self._started: set[str] = set()
+        self._running: list[CheckRun] = []
+        self._failing: set[tuple[str, str]] = set()
+        self._failed: list[CheckRun] = []
+
+    async def step(self) -> None:
+        """Start the checks of a few new heads, end some that run, and run a failed one again now and then."""
+        new_heads = [sha for sha in dict.fromkeys(self._heads()) if sha not in self._started]
+        for sha in new_heads[:_HEADS_AT_ONCE]:
+            await self._start(sha)
+        for check in [check for check in self._running if self._chance.random() < _ENDS]:
+            await self._end(check)
+        if self._failed and self._chance.random() < _RERUN:
+            failed = self._failed.pop(0)
+            await self._run(failed.head_sha, failed.name)
+
+    def _heads(self) -> Iterator[str]:
+        """The heads of open pull requests and of the base branch, with the base's last commits."""
+        repository = self._github.repository(self._upstream)
+        sha: str | None = repository.head_sha
+        for _ in range(_BASE_COMMITS):
+            if sha is None or sha not in repository.commits:
+                break
+            yield sha
+            sha = next(iter(repository.commits[sha].parents), None)
+        for pull in self._github.world.pulls.values():
+            if pull.repository_id == repository.id and pull.state == "open":
+                yield pull.head_sha
+
+    async def _start(self, sha: str) -> None:
+        self._started.add(sha)
+        if self._chance.random() < _FAILING_SHARE:
+            self._failing.add((sha, self._chance.choice(JOBS)))
+        for name in JOBS:
+            await self._run(sha, name)
+        await self._github.set_status(self._upstream, sha, STATUS, "success")
+
+    async def _run(self, sha: str, name: str) -> None:
+        self._running.append(await self._github.start_ci_check(self._upstream, sha, name))
+
+    async def _end(self, check: CheckRun) -> None:
+        self._running.remove(check)
+        # A re-run passes: what failed was chance.
+        fails = (check.head_sha, check.name) in self._failing
+        self._failing.discard((check.head_sha, check.name))
+        if fails:
+            self._failed.append(check)
+        await self._github.end_ci_check(check, "failure" if fails else "success")

@@ -24,9 +24,9 @@ Fingerprint = str | None
 """None for a failure without details."""
 MOST_BREAKAGES = 5
 """Of one job: those with the most failing commits."""
-SHORT_ROW = 2
-"""So many failing commits in a row, between two clean ones, may be chance."""
 _CHANCE = 0.01
+_CHANCE_OF_A_ROW = 0.05
+"""A row that chance makes more often than this is no breakage, where the verdict rules call the failure flaky."""
 _MOST_REPEATS = 3
 _AS_MANY_TESTS = 0.9
 
@@ -181,7 +181,7 @@ def _trace(fingerprint: Fingerprint, commits: Sequence[TestedBaseCommit]) -> Bre
             otherwise = []
         elif commit.fingerprints:
             otherwise.append(commit.position)
-    if not row or (len(row) <= SHORT_ROW and row[0].is_flaky(fingerprint)):
+    if not row:
         return None
     row.reverse()
     before = [
@@ -190,6 +190,9 @@ def _trace(fingerprint: Fingerprint, commits: Sequence[TestedBaseCommit]) -> Bre
         if good is not None and commit.position <= good.position
     ]
     chance = _measure_chance(before, fingerprint)
+    may_be_chance = len(row) == 1 or chance ** len(row) > _CHANCE_OF_A_ROW
+    if may_be_chance and row[-1].is_flaky(fingerprint):
+        return None
     return BreakageRange(
         fingerprints=(fingerprint,),
         good=good,
@@ -221,9 +224,8 @@ def _state(
 def _measure_chance(
     before: Sequence[tuple[TestedBaseCommit, CommitState]], fingerprint: Fingerprint
 ) -> float:
-    """How often the failure came and went before: on short rows of commits, or on commits that passed when run again."""
-    rows = _find_rows(before)
-    struck = sum(len(row) for row in rows if len(row) <= SHORT_ROW)
+    """How often the failure came and went before: on single commits, or on commits that passed when run again."""
+    struck = sum(len(row) == 1 for row in _find_rows(before))
     struck += sum(commit.passed and commit.shows(fingerprint) for commit, _ in before)
     decided = sum(state is not CommitState.UNCLEAR for _, state in before)
     return struck / decided if struck else 0.0

@@ -1,4 +1,4 @@
-"""JSON and CSV routes of groups of failures."""
+"""JSON and CSV routes of groups of failures, and of the changes that may have broken a job."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -120,6 +120,20 @@ def add(api: APIRouter) -> None:
             api_request.upstream, fingerprint, api_request.now, after=cursors.decode(cursor), limit=limit
         )
         return models.GROUP.model_validate(page)
+
+    @api.get(
+        "/culprits",
+        tags=[TAG],
+        summary="Jobs that fail on the base branch, with the changes that may have broken them",
+        response_model=list[models.JOB_CULPRITS],  # type: ignore[valid-type]
+    )
+    async def culprits(
+        make_query: params.CulpritQueryParam, api_request: params.RequestParam, limit: params.LimitParam = 50
+    ) -> list[Model]:
+        """Jobs in the order of their names, at most `limit`; a job that was broken twice is listed twice."""
+        query = make_query(upstream=api_request.upstream, limit=limit)
+        found = await api_request.views.culprits(query, api_request.now)
+        return [models.JOB_CULPRITS.model_validate(one) for one in found]
 
 
 def add_csv(api: APIRouter) -> None:

@@ -78,7 +78,7 @@ _PASSED_ON = (
     "SELECT DISTINCT p.number FROM pulls p CROSS JOIN deliveries v CROSS JOIN jobs j WHERE p.upstream = :upstream"
     " AND p.number IN {0} AND v.upstream = p.upstream AND v.number = p.number AND v.head_sha = p.head_sha"
     " AND j.delivery = v.guid AND j.upstream = v.upstream AND j.downstream = :downstream AND j.workflow = :workflow"
-    " AND j.job_name = :job_name AND j.conclusion = 'success'"
+    " AND j.job_name = :job_name AND j.conclusion = coalesce(j.expected, 'success')"
 )
 _PASSED = Statement(
     text(_PASSED_ON.format("(SELECT value FROM json_each(:numbers))")),

@@ -1,5 +1,7 @@
 """Culprits through the whole relay: webhooks say which commits are whose, results say where it broke."""
 
+import csv
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -116,3 +118,17 @@ async def test_pages_show_the_likeliest_changes(relay: RunningRelay) -> None:
 )
 async def test_bad_parameters_are_refused(relay: RunningRelay, query: str, status: int) -> None:
     assert (await relay.http.get(f"/api/v1/culprits{query}")).status_code == status
+
+
+async def test_the_csv_has_a_line_for_each_change(relay: RunningRelay) -> None:
+    await push(relay, None)
+    innocent, guilty = await open_pull(relay, None), await open_pull(relay, BROKEN)
+    await land(relay, innocent, "untested")
+    await land(relay, guilty, BROKEN)
+    answer = await relay.http.get("/api/v1/culprits.csv")
+    lines = list(csv.DictReader(io.StringIO(answer.text, newline="")))
+    assert [(line["job"], line["place"], line["number"]) for line in lines] == [
+        ("test", "1", str(guilty.number)),
+        ("test", "2", str(innocent.number)),
+    ]
+    assert lines[0]["reasons"].startswith(f"#{guilty.number} was merged while this failed on it")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.answers.culprit_score import print_culprits, run_breakages
 from bench.answers.history import History
 from bench.answers.report import describe, figures, print_score, print_wrong
 from bench.answers.run import run_histories
@@ -30,6 +31,9 @@ def _parse_options() -> Namespace:
     parser.add_argument("--seed", type=int, help="drawn and printed if it is not given")
     parser.add_argument("--scenario", choices=tuple(SCENARIOS), help="only this one")
     parser.add_argument("--only", type=int, help="only the history of this number")
+    parser.add_argument(
+        "--breakages", type=int, metavar="N", help="instead, ask who broke the base branch, N times"
+    )
     parser.add_argument("--explain", type=int, default=0, metavar="N", help="print N wrong answers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and wrong answer there")
     return parser.parse_args()
@@ -42,6 +46,13 @@ def main() -> None:
     console.print(f"seed {seed}")
     numbers = range(options.histories) if options.only is None else [options.only]
     began = time.process_time()
+    if options.breakages:
+        asked = run_breakages(options.breakages, seed, console)
+        reached = print_culprits(asked, console, options.explain)
+        for refused in asked.refused[:10]:
+            console.print(f"refused: {refused}", markup=False)
+        console.print(f"seed {seed}, {time.process_time() - began:.0f} s of processor time")
+        raise SystemExit(0 if reached else 1)
 
     def show(_: History, score: Score) -> None:
         if score.histories % _SHOWN_EVERY == 0:

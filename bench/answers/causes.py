@@ -38,6 +38,10 @@ class Backend:
     delay_s: tuple[int, int] = (900, 3600)
     push_delay_s: tuple[int, int] | None = None
     """How long runs take, and runs of pushes where that differs."""
+    tests_every: int = 1
+    """Of the pushes that it is told of, it tests one in so many."""
+    paths: tuple[str, ...] | None = None
+    """The `paths` of its allowlist entry."""
 
     def job(self, name: str) -> Job:
         return next(job for job in self.jobs if job.name == name)

@@ -26,6 +26,8 @@ AUTHORS = {
 @dataclass(frozen=True, slots=True)
 class Push:
     commits: int
+    paths: tuple[str, ...] = ()
+    """Files that its last commit changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class Open:
     """The commit of the base branch that it is built on."""
     on_top_of: str | None = None
     """A pull request whose head it is built on."""
+    title: str | None = None
+    """With `{0}` for the number of the pull request that `names` means."""
+    names: str | None = None
+    paths: tuple[str, ...] = ()
+    """Files that it changes; without them one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,18 @@ class Land:
 
 
 @dataclass(frozen=True, slots=True)
+class LandTogether:
+    """A merge queue merges several pull requests by one push."""
+
+    pulls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskCulprits:
+    """Ask the relay who broke the jobs that fail on the base branch now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rerun:
     pull: str
     whole: bool
@@ -62,7 +81,7 @@ class Nightly:
     pass
 
 
-Step = Push | Open | NewHead | Land | Rerun | Nightly
+Step = Push | Open | NewHead | Land | LandTogether | Rerun | Nightly | AskCulprits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,20 +161,27 @@ class HistoryBuilder:
         self.steps.append((self.now, step))
         self.wait()
 
-    def push(self, commits: int | None = None) -> None:
+    def push(self, commits: int | None = None, paths: tuple[str, ...] = ()) -> None:
         number = commits or max(1, round(self.commits_between_tests * self.rng.uniform(0.6, 1.4)))
         self.tip += min(number, 20)
-        self._add(Push(min(number, 20)))
+        self._add(Push(min(number, 20), paths))
 
     def open(
-        self, *, author: str | None = None, base: int | None = None, on_top_of: str | None = None
+        self,
+        *,
+        author: str | None = None,
+        base: int | None = None,
+        on_top_of: str | None = None,
+        **described: object,
     ) -> str:
+        """`described` are the title and the paths of `Open`."""
         self._pulls += 1
         pull = f"pull-{self._pulls}"
         chosen = base if base is not None else max(0, self.tip - self.rng.randint(0, self.furthest_behind))
         self._bases[pull] = chosen if on_top_of is None else self._bases[on_top_of]
         self._heads[pull] = 1
-        self._add(Open(pull, author or self.rng.choice(tuple(AUTHORS)), self._bases[pull], on_top_of))
+        author = author or self.rng.choice(tuple(AUTHORS))
+        self._add(Open(pull, author, self._bases[pull], on_top_of, **described))  # type: ignore[arg-type]
         return pull
 
     def new_head(self, pull: str, *, base: int | None = None) -> int:
@@ -176,6 +202,16 @@ class HistoryBuilder:
         self.tip += 1
         self._add(Land(pull))
         return self.tip
+
+    def land_together(self, pulls: tuple[str, ...]) -> int:
+        """Merge the pull requests by one push; return the number of the first one's commit."""
+        first = self.tip + 1
+        self.tip += len(pulls)
+        self._add(LandTogether(pulls))
+        return first
+
+    def ask_culprits(self) -> None:
+        self._add(AskCulprits())
 
     def traffic(self, steps: int) -> list[str]:
         """Pushes and innocent pull requests; return the pull requests."""

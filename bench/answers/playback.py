@@ -5,6 +5,7 @@ Every report goes through the relay's own intake. What was sent is kept as resul
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,7 +14,19 @@ from itertools import count
 from typing import Literal
 
 from bench.answers.causes import Attempt, Backend, Failure, Job, Outage, TestedCode
-from bench.answers.history import History, Land, NewHead, Nightly, Open, Push, Rerun, Step
+from bench.answers.culprit_answers import CulpritAnswer, read_culprits
+from bench.answers.history import (
+    AskCulprits,
+    History,
+    Land,
+    LandTogether,
+    NewHead,
+    Nightly,
+    Open,
+    Push,
+    Rerun,
+    Step,
+)
 from bench.answers.relay import UPSTREAM, AnswersRelay, workflows_of
 from github_sim.bodies import webhooks
 from github_sim.github import PullRequest, Repository, WebhookDelivery, WorkflowRun
@@ -75,6 +88,20 @@ class Played:
     unanswered: list[Unanswered] = field(default_factory=list)
     pulls: dict[str, PlayedPull] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    base: list[str] = field(default_factory=list)
+    """The commits of the base branch, in their order."""
+    asked: list["AskedCulprits"] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCulprits:
+    """The relay's answer about the red jobs at one moment."""
+
+    tip: int
+    """The newest commit of the base branch."""
+    results: int
+    """How many results had been sent."""
+    answers: tuple[CulpritAnswer, ...]
 
 
 Act = Callable[[], Awaitable[None]]
@@ -92,7 +119,8 @@ class Playback:
         self._base = [self._upstream.head_sha]
         self._by_id = {self._github.repository(backend.name).id: backend for backend in history.backends}
         self._kept_up_at = relay.clock.now()
-        self.played = Played()
+        self._pushes: Counter[str] = Counter()
+        self.played = Played(base=self._base)
 
     async def play(self) -> Played:
         for at, step in self._history.steps:
@@ -117,23 +145,32 @@ class Playback:
 
     async def _take(self, step: Step) -> None:
         match step:
-            case Push(commits):
-                await self._push(commits)
+            case Push(commits, paths):
+                await self._push(commits, paths)
             case Open():
                 await self._open(step)
             case NewHead(pull, base):
                 await self._new_head(self.played.pulls[pull], pull, base)
             case Land(pull):
-                await self._land(self.played.pulls[pull])
+                await self._land((self.played.pulls[pull],))
+            case LandTogether(pulls):
+                await self._land(tuple(self.played.pulls[pull] for pull in pulls))
+            case AskCulprits():
+                await self._ask_culprits()
             case Rerun(pull, whole):
                 await self._rerun(self.played.pulls[pull], pull, whole=whole)
             case Nightly():
                 await self._nightly()
 
-    async def _push(self, commits: int) -> None:
+    async def _push(self, commits: int, paths: tuple[str, ...]) -> None:
         before = self._upstream.head_sha
-        await self._dispatch("push", None, partial(self._github.push, UPSTREAM, commits=commits))
+        files = {path: f"{self._rng.random()}" for path in paths}
+        await self._dispatch("push", None, partial(self._github.push, UPSTREAM, commits=commits, files=files))
         self._extend_base(before)
+
+    async def _ask_culprits(self) -> None:
+        answers = await read_culprits(self._relay.http)
+        self.played.asked.append(AskedCulprits(len(self._base) - 1, len(self.played.results), answers))
 
     def _extend_base(self, before: str) -> None:
         """Note the commits that the base branch gained."""
@@ -153,21 +190,30 @@ class Playback:
                 UPSTREAM,
                 author=step.author,
                 author_association=self._history.authors[step.author],
-                before_webhook=lambda pull: self._build_on(pull, step.base, lowest),
+                before_webhook=lambda pull: self._build_on(pull, step.base, lowest, step.paths),
+                title=self._title(step),
             )
             self.played.pulls[step.pull] = PlayedPull(record, step.author, step.base, below=below)
             return record.last_delivery
 
         await self._dispatch("pull", step.pull, send)
 
-    def _build_on(self, pull: PullRequest, base: int, lower: str | None = None) -> None:
+    def _title(self, step: Open) -> str:
+        if step.title is None:
+            return "Fix a kernel"
+        number = self.played.pulls[step.names].record.number if step.names else 0
+        return step.title.format(number)
+
+    def _build_on(
+        self, pull: PullRequest, base: int, lower: str | None = None, paths: tuple[str, ...] = ()
+    ) -> None:
         """Let the pull request's head be one commit on top of the base branch's, or of the lower one in a stack."""
-        path = f"src/kernel_{pull.number}.py"
-        changes = {path: f"{pull.number}.{self._rng.random()}".encode()}
+        paths = paths or (f"src/kernel_{pull.number}.py",)
+        changes = {path: f"{pull.number}.{self._rng.random()}".encode() for path in paths}
         tip = self._github.world.commit(
             self._upstream, pull.title, pull.author, parent=lower or self._base[base], changes=changes
         )
-        pull.head_sha, pull.commits, pull.files = tip.sha, 1, (path,)
+        pull.head_sha, pull.commits, pull.files = tip.sha, 1, paths
         self._upstream.branches[pull.head_ref] = tip.sha
 
     async def _new_head(self, pull: PlayedPull, key: str, base: int | None) -> None:
@@ -187,10 +233,13 @@ class Playback:
 
         await self._dispatch("pull", key, send)
 
-    async def _land(self, pull: PlayedPull) -> None:
-        before = self._upstream.head_sha
-        await self._github.close_pr(pull.record, merged=True)
-        self._check_webhook(pull.record.last_delivery)
+    async def _land(self, pulls: tuple[PlayedPull, ...]) -> None:
+        """Merge the pull requests by one push."""
+        before, author = self._upstream.head_sha, pulls[-1].record.author
+        for pull in pulls:
+            await self._github.close_pr(pull.record, merged=True)
+            self._check_webhook(pull.record.last_delivery)
+        merged = [self._upstream.commits[str(pull.record.merge_commit_sha)] for pull in pulls]
         await self._relay.drain()
         self._started.clear()
         self._relay.clock.move_to(self._relay.clock.now() + timedelta(seconds=2))
@@ -202,11 +251,11 @@ class Playback:
                 ref=f"refs/heads/{self._upstream.default_branch}",
                 before=before,
                 after=self._upstream.head_sha,
-                commits=[self._upstream.commits[self._upstream.head_sha]],
+                commits=merged,
                 forced=False,
-                pusher=pull.record.author,
+                pusher=author,
             )
-            return await self._github.emit("push", body, self._upstream, pull.record.author)
+            return await self._github.emit("push", body, self._upstream, author)
 
         self._extend_base(before)
         await self._dispatch("push", None, send)
@@ -225,6 +274,7 @@ class Playback:
             if isinstance(cause, Outage) and cause.silences(cause.backend, key, now)
         }
         stopped = {name for name, cause in silenced.items() if cause.manner == "no run" and cause.job is None}
+        stopped |= self._skipping() if event == "push" else set()
         for name in stopped:
             self._github.repository(name).workflows = []
         self._check_webhook(await send())
@@ -241,6 +291,12 @@ class Playback:
                 self.played.pulls[key].runs[backend.name] = run
             outage = silenced.get(backend.name)
             self._plan_reports(run, Attempt(backend, code, now), event, outage)
+
+    def _skipping(self) -> set[str]:
+        """The backends that do not test this push."""
+        names = [backend.name for backend in self._history.backends if backend.tests_every > 1]
+        self._pushes.update(names)
+        return {name for name in names if self._pushes[name] % self._history.backend(name).tests_every}
 
     def _note_silence(self, backend: str, cause: Outage, key: str) -> None:
         head = self.played.pulls[key].head

@@ -152,7 +152,7 @@ def _allowlist(history: History) -> str:
     entries = {backend.name: _entry(backend) for backend in history.backends}
     if history.number % 5:
         # An entry with `paths` makes the relay compare each head with its base: so the merge base is known.
-        next(iter(entries.values()))["paths"] = ["src/**"]
+        next(iter(entries.values())).setdefault("paths", ["src/**"])
     return json.dumps({"L2": entries})
 
 
@@ -164,4 +164,6 @@ def _entry(backend: Backend) -> dict[str, object]:
         entry["jobs"] = [job.name for job in backend.jobs]
     if backend.merges:
         entry["tests"] = "merge"
+    if backend.paths is not None:
+        entry["paths"] = list(backend.paths)
     return entry

@@ -64,12 +64,12 @@ async def violations(page: Any, axe: str) -> list[str]:
     ]
 
 
-async def tell(site: Site, run: Any, job: str, conclusion: str | None) -> None:
+async def tell(site: Site, run: Any, job: str, conclusion: str | None, event: str = "pull_request") -> None:
     told = {"name": "CI", "job_name": job, "run_id": run.id, "run_attempt": 1, "url": "https://ci.example/1"}
     tests = [{"name": "test_attention", "file": "test_ops.py", "message": "AssertionError: 1.0 != 2.0"}]
     for status in ("in_progress", "completed") if conclusion else ("in_progress",):
         workflow = {**told, "status": status, "conclusion": conclusion, "failed_tests": tests}
-        body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": workflow}
+        body = {"event_type": event, "delivery_id": run.delivery_id, "workflow": workflow}
         answer = await site.relay.github.report(run, run.jobs[0], status=status, body=body)
         assert answer.status_code == 200
 
@@ -78,6 +78,16 @@ async def tell_in_vain(site: Site, run: Any) -> None:
     """A report that is refused, and one that a newcomer tries out."""
     await site.relay.github.report(run, "build", run_id="1")
     await report_from_sandbox(site.relay, conclusion="failure")
+
+
+async def break_base(site: Site) -> None:
+    """A job fails on the base branch, and one of four commits broke it."""
+    for conclusion in ("success", "failure"):
+        message = "Rename an operator that has a long name already, in all of its overloads (#1)"
+        await site.relay.github.push(UPSTREAM, message=message, files={"src/ops.py": conclusion}, commits=4)
+        await site.relay.drain()
+        await tell(site, site.relay.github.runs("org/reporter")[-1], "test (1, 2)", conclusion, "push")
+    assert (await site.relay.http.get("/api/v1/culprits")).json()
 
 
 async def fill(site: Site) -> list[str]:
@@ -100,6 +110,7 @@ async def fill(site: Site) -> list[str]:
         for job, conclusion in (("linux / build", "success"), ("linux / test", "failure")):
             await github.end_ci_check(await github.start_ci_check(UPSTREAM, sha, job), conclusion)
         await github.start_ci_check(UPSTREAM, sha, "macos / build")
+    await break_base(site)
     await site.relay.drain()
     guid = github.runs("org/reporter")[0].delivery_id
     await site.page.goto(f"{site.url}/crcr/org/reporter")

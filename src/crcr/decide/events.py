@@ -38,6 +38,23 @@ class PullRequestEvent:
     """The base branch's commit that the webhook names: its newest one when GitHub last compared both."""
     changes_base: bool = False
     """An `edited` event whose `changes` contain the base."""
+    merge_commit_sha: str | None = None
+    """The base branch's commit that a merged pull request became; None for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushedCommit:
+    """A commit of a push, as far as its payload describes it."""
+
+    sha: str
+    title: str = ""
+    """The first line of its message, cut."""
+    number: int | None = None
+    """The pull request that its message says it merges."""
+    reverts: str | None = None
+    """The commit that its message says it reverts."""
+    paths: tuple[str, ...] = ()
+    """The files that it adds, changes or removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +70,7 @@ class PushEvent:
     installation_id: int | None
     default_branch: str | None = None
     pushed_at: datetime | None = None
-    commits: tuple[str, ...] = ()
+    commits: tuple[PushedCommit, ...] = ()
     """Its commits, oldest first, as far as the payload lists them."""
 
 

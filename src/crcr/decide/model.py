@@ -183,3 +183,5 @@ class KnownPull:
     """The base branch's commit that the newest webhook about the head names."""
     merge_base: str | None = None
     """The base branch's commit that the head was built on; None until GitHub was asked to compare both."""
+    merge_commit_sha: str | None = None
+    """The base branch's commit that it became; None until it is merged."""

@@ -19,6 +19,7 @@ from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery, JobKey
 from crcr.decide.views.commit import WaiverState
+from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
 from crcr.decide.views.failures import FailureQuery, KnownFilter
 from crcr.decide.views.joining import SandboxQuery
@@ -330,6 +331,9 @@ async def test_lists_of_the_log(twins: Twins) -> None:
         failing = FailingQuery(upstream=up, kind=kind, sort=sort, limit=5)
         asked[f"failing {kind} {sort}"] = lambda v, _, q=failing: v.failing(q, now)
         asked[f"failing to the operator {kind} {sort}"] = lambda _, o, q=failing: o.failing(q, now)
+    for job in (None, "build"):
+        red = CulpritQuery(upstream=up, job=job)
+        asked[f"culprits of {job}"] = lambda v, _, q=red: v.culprits(q, now)
     for waived in (None, *WaiverState):
         mine = WaiverQuery(upstream=up, state=waived, limit=4)
         asked[f"waivers {waived}"] = lambda v, _, q=mine: v.waiver_page(q, now)

@@ -43,13 +43,13 @@ class BaseHistory:
             named = table.c.upstream == UPSTREAM.key
             connection.execute(update(table).where(named).values(default_branch="main"))
 
-    def place(self, position: int, ref: str = "main", sha: str | None = None) -> str:
-        """Put a commit on a branch."""
+    def place(self, position: int, ref: str = "main", sha: str | None = None, **columns: Any) -> str:
+        """Put a commit on a branch; `columns` are what its push says about it."""
         sha = sha or sha_of(position, ref)
         if (position, ref) not in self._placed:
             self._placed.add((position, ref))
             row = {"sha": sha, "upstream": UPSTREAM.key, "ref": ref, "position": position, "before": None}
-            self.store.add(failures.base_commits, {**row, "pushed_at": self.store.ago(hours=999)})
+            self.store.add(failures.base_commits, {**row, "pushed_at": self.store.ago(hours=999), **columns})
         return sha
 
     def push(self, position: int, ended: str = "failure", **more: Any) -> None:
@@ -66,7 +66,10 @@ class BaseHistory:
         more = {"downstream": "good/backend", "job_name": "build", "attempt": 1, **more}
         more = {"workflow": ".github/workflows/ci.yml", "run_id": str(next(self._runs)), **more}
         hours_ago, kind = more.pop("hours_ago", 1.0), more.pop("kind")
-        told = {name: more.pop(name, None) for name in ("message", "verdict", "passed_at", "ended_as")}
+        told = {
+            name: more.pop(name, None)
+            for name in ("message", "verdict", "passed_at", "ended_as", "test_verdicts")
+        }
         is_pass = ended == "success"
         ended_as = told["ended_as"] or ("other" if ended == "cancelled" else ended)
         conclusion = None if ended == "silent" else ended
@@ -100,11 +103,13 @@ class BaseHistory:
             "head_sha",
             "at",
         )
+        failure_id = self.store.new_number()
         self.store.add(
             failures.failures,
             {
+                "failure_id": failure_id,
                 "upstream": UPSTREAM.key,
-                **{name: row[name] for name in (*names, "passed_at")},
+                **{name: row[name] for name in (*names, "passed_at", "test_verdicts")},
                 "kind": kind,
                 "ended": ended,
                 "base_ref": "main",
@@ -119,6 +124,9 @@ class BaseHistory:
                 "sentence": "It is not known.",
             },
         )
+        if mark is not None:
+            group = {"fingerprint": mark, "upstream": UPSTREAM.key, "failure_id": failure_id}
+            self.store.add(failures.failure_fingerprints, group)
 
     def know(self, message: str = MESSAGE, **more: Any) -> None:
         """Link the failures with this message to an issue."""

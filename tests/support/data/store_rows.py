@@ -61,6 +61,10 @@ class StoreRows:
         with self.engine.begin() as connection:
             _insert(connection, table, rows)
 
+    def new_number(self) -> int:
+        """A number that no row has yet."""
+        return next(self._numbers)
+
     def sum_up(self) -> None:
         """Compute the sums of the inserted jobs and dispatches: inserting rows does not update them."""
         with self.engine.begin() as connection:

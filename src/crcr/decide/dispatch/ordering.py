@@ -111,6 +111,7 @@ def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPul
         base_at=_base_change_time(event.base_ref, event.updated_at, known),
         base_sha=known.base_sha if event.base_ref == known.base_ref else event.base_sha,
         merge_base=known.merge_base if event.base_ref == known.base_ref else None,
+        merge_commit_sha=known.merge_commit_sha or event.merge_commit_sha,
     )
 
 
@@ -167,4 +168,5 @@ def _pull_from_event(event: PullRequestEvent) -> KnownPull:
         author_association=event.author_association,
         merged=event.merged,
         base_sha=event.base_sha,
+        merge_commit_sha=event.merge_commit_sha,
     )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from crcr.decide.commands.grammar import has_command
+from crcr.decide.culprits.commit_message import read_origin
 from crcr.decide.events import (
     USED_ACTIONS,
     CheckRunEvent,
@@ -26,6 +27,7 @@ from crcr.decide.events import (
     MergeGroupEvent,
     PingEvent,
     PullRequestEvent,
+    PushedCommit,
     PushEvent,
     RepositoryEvent,
     UnusedEvent,
@@ -103,6 +105,8 @@ def _pull_request(body: structs.PullRequestBody) -> PullRequestEvent:
         default_branch=_branch(body.repository.default_branch),
         base_sha=_sha_or_none(pull.base.sha),
         changes_base=body.action == "edited" and body.changes is not None and body.changes.base is not None,
+        # Of an open pull request it is a test merge, which no branch has.
+        merge_commit_sha=_sha_or_none(pull.merge_commit_sha) if pull.merged else None,
     )
 
 
@@ -114,17 +118,25 @@ def _push(body: structs.PushBody) -> PushEvent:
         before=body.before,
         after=body.after,
         deleted=body.deleted or not body.after.strip("0"),
-        changed_paths=frozenset(
-            path
-            for commit in body.commits or ()
-            for paths in (commit.added, commit.removed, commit.modified)
-            for path in paths or ()
-        ),
+        changed_paths=frozenset(path for commit in body.commits or () for path in _touched(commit)),
         installation_id=_optional_id(body.installation),
         default_branch=_branch(body.repository.default_branch),
         pushed_at=_time_or_none(body.repository.pushed_at),
-        commits=tuple(sha for commit in body.commits or () if (sha := _sha_or_none(commit.id))),
+        commits=tuple(
+            _pushed_commit(sha, commit) for commit in body.commits or () if (sha := _sha_or_none(commit.id))
+        ),
     )
+
+
+def _pushed_commit(sha: str, commit: structs.CommitPart) -> PushedCommit:
+    origin = read_origin(_printable(commit.message) if isinstance(commit.message, str) else "")
+    paths = tuple(dict.fromkeys(map(_printable, _touched(commit))))
+    return PushedCommit(sha, origin.title, origin.number, origin.reverts, paths)
+
+
+def _touched(commit: structs.CommitPart) -> list[str]:
+    """The files that a commit adds, changes or removes."""
+    return [*(commit.added or ()), *(commit.modified or ()), *(commit.removed or ())]
 
 
 def _merge_group(body: structs.MergeGroupBody) -> MergeGroupEvent:

@@ -71,6 +71,8 @@ class PullPart(Struct):
     user: AccountPart | None = None
     draft: bool | None = None
     merged: bool | None = None
+    merge_commit_sha: object = None
+    """Of any type: no event is refused because of it."""
     labels: list[LabelPart] | None = None
     author_association: str | None = None
 
@@ -93,6 +95,8 @@ class PullRequestBody(Struct):
 
 class CommitPart(Struct):
     id: object = None
+    message: object = None
+    """Of any type, as the id: no push is refused because of them."""
     added: list[str] | None = None
     removed: list[str] | None = None
     modified: list[str] | None = None

@@ -23,7 +23,7 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 _COLUMNS = (
     *("upstream", "number", "head_sha", "previous_sha", "head_at", "updated_at"),
     *("is_open", "draft", "labels", "base_ref", "base_at", "title", "author", "author_association", "merged"),
-    *("base_sha", "merge_base"),
+    *("base_sha", "merge_base", "merge_commit_sha"),
 )
 _LOAD = Statement(
     select(pulls).where(pulls.c.upstream == bindparam("upstream"), pulls.c.number == bindparam("number"))
@@ -63,6 +63,7 @@ async def load_pull(tx: Tx, upstream: RepoName, number: int) -> KnownPull | None
         base_at=from_us_or_none(row["base_at"]),
         base_sha=row["base_sha"],
         merge_base=row["merge_base"],
+        merge_commit_sha=row["merge_commit_sha"],
     )
 
 
@@ -86,6 +87,7 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: KnownPull) -> None:
         base_at=to_us(pull.base_at) if pull.base_at else None,
         base_sha=pull.base_sha,
         merge_base=pull.merge_base,
+        merge_commit_sha=pull.merge_commit_sha,
     )
 
 

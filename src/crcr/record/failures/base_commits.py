@@ -1,10 +1,11 @@
-"""The order of each branch's commits, written with each push to it."""
+"""The order of each branch's commits, and what their push says about them, written with each push to it."""
 
+import json
 from datetime import datetime
 
 from sqlalchemy import text
 
-from crcr.decide.events import PushEvent
+from crcr.decide.events import PushedCommit, PushEvent
 from crcr.decide.failures.base_order import Push, order_pushes
 from crcr.record.schema.failures import base_commits
 from crcr.record.store.database import Tx
@@ -16,6 +17,9 @@ _LONGEST_REF = 1_000
 """In bytes: PostgreSQL's indexes hold no longer ones, and Git has no such branches."""
 _MOST_COMMITS = 500
 """Of one push: the last ones. Its other commits have no position, as if their push had been missed."""
+_MOST_PATHS = 50
+_MOST_PATH_CHARACTERS = 4_000
+"""Of one commit: its first files, as far as they fit."""
 _MOST_ORDERED = 2_000
 """How many commits are put in order when a push arrives out of order."""
 _NEWEST = Statement(
@@ -38,7 +42,9 @@ _MOVE = Statement(
 )
 _PLACE = Statement(
     inserting(
-        base_commits, "sha", "upstream", "ref", "position", "before", "pushed_at"
+        base_commits,
+        *("sha", "upstream", "ref", "position", "before", "pushed_at"),
+        *("title", "number", "reverts", "paths", "path_count"),
     ).on_conflict_do_nothing()
 )
 
@@ -51,17 +57,47 @@ async def note_pushed_commits(tx: Tx, event: PushEvent, now: datetime) -> None:
     newest = await tx.one(_NEWEST, after=event.after, **branch)
     if newest is not None and newest["is_placed"]:
         return
-    shas = tuple(dict.fromkeys((*event.commits, event.after)))[-_MOST_COMMITS:]
+    described = {commit.sha: commit for commit in event.commits}
+    shas = tuple(dict.fromkeys((*described, event.after)))[-_MOST_COMMITS:]
     first = (newest["position"] if newest else 0) + 1
     await tx.many(
         _PLACE,
         [
-            {"sha": sha, "position": first + index, "before": event.before, "pushed_at": to_us(now), **branch}
+            {
+                "sha": sha,
+                "position": first + index,
+                "before": event.before,
+                "pushed_at": to_us(now),
+                **branch,
+                **_describe(described.get(sha)),
+            }
             for index, sha in enumerate(shas)
         ],
     )
     if newest is not None and newest["sha"] != event.before:
         await _put_in_order(tx, branch)
+
+
+def _describe(commit: PushedCommit | None) -> dict[str, object]:
+    if commit is None:
+        return dict.fromkeys(("title", "number", "reverts", "paths", "path_count"))
+    return {
+        "title": commit.title,
+        "number": commit.number,
+        "reverts": commit.reverts,
+        "paths": json.dumps(_first_paths(commit.paths)),
+        "path_count": len(commit.paths),
+    }
+
+
+def _first_paths(paths: tuple[str, ...]) -> list[str]:
+    kept, characters = [], 0
+    for path in paths[:_MOST_PATHS]:
+        characters += len(path)
+        if characters > _MOST_PATH_CHARACTERS:
+            break
+        kept.append(path)
+    return kept
 
 
 async def _put_in_order(tx: Tx, branch: dict[str, str]) -> None:

@@ -17,11 +17,19 @@ base_commits = Table(
     Column("position", BigInteger, nullable=False),
     Column("before", Text),
     Column("pushed_at", BigInteger, nullable=False),
+    Column("title", Text),
+    Column("number", Integer),
+    Column("reverts", Text),
+    Column("paths", Text),
+    Column("path_count", Integer),
     Index("ix_base_commits_order", "upstream", "ref", "position"),
     Index("ix_base_commits_age", "upstream", "pushed_at"),
     sqlite_with_rowid=False,
 )
-"""The commits of each branch in the order of its pushes; `before` is the commit that the push of this one started from."""
+"""The commits of each branch in the order of its pushes; `before` is the commit that the push of this one started from.
+
+`number` is the pull request that its message names, `reverts` the commit that it says it reverts. `paths` has the first of
+the files that it touches, as a JSON list, and `path_count` is the number of all; null where the push does not describe it."""
 
 _ON_BASE = text("kind <> 'pull_request'")
 

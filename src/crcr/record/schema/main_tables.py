@@ -98,6 +98,7 @@ repositories = Table(
 )
 
 _IS_OPEN = text("is_open = 1")
+_IS_MERGED = text("merge_commit_sha IS NOT NULL")
 
 pulls = Table(
     "pulls",
@@ -120,7 +121,9 @@ pulls = Table(
     Column("base_sha", Text),
     Column("merge_base", Text),
     Column("stacked_on", Text),
+    Column("merge_commit_sha", Text),
     Index("ix_pulls_head", "head_sha", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
+    partial_index("ix_pulls_merged_as", "merge_commit_sha", "upstream", where=_IS_MERGED),
     Index("ix_pulls_author", text("lower(author)"), "upstream"),
     sqlite_with_rowid=False,
 )

@@ -24,6 +24,7 @@ from crcr.decide.views.backend import (
     MetricsView,
 )
 from crcr.decide.views.commit import CommitView, PullView, WaiverPage
+from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.decide.views.failing import FailingPage, FailingQuery
 from crcr.decide.views.failures import FailurePage, FailureQuery, GroupPage
 from crcr.decide.views.joining import RefusalList, SandboxPage, SandboxQuery
@@ -60,6 +61,7 @@ from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
+from crcr.record.views.culprits.job_culprits import culprit_list
 from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.failures.groups import failure_page, group_page
 from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
@@ -205,6 +207,9 @@ class SqlViews:
 
     async def failing(self, query: FailingQuery, now: datetime) -> FailingPage:
         return await self._view(query.upstream, lambda tx, visible: failing_page(tx, query, visible, now))
+
+    async def culprits(self, query: CulpritQuery, now: datetime) -> tuple[JobCulprits, ...]:
+        return await self._view(query.upstream, lambda tx, visible: culprit_list(tx, query, visible, now))
 
     async def waivers(
         self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int

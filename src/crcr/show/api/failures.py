@@ -1,4 +1,4 @@
-"""JSON and CSV routes of groups of failures."""
+"""JSON and CSV routes of groups of failures, and of the changes that may have broken a job."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +10,8 @@ from fastapi import APIRouter, Depends, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from crcr.decide.culprits.ranking import CulpritCandidate
+from crcr.decide.views.culprits import JobCulprits
 from crcr.decide.views.failures import (
     FailureQuery,
     GroupMember,
@@ -62,6 +64,37 @@ _MEMBER = (
 )
 _member: Callable[[GroupMember], CsvRow] = attrgetter(*_MEMBER)
 MEMBERS: CsvTable[GroupMember] = CsvTable(_MEMBER, lambda member: [_member(member)])
+
+
+_CANDIDATE = ("sha", "number", "title", "score")
+_candidate: Callable[[CulpritCandidate], CsvRow] = attrgetter(*_CANDIDATE)
+
+
+def _culprit_rows(breakage: JobCulprits) -> Iterator[CsvRow]:
+    """A line for each candidate, and one for a breakage that has none."""
+    span = breakage.range
+    job = (
+        breakage.backend,
+        breakage.workflow,
+        breakage.job,
+        breakage.since,
+        span.good,
+        span.bad,
+        span.commits,
+    )
+    if not breakage.candidates:
+        yield (*job, *(None,) * (len(_CANDIDATE) + 2))
+    for place, candidate in enumerate(breakage.candidates, start=1):
+        yield (*job, place, *_candidate(candidate), "\n".join(candidate.reasons))
+
+
+CULPRITS: CsvTable[JobCulprits] = CsvTable(
+    (
+        *("backend", "workflow", "job", "since", "good", "bad", "commits"),
+        *("place", *_CANDIDATE, "reasons"),
+    ),
+    _culprit_rows,
+)
 
 
 def failure_query(
@@ -121,6 +154,20 @@ def add(api: APIRouter) -> None:
         )
         return models.GROUP.model_validate(page)
 
+    @api.get(
+        "/culprits",
+        tags=[TAG],
+        summary="Jobs that fail on the base branch, with the changes that may have broken them",
+        response_model=list[models.JOB_CULPRITS],  # type: ignore[valid-type]
+    )
+    async def culprits(
+        make_query: params.CulpritQueryParam, api_request: params.RequestParam, limit: params.LimitParam = 50
+    ) -> list[Model]:
+        """Jobs in the order of their names, at most `limit`; a job that was broken twice is listed twice."""
+        query = make_query(upstream=api_request.upstream, limit=limit)
+        found = await api_request.views.culprits(query, api_request.now)
+        return [models.JOB_CULPRITS.model_validate(one) for one in found]
+
 
 def add_csv(api: APIRouter) -> None:
     about = "Groups of failures with the same message"
@@ -163,3 +210,18 @@ def add_csv(api: APIRouter) -> None:
             request, f"{api_request.upstream}-failure-{fingerprint}", limit, cursors.decode(cursor)
         )
         return await export.respond_with_pages(MEMBERS, read)
+
+    of_base = "Jobs that fail on the base branch, with the changes that may have broken them"
+
+    @api.get("/culprits.csv", summary=f"{of_base}, as CSV", responses=describe_response(of_base))
+    async def culprits_csv(
+        request: Request,
+        make_query: params.CulpritQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LimitParam = 50,
+    ) -> Response:
+        query = make_query(upstream=api_request.upstream, limit=limit)
+        found = await api_request.views.culprits(query, api_request.now)
+        return await CsvExport(request, f"{api_request.upstream}-culprits").respond_with_items(
+            CULPRITS, found
+        )

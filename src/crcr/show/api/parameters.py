@@ -20,6 +20,7 @@ from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery
 from crcr.decide.views.commit import WaiverState
+from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
@@ -378,6 +379,18 @@ def failing_query(
     )
 
 
+def culprit_query(
+    *,
+    backend: Annotated[
+        str | None, Query(pattern=f"^{_ORG}/{_REPO}$", description="`owner/repo`: only this backend")
+    ] = None,
+    job: Annotated[str | None, _text("only the job of exactly this name", 300)] = None,
+) -> Callable[..., CulpritQuery]:
+    return partial(
+        CulpritQuery, backend=_repository(backend, BadRequest) if backend else None, job=job or None
+    )
+
+
 BackendQueryParam = Annotated[Callable[..., BackendQuery], Depends(backend_query)]
 JobQueryParam = Annotated[Callable[..., JobQuery], Depends(job_query)]
 DeliveryQueryParam = Annotated[Callable[..., DeliveryQuery], Depends(delivery_query)]
@@ -385,6 +398,7 @@ EffectQueryParam = Annotated[Callable[..., EffectQuery], Depends(effect_query)]
 AuditQueryParam = Annotated[Callable[..., AuditQuery], Depends(audit_query)]
 WaiverQueryParam = Annotated[Callable[..., WaiverQuery], Depends(waiver_query)]
 FailingQueryParam = Annotated[Callable[..., FailingQuery], Depends(failing_query)]
+CulpritQueryParam = Annotated[Callable[..., CulpritQuery], Depends(culprit_query)]
 
 
 def _repository(name: str, failure: type[BadRequest | NotFound]) -> RepoName:

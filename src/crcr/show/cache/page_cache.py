@@ -41,7 +41,7 @@ _KEPT_PAGES = (
 _KEPT_PATHS = frozenset(
     {
         *("/crcr", "/crcr/metrics", "/crcr/failing"),
-        *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing"),
+        *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing", "/api/v1/culprits"),
     }
 )
 _OWN_PAGES = frozenset(

@@ -11,6 +11,7 @@ from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures
+from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame, NotListed
 from crcr.show.pages.job_panel import backend_panel, make_panel, requested_token, wants_panel_only
@@ -34,6 +35,8 @@ _IN_API = {
 }
 """The names of the page's parameters in the API, where `job` is a filter and not the open job."""
 _LONGEST = 200
+_MOST_BROKEN = 5
+"""Jobs whose culprits are shown."""
 _MOST_OPEN = 2_000
 
 Order = Callable[[JobFigures], tuple[float, str, str]]
@@ -58,13 +61,17 @@ class BackendPages:
             panel = await backend_panel(self._frame, request, links, name)
             return self._frame.page(request, "job_panel.html", location, panel=panel)
         query = backend_query(location, name, request.query_params)
+        views, now = self._frame.views(request), self._frame.clock.now()
         try:
-            page = await self._frame.views(request).backend(query, self._frame.clock.now())
+            page = await views.backend(query, now)
         except NotFound:
             raise NotListed(name, location.upstream) from None
-        return self._render(request, links, page)
+        culprits = CulpritQuery(upstream=location.upstream, backend=name, limit=_MOST_BROKEN)
+        return self._render(request, links, page, await views.culprits(culprits, now))
 
-    def _render(self, request: Request, links: PageLinks, page: BackendPage) -> Response:
+    def _render(
+        self, request: Request, links: PageLinks, page: BackendPage, breakages: tuple[JobCulprits, ...]
+    ) -> Response:
         chosen = links.kept
         reports = page.summary.figures is not None
         opened = frozenset(chosen.get("open", "").split(","))
@@ -75,6 +82,7 @@ class BackendPages:
             links.location,
             cursor=page.cursor,
             page=page,
+            breakages=breakages,
             links=links,
             chosen=chosen,
             chosen_on={name: value for name, value in chosen.items() if name != "after"},

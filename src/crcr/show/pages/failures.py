@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.views.backend import JobKey
+from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.decide.views.failures import FailureQuery, GroupMember, KnownFilter
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
@@ -17,6 +18,8 @@ from crcr.show.urls.job_tokens import encode_job_token
 from crcr.show.urls.location import JOB, PageLinks, PageLocation, data_links
 
 _PAGE = 50
+_MOST_BROKEN = 10
+"""Jobs whose culprits are shown."""
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 
 
@@ -75,6 +78,10 @@ class FailurePages:
             after=cursors.decode(after),
             limit=_PAGE,
         )
+        breakages: tuple[JobCulprits, ...] = ()
+        if page.is_open and after is None:
+            culprits = CulpritQuery(upstream=location.upstream, fingerprint=fingerprint, limit=_MOST_BROKEN)
+            breakages = await self._frame.views(request).culprits(culprits, self._frame.clock.now())
         return self._frame.page(
             request,
             "failure_group.html",
@@ -82,6 +89,7 @@ class FailurePages:
             cursor=page.cursor,
             page=page,
             group=page.group,
+            breakages=breakages,
             links=links,
             job_link=lambda member: _job_link(links, member),
             chosen={"after": after} if after else {},

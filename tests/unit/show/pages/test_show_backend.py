@@ -15,6 +15,7 @@ from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.decide.checks.commit import Verification
+from crcr.decide.culprits.ranking import CulpritCandidate
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, LeftOut, Tally
 from crcr.decide.statistics.window import ResultKind, Span
@@ -27,6 +28,7 @@ from crcr.decide.views.backend import (
     JobKey,
     LevelChange,
 )
+from crcr.decide.views.culprits import CulpritQuery, CulpritRange, JobCulprits
 from crcr.decide.views.failures import FailedTestView
 from crcr.decide.views.overview import DispatchAnswer, JobView
 from crcr.errors import NotFound
@@ -62,6 +64,7 @@ class FakeViews:
     def __init__(self, page: BackendPage, detail: JobDetail | None = None) -> None:
         self.page = page
         self.detail = detail
+        self.breakages: tuple[JobCulprits, ...] = ()
         self.queries: list[BackendQuery] = []
         self.keys: list[JobKey] = []
 
@@ -71,6 +74,9 @@ class FakeViews:
     async def backend(self, query: BackendQuery, _: object) -> BackendPage:
         self.queries.append(query)
         return replace(self.page, query=query, detail=self.detail if query.detail else None)
+
+    async def culprits(self, _: CulpritQuery, __: object) -> tuple[JobCulprits, ...]:
+        return self.breakages
 
     async def job(self, _: RepoName, __: RepoName, key: JobKey) -> JobDetail:
         self.keys.append(key)
@@ -666,6 +672,30 @@ async def test_fault_29_hostile_text_is_only_text(hostile: str, fragment: str) -
         said = hostile.translate({0x202E: "[U+202E]", 0x2066: "[U+2066]", 0x200B: "[U+200B]"})
         said = re.sub("[\x00-\x1f]", lambda found: chr(0x2400 + ord(found[0])), said)
         assert grid.names == [said]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_text_of_commits_is_only_text(hostile: str) -> None:
+    page, told = hostile_page("plain")
+    views = FakeViews(page, told)
+    candidate = CulpritCandidate(sha="a" * 40, number=7, title=hostile, score=0.5, reasons=(hostile,))
+    views.breakages = (
+        JobCulprits(
+            backend=RepoName("good/backend"),
+            workflow=hostile,
+            job=hostile,
+            range=CulpritRange(good=None, bad=hostile, commits=None),
+            candidates=(candidate,) * 5,
+            fingerprints=("0" * 16,),
+            since=NOW,
+        ),
+    )
+    async with browsing(views) as client:
+        text = (await client.get("/crcr/good/backend")).text
+    assert "Broken by" in text
+    assert "and 2 more" in text
+    assert_inert(ParsedPage(text), text)
+    assert len(text) < 200_000
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.failures.failing import BranchCommit, FailingRow, find_failing_row
 from crcr.decide.failures.history import FailedAs
 from crcr.decide.failures.verdict import VerdictKind
+from crcr.decide.model import RepoName
 from crcr.decide.statistics.figures import EndedAs
 from crcr.decide.views.failing import (
     FailingJob,
@@ -67,12 +68,12 @@ _PLACES = {
 """What gives failures and passes their place in the order: a joined table, and a column of each."""
 
 
-def _write_candidates(kind: FailingKind) -> str:
+def _write_candidates(kind: FailingKind, chosen: str = "") -> str:
     join, failed, passed = _PLACES[kind]
     return (
         "SELECT b.downstream, b.workflow, b.job_name FROM (SELECT f.downstream, f.workflow, f.job_name,"
         f" max({failed}) AS place FROM failures f{join.format('f')} WHERE f.upstream = :upstream"
-        f" AND f.kind <> 'pull_request' AND f.kind = '{kind.value}' AND f.at >= :failed_since"
+        f" AND f.kind <> 'pull_request' AND f.kind = '{kind.value}'{chosen} AND f.at >= :failed_since"
         " AND f.passed_at IS NULL GROUP BY f.downstream, f.workflow, f.job_name) AS b"
         f" WHERE coalesce((SELECT {passed} FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', 'b.')}"
         f"{_PASSED.format(_EVENTS[kind])}1), -1) < b.place ORDER BY b.downstream, b.workflow, b.job_name LIMIT :most"
@@ -100,13 +101,14 @@ def _write_failures(kind: FailingKind) -> str:
 
 
 _CANDIDATES = {kind: Statement(text(_write_candidates(kind))) for kind in FailingKind}
+_RED_IN_BACKEND = Statement(text(_write_candidates(FailingKind.PUSH, " AND f.downstream = :downstream")))
 _PASSES = {kind: Statement(text(_write_passes(kind))) for kind in FailingKind}
 _FAILURES = {kind: Statement(text(_write_failures(kind))) for kind in FailingKind}
 
 
 async def failing_page(tx: Tx, query: FailingQuery, visible: VisibleBackends, now: datetime) -> FailingPage:
     check_cursor(query)
-    branch = query.branch or await _read_branch(tx, query)
+    branch = query.branch or await read_base_branch(tx, query.upstream)
     known = _KnownIssues(tx, query.upstream.key, now)
     jobs = []
     for job, marks in await _find_failing(tx, query, branch, visible, now):
@@ -130,9 +132,24 @@ def check_cursor(query: FailingQuery) -> None:
     raise bad_cursor()
 
 
-async def _read_branch(tx: Tx, query: FailingQuery) -> str | None:
-    row = await tx.one(_BRANCH, upstream=query.upstream.key)
+async def read_base_branch(tx: Tx, upstream: RepoName) -> str | None:
+    row = await tx.one(_BRANCH, upstream=upstream.key)
     return row["default_branch"] if row else None
+
+
+async def find_red_jobs(
+    tx: Tx, upstream: RepoName, branch: str, now: datetime, backend: RepoName | None = None
+) -> list[Row]:
+    """The names of jobs, of one backend or of all, that failed on the branch and may not have passed since."""
+    statement, chosen = _CANDIDATES[FailingKind.PUSH], dict[str, str]()
+    if backend is not None:
+        statement, chosen = _RED_IN_BACKEND, {"downstream": backend.key}
+    return await tx.all(statement, upstream=upstream.key, ref=branch, **chosen, **_spans(now))
+
+
+def _spans(now: datetime) -> dict[str, int]:
+    since = {"failed_since": to_us(now - FAILED_WITHIN), "since": to_us(now - HISTORY)}
+    return {**since, "most": _MOST_JOBS}
 
 
 async def _find_failing(
@@ -143,15 +160,8 @@ async def _find_failing(
     if query.kind is FailingKind.PUSH:
         place["ref"] = branch or ""
     since = {"since": to_us(now - HISTORY)}
-    candidates = await tx.all(
-        _CANDIDATES[query.kind],
-        failed_since=to_us(now - FAILED_WITHIN),
-        most=_MOST_JOBS,
-        **since,
-        **place,
-    )
     found = []
-    for names in candidates:
+    for names in await tx.all(_CANDIDATES[query.kind], **place, **_spans(now)):
         entry = visible.reporting.get(names["downstream"])
         if entry is None:
             continue

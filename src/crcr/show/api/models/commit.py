@@ -1,8 +1,9 @@
-"""The JSON API's models of pull requests, commits, groups of failures, waivers and continuously failing jobs."""
+"""The JSON API's models of pull requests, commits, groups of failures, waivers, continuously failing jobs and culprits."""
 
+from crcr.decide.culprits.ranking import CulpritCandidate
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.views import commit as views
-from crcr.decide.views import failing, failures, in_tree
+from crcr.decide.views import culprits, failing, failures, in_tree
 from crcr.show.api.models import examples
 from crcr.show.api.models.derive import Link, Model, Next, derive_model
 from crcr.show.api.models.shared import FAILED_JOB, WithJobToken
@@ -97,6 +98,39 @@ FAILING = derive_model(
     without=("cursor", "branch"),
     types={"next": Next},
     example=examples.FAILING,
+)
+CULPRIT_CANDIDATE = derive_model(
+    CulpritCandidate,
+    "CulpritCandidate",
+    "A change that may have broken the job.",
+    without=("title",),
+    described={
+        "sha": "Its last commit in the range.",
+        "number": "Its pull request; null for a commit that names none.",
+        "score": "Its share of all candidates, from 0 to 1.",
+        "reasons": "What speaks for it, then what speaks against it, each with the weightiest first.",
+    },
+)
+CULPRIT_RANGE = derive_model(
+    culprits.CulpritRange,
+    "CulpritRange",
+    "The commits after `good`, up to `bad`, in the order of the base branch.",
+    described={
+        "good": "The newest tested commit without the failure; null where none is recorded.",
+        "bad": "The first commit that surely has it.",
+        "commits": "How many commits these are; null without `good`.",
+    },
+)
+JOB_CULPRITS = derive_model(
+    culprits.JobCulprits,
+    "JobCulprits",
+    "One breakage of a job on the base branch.",
+    without=("workflow", "fingerprints", "since"),
+    described={
+        "candidates": "The likeliest first, at most 50; without a recorded pass only those with evidence for them.",
+        "bisection": "Null where no bisection was started.",
+    },
+    example=examples.JOB_CULPRITS,
 )
 OPEN_GROUP = derive_model(
     failures.OpenGroup,

@@ -349,6 +349,27 @@ FAILING: dict[str, object] = {
     ],
     "next": _NEXT,
 }
+JOB_CULPRITS: Json = {
+    "backend": "org/backend",
+    "job": "test (3.12)",
+    "range": {
+        "good": "9b1c2d3e4f5061728394a5b6c7d8e9f001122334",
+        "bad": "4f0a5f8c1d2e3b4a5968778695a4b3c2d1e0f9a8",
+        "commits": 12,
+    },
+    "candidates": [
+        {
+            "sha": "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00",
+            "number": 1234,
+            "score": 0.815,
+            "reasons": [
+                "#1234 was merged while this failed on it",
+                "one of 10 changes since the last pass: 3 before the first failing commit",
+            ],
+        }
+    ],
+    "bisection": "b-17",
+}
 _SEEN: Json = {"sha": _SHA, "number": 7, "at": _AT}
 _GROUP: Json = {
     "fingerprint": "5f0c1e9ab2d34c77",

@@ -1,0 +1,1 @@
+"""Which change broke a job on the base branch: the range of commits, and the candidates in it."""

@@ -1,0 +1,177 @@
+"""Candidates for a breakage: their order, scores and reasons."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crcr.decide.culprits.commit_range import BreakageRange, CommitResult, find_breakages
+from crcr.decide.culprits.merged_pulls import BaseCommit
+from crcr.decide.culprits.ranking import (
+    CulpritCandidate,
+    CulpritEvidence,
+    OtherRange,
+    rank_candidates,
+)
+
+START = datetime(2026, 8, 3, tzinfo=UTC)
+LAST_PASS, FIRST_BAD = 10, 15
+
+
+def result(position: int, *marks: str) -> CommitResult:
+    return CommitResult(
+        position=position,
+        sha=f"{position:040x}",
+        at=START + timedelta(hours=position),
+        passed=not marks,
+        fingerprints=frozenset(marks),
+    )
+
+
+def find(*results: CommitResult) -> BreakageRange:
+    (found,) = find_breakages(results)
+    return found
+
+
+BREAKAGE = find(result(LAST_PASS), result(FIRST_BAD, "A"), result(17, "A"))
+COMMITS = tuple(
+    BaseCommit(
+        sha=f"{position:040x}",
+        position=position,
+        title=f"Change (#{100 + position})",
+        number=100 + position,
+        paths=(f"src/{position}.py",),
+        path_count=1,
+    )
+    for position in range(1, 20)
+)
+
+
+def rank(evidence: CulpritEvidence, breakage: BreakageRange = BREAKAGE) -> tuple[CulpritCandidate, ...]:
+    return rank_candidates(breakage, COMMITS, evidence)
+
+
+def numbers(candidates: tuple[CulpritCandidate, ...]) -> list[int | None]:
+    return [candidate.number for candidate in candidates]
+
+
+def test_without_evidence_all_changes_since_the_last_pass_are_candidates_the_nearest_first() -> None:
+    ranked = rank(CulpritEvidence())
+    assert numbers(ranked) == [115, 114, 113, 112, 111]
+    assert sum(candidate.score for candidate in ranked) == pytest.approx(1, abs=0.01)
+    assert ranked[0].reasons == ("one of 5 changes since the last pass: the first failing commit",)
+    assert ranked[1].reasons == ("one of 5 changes since the last pass: 1 before the first failing commit",)
+
+
+def test_the_only_change_is_the_culprit() -> None:
+    (only,) = rank(CulpritEvidence(), find(result(14), result(15, "A")))
+    assert (only.number, only.score, only.reasons) == (115, 1, ("the only change since the last pass",))
+
+
+EVIDENCE: dict[str, tuple[CulpritEvidence, str]] = {
+    "failed on it": (CulpritEvidence(failed_on={112: None}), "#112 was merged while this failed on it"),
+    "failed alike elsewhere": (
+        CulpritEvidence(failed_on={112: "org/x: build"}),
+        "#112 was merged while org/x: build failed alike on it",
+    ),
+    "paths": (
+        CulpritEvidence(globs=("src/12.*", "npu/**")),
+        "touches src/12.py, one of the backend's paths",
+    ),
+    "file of the test": (
+        CulpritEvidence(test_files=frozenset({"src/12.py"})),
+        "touches src/12.py, where the failed test is",
+    ),
+    "other range": (
+        CulpritEvidence(elsewhere=(OtherRange("org/x: build", 11, 12),)),
+        "org/x: build began to fail alike around it",
+    ),
+    "between pull requests": (
+        CulpritEvidence(pulls_passed_at=11, pulls_failed_at=12),
+        "one of 5 changes since the last pass: 3 before the first failing commit",
+    ),
+    "landed again": (
+        CulpritEvidence(came_with=frozenset({112})),
+        "lands #112 again, which was there when this failure first came",
+    ),
+    "all others passed": (
+        CulpritEvidence(passed_on=frozenset({111, 113, 114, 115})),
+        "one of 5 changes since the last pass: 3 before the first failing commit",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVIDENCE)
+def test_evidence_puts_a_change_first(name: str) -> None:
+    evidence, reason = EVIDENCE[name]
+    first, second, *_ = rank(evidence)
+    assert (first.number, first.reasons[0]) == (112, reason)
+    assert first.score > second.score
+
+
+def test_a_failure_on_the_pull_request_outweighs_files() -> None:
+    against = CulpritEvidence(
+        failed_on={111: None},
+        globs=("src/13.py",),
+        test_files=frozenset({"src/13.py"}),
+    )
+    assert numbers(rank(against))[0] == 111
+
+
+def test_a_change_that_was_reverted_within_the_range_and_its_revert_come_last() -> None:
+    reverted = [
+        replace(one, reverts=COMMITS[12].sha, title='Revert "Change (#113)"', number=None)
+        if one.position == 14
+        else one
+        for one in COMMITS
+    ]
+    ranked = rank_candidates(BREAKAGE, reverted, CulpritEvidence())
+    assert set(numbers(ranked)[-2:]) == {113, None}
+    assert any("was reverted within the range" in reason for one in ranked for reason in one.reasons)
+
+
+def test_a_revert_may_be_the_culprit() -> None:
+    reverts = [
+        replace(one, title='Revert "Old (#50)" (#114)') if one.position == 14 else one for one in COMMITS
+    ]
+    evidence = CulpritEvidence(failed_on={114: None}, came_with=frozenset({50}))
+    assert numbers(rank_candidates(BREAKAGE, reverts, evidence))[0] == 114
+
+
+def test_contradicting_pull_requests_say_nothing() -> None:
+    assert rank(CulpritEvidence(pulls_passed_at=14, pulls_failed_at=11)) == rank(CulpritEvidence())
+
+
+def test_changes_after_a_first_failure_that_may_be_chance_are_candidates() -> None:
+    chance = [result(position) for position in range(1, 6)] + [result(6, "A"), result(7), result(9, "A")]
+    breakage = find(*chance, result(12, "A"), result(14, "A"))
+    ranked = rank(CulpritEvidence(), breakage)
+    assert set(numbers(ranked)) == set(range(108, 115))
+    assert set(numbers(ranked)[:2]) == {108, 109}
+    assert numbers(rank(CulpritEvidence(failed_on={111: None}), breakage))[0] == 111
+
+
+def test_without_a_recorded_pass_only_changes_with_evidence_are_candidates() -> None:
+    breakage = find(result(FIRST_BAD, "A"))
+    assert rank(CulpritEvidence(), breakage) == ()
+    assert numbers(rank(CulpritEvidence(failed_on={104: None}), breakage)) == [104]
+
+
+@given(
+    st.integers(1, 18),
+    st.integers(1, 5),
+    st.dictionaries(st.integers(101, 119), st.sampled_from([None, "org/x: build"])),
+    st.frozensets(st.integers(101, 119)),
+    st.one_of(st.none(), st.integers(1, 19)),
+)
+def test_no_evidence_names_a_commit_that_passed(
+    good: int, after: int, failed_on: dict[int, str | None], passed_on: frozenset[int], passed_at: int | None
+) -> None:
+    bad = min(good + after, 19)
+    breakage = find(result(good), result(bad, "A"))
+    evidence = CulpritEvidence(failed_on=failed_on, passed_on=passed_on, pulls_passed_at=passed_at)
+    ranked = rank(evidence, breakage)
+    assert sorted(numbers(ranked), key=str) == list(range(101 + good, 101 + bad))
+    assert all(0 <= candidate.score <= 1 for candidate in ranked)

@@ -33,22 +33,28 @@ _MOST_PULL_RESULTS = 300
 _OF_JOB = "{0}.upstream = :upstream AND {0}.downstream = :downstream AND {0}.job_name = :job_name AND ({0}.workflow = :workflow OR {0}.event IN ('nightly', 'periodic'))"
 _BASE = Statement(
     text(
-        "SELECT j.delivery, j.run_id, j.attempt, j.head_sha, j.event, j.ended_as,"
-        " coalesce(j.completed_at, j.in_progress_at) AS at, c.position FROM jobs j LEFT JOIN base_commits c"
-        " ON c.sha = j.head_sha AND c.upstream = j.upstream AND c.ref = :ref"
+        "SELECT j.delivery, j.workflow, j.run_id, j.attempt, j.head_sha, j.event, j.ended_as,"
+        " coalesce(j.completed_at, j.in_progress_at) AS at, c.position, u.default_branch FROM jobs j LEFT JOIN base_commits c"
+        " ON c.sha = j.head_sha AND c.upstream = j.upstream AND c.ref = :ref LEFT JOIN upstreams u ON u.upstream = j.upstream"
         f" WHERE {_OF_JOB.format('j')} AND j.in_progress_at >= :since AND j.event <> 'pull_request'"
         " AND j.ended_as IS NOT NULL ORDER BY j.in_progress_at DESC LIMIT :most"
     )
 )
 _FAILURE = (
     "SELECT f.failure_id, f.delivery, f.workflow, f.job_name, f.kind, f.event, f.number, f.head_sha, f.base_ref,"
-    " f.built_on_exact, f.author, f.trusted, f.at, f.ended, f.fingerprints, f.passed_at, f.attempt, f.run_id, f.verdict,"
+    " f.built_on, f.built_on_exact, f.author, f.trusted, f.at, f.ended, f.fingerprints, f.passed_at, f.attempt, f.run_id, f.verdict,"
     " f.confidence, f.sentence, f.verdict_before, c.position, coalesce(p.merged, 0) AS landed, coalesce(p.is_open, 0) AS is_open, p.stacked_on"
     " FROM failures f LEFT JOIN base_commits c ON c.sha = f.built_on AND c.upstream = f.upstream AND c.ref = f.base_ref"
     " LEFT JOIN pulls p ON p.upstream = f.upstream AND p.number = f.number"
 )
 _FAILURES = Statement(
     text(f"{_FAILURE} WHERE {_OF_JOB.format('f')} AND f.at >= :since ORDER BY f.at DESC LIMIT :most")
+)
+_BASE_FAILURES = Statement(
+    text(
+        f"{_FAILURE} WHERE {_OF_JOB.format('f')} AND f.at >= :since AND f.kind <> 'pull_request'"
+        " ORDER BY f.at DESC LIMIT :most"
+    )
 )
 _IN_HOUR = Statement(
     text(
@@ -105,8 +111,13 @@ async def load_history(
     since = to_us(now - policy.window)
     rows = await tx.all(_FAILURES, since=since, most=_MOST_FAILURES, **job)
     results = await tx.all(_BASE, ref=ref or "", since=since, most=_MOST_BASE, **job)
-    failed = {(row["delivery"], row["run_id"], row["attempt"]): row for row in rows}
-    base = tuple(result for row in results if (result := _base_result(row, failed)) is not None)
+    if len(rows) == _MOST_FAILURES:
+        # Many failures on pull requests must not hide those of the base.
+        known = {row["failure_id"] for row in rows}
+        on_base = await tx.all(_BASE_FAILURES, since=since, most=_MOST_BASE, **job)
+        rows += [row for row in on_base if row["failure_id"] not in known]
+    failed = {_run_key(row): row for row in rows}
+    base = tuple(result for row in results if (result := _base_result(row, ref, failed)) is not None)
     failures = tuple(read_failure(row) for row in rows)
     days = await _passes_by_day(tx, job, now, policy)
     passes: tuple[PullPass, ...] = ()
@@ -150,12 +161,16 @@ async def _passes_by_day(
     return tuple((from_us(row["day_at"]), row["success"]) for row in rows)
 
 
-def _base_result(row: Row, failed: dict[tuple[Any, ...], Row]) -> BaseResult | None:
+def _run_key(row: Row) -> tuple[Any, ...]:
+    return row["delivery"], row["workflow"], row["run_id"], row["attempt"]
+
+
+def _base_result(row: Row, ref: str | None, failed: dict[tuple[Any, ...], Row]) -> BaseResult | None:
     """A result as the baseline counts it: pushed commits and nights that passed or failed by themselves."""
     nightly = row["event"] not in ("push", "merge_group")
-    if row["position"] is None and not nightly:
+    if row["position"] is None and (not nightly or ref != row["default_branch"]):
         return None  # of another branch, or of a merge group that was not merged
-    failure = failed.get((row["delivery"], row["run_id"], row["attempt"]))
+    failure = failed.get(_run_key(row))
     if row["ended_as"] not in ("success", "failure") or (
         failure is not None and (failure["verdict"] == "infrastructure" or failure["passed_at"] is not None)
     ):
@@ -167,6 +182,7 @@ def _base_result(row: Row, failed: dict[tuple[Any, ...], Row]) -> BaseResult | N
         nightly=nightly,
         passed=row["ended_as"] == "success",
         fingerprints=frozenset((failure["fingerprints"] or "").split()) if failure else frozenset(),
+        workflow=row["workflow"],
     )
 
 

@@ -62,7 +62,7 @@ docs-check: setup
 
 test-fast: .venv/.dev $(NPM)/.done ## unit, contract, simulator and document tests on SQLite: about a minute
 	@./tools/debian-packages $(SERVICES)
-	$(BIN)/pytest -q -n $(JOBS) -m "not slow" --ignore=tests/flow
+	$(BIN)/pytest -q -n $(JOBS) -m "not slow" --ignore=tests/flow --hypothesis-profile=fewer
 
 test: .venv/.dev $(NPM)/.done ## all tests, with real processes and a real browser
 	@./tools/debian-packages $(SERVICES) $(PROGRAMS)

@@ -1,4 +1,6 @@
-"""Which tests `make check` leaves to `make test`, how garbage is collected, and how property tests run: untimed.
+"""Which tests `make check` leaves to `make test`, how garbage is collected, and how property tests run.
+
+They are untimed, and `make check` runs a quarter of their examples (`--hypothesis-profile=fewer`).
 
 Timings belong to `bench/`.
 """
@@ -12,10 +14,12 @@ from hypothesis import settings
 from support.clock import ManualClock
 
 settings.register_profile("untimed", deadline=None)
+settings.register_profile("fewer", deadline=None, max_examples=25)
 settings.load_profile("untimed")
 
 _TESTS = Path(__file__).parent
 _SLOW = (
+    "browser",
     "chaos",
     "e2e",
     "contract/clickhouse",
@@ -25,6 +29,7 @@ _SLOW = (
     "contract/records/test_sums.py",
     "sim/runner/test_sim_traffic.py",
     "unit/decide/checks/test_gate_properties.py",
+    "unit/join/test_workflows_hostile.py",
     "unit/join/test_workflows_linted.py",
     "unit/receive/test_linear_parsers.py",
 )

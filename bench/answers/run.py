@@ -66,7 +66,9 @@ def judge_answers(
             answer=answers.about(truth.backend, truth.job),
         )
         for test in truth.tests:
-            found = answers.tests.get((truth.backend, truth.job or "", test.test))
+            answer = answers.tests.get((truth.backend, truth.job or "", test.test))
+            if answer is None:
+                continue  # The answer lists a job's first failed tests only.
             yield Judged(
                 history=history.number,
                 scenario=history.scenario,
@@ -76,18 +78,19 @@ def judge_answers(
                 kind=test.kind,
                 accepted=test.accepted,
                 causes=(test.cause,),
-                answer=found or answers.about("", None),
+                answer=answer,
             )
 
 
 def _score_groups(truths: list[Truth], played: Played, answers: PullAnswers) -> GroupScore:
-    """A symptom is a cause with a text, or without listed tests the cause alone."""
+    """A symptom is a cause with a text; a job that lists no tests has none, and is in no group."""
     wanted = {(truth.backend, truth.job, truth.run, truth.attempt) for truth in truths}
     symptoms: dict[tuple[str, str], set[str]] = {}
     for result in played.results:
-        if (result.backend, result.job, result.run, result.attempt) in wanted:
+        if result.lists_tests and (result.backend, result.job, result.run, result.attempt) in wanted:
             symptoms[result.backend, result.job] = {
-                f"{failure.cause.name}/{failure.symptom.text if failure.symptom and result.lists_tests else ''}"
+                f"{failure.cause.name}/{failure.symptom.text}"
                 for failure in result.failures
+                if failure.symptom
             }
     return score_groups(answers.groups, symptoms)

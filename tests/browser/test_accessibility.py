@@ -11,8 +11,6 @@ from support.downstream.sandbox_callers import report_from_sandbox
 from support.published_files import package_file
 from support.running_relay import UPSTREAM
 
-pytestmark = pytest.mark.slow
-
 ALLOWLIST = """
 L1:
   - org/notified

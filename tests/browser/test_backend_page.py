@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
 from playwright.async_api import Browser, Page, expect
 from starlette.applications import Starlette
 
@@ -22,8 +21,6 @@ from github_sim.rest.server import Server
 from support.data.store_rows import UPSTREAM as STORED
 from support.data.store_rows import StoreRows, open_store_rows
 from support.running_relay import RELAY_URL, UPSTREAM
-
-pytestmark = pytest.mark.slow
 
 REPORTER = "org/reporter"
 PATH = f"/crcr/{REPORTER}"

@@ -3,7 +3,6 @@
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import open_site
@@ -21,8 +20,6 @@ from support.github.gated_upstream import (
     start_jobs,
 )
 from support.running_relay import UPSTREAM
-
-pytestmark = pytest.mark.slow
 
 HELD = "held back by GitHub's rate limit until 01:01 UTC (requests per hour)"
 

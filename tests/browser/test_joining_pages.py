@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import open_site
 from support.browser_pages import BACKEND, LISTED, NAMES, load_page, open_pull_request
 from support.downstream.sandbox_callers import report_from_sandbox
-
-pytestmark = pytest.mark.slow
 
 EVIL = "<img src=x onerror=alert(1)>\u202e"
 

@@ -3,12 +3,9 @@
 from itertools import product
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Browser, Page
 
 from browser.conftest import open_site
-
-pytestmark = pytest.mark.slow
 
 PAPER = {"width": 1047, "height": 720}
 """A4 across, within its margins."""

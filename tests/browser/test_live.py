@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Browser, Page, Request, Route, expect
 
 from browser.conftest import open_site, wire
@@ -19,8 +18,6 @@ from support.browser_pages import (
     table_row,
 )
 from support.running_relay import UPSTREAM
-
-pytestmark = pytest.mark.slow
 
 OTHER = "pytorch-like/other"
 NO_LOCKS = "Object.defineProperty(Navigator.prototype, 'locks', { value: undefined })"

@@ -3,7 +3,6 @@
 from pathlib import Path
 from random import Random
 
-import pytest
 from playwright.async_api import Browser, Page, Response, Route, expect
 
 from browser.conftest import open_site
@@ -17,8 +16,6 @@ from support.browser_pages import (
     report_job,
     table_row,
 )
-
-pytestmark = pytest.mark.slow
 
 # Each row gets a mark that only this element has, and a list of the rows in which something changed.
 MARK_ROWS = """() => {

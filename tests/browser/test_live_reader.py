@@ -20,8 +20,6 @@ from support.browser_pages import (
     table_row,
 )
 
-pytestmark = pytest.mark.slow
-
 WATCH_FLASHES = """
 window.flashes = [];
 new MutationObserver((changes) => {

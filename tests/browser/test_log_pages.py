@@ -8,8 +8,6 @@ from playwright.async_api import Browser, expect
 from browser.conftest import Site, open_site
 from support.running_relay import UPSTREAM
 
-pytestmark = pytest.mark.slow
-
 
 async def events(site: Site, number: int) -> None:
     for place in range(number):

@@ -13,8 +13,6 @@ from support.browser_pages import load_page
 from support.page_reader import HOSTILE
 from support.running_relay import AUDIENCE, UPSTREAM
 
-pytestmark = pytest.mark.slow
-
 RELAY = "http://127.0.0.1:8000"
 ONBOARDING = "/crcr/onboarding"
 

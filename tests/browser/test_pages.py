@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import open_site
 from support.running_relay import UPSTREAM
-
-pytestmark = pytest.mark.slow
 
 
 async def test_a_result_appears_on_an_open_page_without_a_reload(tmp_path: Path, browser: Browser) -> None:

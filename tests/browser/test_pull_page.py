@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import Site, open_site
@@ -18,8 +17,6 @@ from support.github.gated_upstream import (
     write_comment,
 )
 from support.running_relay import UPSTREAM
-
-pytestmark = pytest.mark.slow
 
 REPORTING = "org/reporting"
 SILENT = "org/notified"

@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from browser.conftest import Site, open_site
 from support.running_relay import UPSTREAM
-
-pytestmark = pytest.mark.slow
 
 LISTED = """
 L1:

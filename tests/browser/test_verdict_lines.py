@@ -12,8 +12,6 @@ from support.github.gated_upstream import GATING, newest_run, open_pull, start_j
 from support.published_files import package_file
 from support.running_relay import UPSTREAM
 
-pytestmark = pytest.mark.slow
-
 NEW = "RuntimeError: no kernel for aten::addmm.out"
 OLD = "ImportError: libdevice.so.3: cannot open shared object file"
 

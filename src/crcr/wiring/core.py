@@ -150,8 +150,12 @@ def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealt
 
 def build_outcomes(core: Core) -> JobOutcomes:
     forwards = Forwards(enabled=core.settings.hud_forward_url is not None)
+    return JobOutcomes(forwards, build_failure_recorder(core))
+
+
+def build_failure_recorder(core: Core) -> FailureRecorder:
     policies = {upstream.name.key: verdict_policy(upstream) for upstream in core.settings.upstreams}
-    return JobOutcomes(forwards, FailureRecorder(core.refresher, policies))
+    return FailureRecorder(core.refresher, policies)
 
 
 def verdict_policy(upstream: UpstreamSetting) -> VerdictPolicy:

@@ -27,7 +27,7 @@ from crcr.record.jobs.tested_commits import ReportedCommits
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import Settings
-from crcr.wiring.core import Core, build_outcomes, web_url
+from crcr.wiring.core import Core, build_failure_recorder, build_outcomes, web_url
 
 
 def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
@@ -59,7 +59,10 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
     return {
         EffectKind.PUBLISH_CHECKS: PublishChecks(core.checks, upstreams, github.checks, clock),
         EffectKind.ASK_FILES: AskFiles(
-            PathFilters(database, core.allowlists, refresher), upstreams, github, clock
+            PathFilters(database, core.allowlists, refresher, build_failure_recorder(core)),
+            upstreams,
+            github,
+            clock,
         ),
         EffectKind.READ_GROUP: ReadGroup(
             MergeGroups(database, core.allowlists, core.checks, refresher),

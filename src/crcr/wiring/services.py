@@ -63,7 +63,7 @@ from crcr.settings import AllowlistFile, Settings, UpstreamSetting
 from crcr.show.live.shared_health import SharedHealth
 from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
-from crcr.wiring.core import Core, Seams, build_outcomes, open_core
+from crcr.wiring.core import Core, Seams, build_failure_recorder, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
 from crcr.wiring.rate_limits import RelayRateLimits, open_rate_limits
@@ -267,7 +267,9 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
         Retention(core.database, retention_periods(core.settings), goes_on=goes_on, breathe=breathe),
         core.checks,
         core.known_failures,
-        FingerprintUpdate(core.database, goes_on=goes_on, breathe=breathe),
+        FingerprintUpdate(
+            core.database, build_failure_recorder(core), core.clock, goes_on=goes_on, breathe=breathe
+        ),
         clock=core.clock,
     )
 

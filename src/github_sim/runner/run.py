@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class GroupMember:
+class QueuedRun:
     """One member of a group; `cancel` ends it."""
 
     cancel: Callable[[], None]
@@ -34,8 +34,8 @@ class GroupMember:
 
 @dataclass
 class _Group:
-    running: GroupMember | None = None
-    waiting: GroupMember | None = None
+    running: QueuedRun | None = None
+    waiting: QueuedRun | None = None
 
 
 class ConcurrencyGroups:
@@ -51,7 +51,7 @@ class ConcurrencyGroups:
             yield True
             return
         group = self._groups.setdefault(key, _Group())
-        turn = GroupMember(cancel)
+        turn = QueuedRun(cancel)
         self._enter(group, turn, cancels=cancels)
         try:
             await turn.started.wait()
@@ -59,7 +59,7 @@ class ConcurrencyGroups:
         finally:
             self._leave(group, turn)
 
-    def _enter(self, group: _Group, turn: GroupMember, *, cancels: bool) -> None:
+    def _enter(self, group: _Group, turn: QueuedRun, *, cancels: bool) -> None:
         if group.waiting is not None:
             group.waiting.cancel()
             group.waiting.started.set()
@@ -72,7 +72,7 @@ class ConcurrencyGroups:
         if cancels:
             group.running.cancel()
 
-    def _leave(self, group: _Group, turn: GroupMember) -> None:
+    def _leave(self, group: _Group, turn: QueuedRun) -> None:
         if group.waiting is turn:
             group.waiting = None
         if group.running is turn:

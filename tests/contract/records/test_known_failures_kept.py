@@ -1,5 +1,6 @@
 """Known failures in the store: linked, replaced, ended by hand, by their issue, and read no more than once an hour."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,10 +9,10 @@ from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import AcceptedDelivery, AlreadyProcessed, IgnoredEvent, ReceivedDelivery
 from crcr.decide.events import IssueClosedEvent
-from crcr.decide.failures.known import Issue
+from crcr.decide.failures.known import IssueReference
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotFound
-from crcr.record.failures.known_failures import KnownFailures, unlink_issue
+from crcr.record.failures.known_failures import KnownFailures, NewKnownFailure, unlink_issue
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from support.data.failed_jobs import fingerprint_of, record_failed_job
@@ -19,7 +20,7 @@ from support.stores.databases import CORE, OTHER
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 GITHUB = "https://github.com"
-ISSUE = Issue(RepoName("Pytorch-Like/Driver"), 12)
+ISSUE = IssueReference(RepoName("Pytorch-Like/Driver"), 12)
 URL = ISSUE.url(GITHUB)
 MESSAGE = "NotImplementedError: aten::foo has no kernel"
 MARK = fingerprint_of(MESSAGE)
@@ -40,9 +41,9 @@ async def rows(database: Database, statement: Statement = _ROWS) -> list[dict[st
     return [dict(row) for row in await database.read(lambda tx: tx.all(statement))]
 
 
-async def link(known: KnownFailures, upstream: RepoName = CORE, **more: Any) -> None:
-    given: dict[str, Any] = {"url": URL, "who": "mia", "reason": "x", "days": None, "now": NOW, **more}
-    await known.link(upstream, MARK, **given)
+async def link(known: KnownFailures, upstream: RepoName = CORE, *, now: datetime = NOW, **more: Any) -> None:
+    new = NewKnownFailure(fingerprint=MARK, url=URL, who="mia", reason="x")
+    await known.link(upstream, replace(new, **more), now)
 
 
 def closed(**more: Any) -> tuple[ReceivedDelivery, IssueClosedEvent]:
@@ -55,7 +56,7 @@ def closed(**more: Any) -> tuple[ReceivedDelivery, IssueClosedEvent]:
 async def test_a_link_replaces_another_and_begins_anew(known: KnownFailures, database: Database) -> None:
     await link(known)
     await known.close_issue(ISSUE, NOW)
-    await link(known, url="https://GITHUB.com/other/repo/issues/3", days=90, reason=None)
+    await link(known, url="https://GITHUB.com/other/repo/issues/3", duration=timedelta(days=90), reason=None)
     (row,) = await rows(database)
     assert (row["url"], row["state"], row["ended_at"], row["checked_at"]) == (
         f"{GITHUB}/other/repo/issues/3",
@@ -71,8 +72,8 @@ async def test_a_link_replaces_another_and_begins_anew(known: KnownFailures, dat
     [
         ({"url": "https://github.com/o/r/pull/1"}, BadRequest),
         ({"url": "https://example.org/o/r/issues/1"}, BadRequest),
-        ({"days": 91}, BadRequest),
-        ({"days": 0}, BadRequest),
+        ({"duration": timedelta(days=91)}, BadRequest),
+        ({"duration": timedelta(0)}, BadRequest),
     ],
 )
 async def test_what_is_no_issue_or_too_long_is_refused(
@@ -81,7 +82,7 @@ async def test_what_is_no_issue_or_too_long_is_refused(
     with pytest.raises(error):
         await link(known, **wrong)
     with pytest.raises(NotFound):
-        await known.link(CORE, "0" * 16, url=URL, who="mia", reason=None, days=None, now=NOW)
+        await link(known, fingerprint="0" * 16)
     assert await rows(database) == []
 
 

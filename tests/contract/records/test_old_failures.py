@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from crcr.record.failures.known_failures import KnownFailures
+from crcr.record.failures.known_failures import KnownFailures, NewKnownFailure
 from crcr.record.schema.failures import base_commits, person_verdicts
 from crcr.record.schema.main_tables import upstreams
 from crcr.record.store.statement import Statement, inserting
@@ -101,7 +101,7 @@ async def test_everything_that_is_old_goes_and_what_is_not_stays(stores: Stores)
     said = {"downstream": "org/one", "job": "build", "verdict": "flaky", "who": "mia", "reason": "x"}
     for message, at in ((MESSAGE, NOW - 131 * DAY), (OTHER_MESSAGE, NOW - 129 * DAY)):
         mark = fingerprint_of(message)
-        await known.link(CORE, mark, url=url, who="mia", reason="x", days=30, now=at)
+        await known.link(CORE, NewKnownFailure(fingerprint=mark, url=url, who="mia", reason="x"), at)
         await run(stores, _OPINION, at=to_us(at + 30 * DAY), **opinion, **said)
     await forget(stores)
     kept = await stores.rows("SELECT fingerprint FROM known_failures")

@@ -1,5 +1,6 @@
 """New rules of fingerprints: recorded failures are computed again, newest first, with their groups and known issues."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -8,17 +9,21 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.failures.fingerprint import RULES
-from crcr.record.failures.known_failures import KnownFailures
+from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.failures.known_failures import KnownFailures, NewKnownFailure
 from crcr.record.failures.recompute import MOST_FAILURES, FingerprintUpdate, count_left, recompute_some
+from crcr.record.failures.recorder import FailureRecorder
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
+from support.clock import ManualClock
 from support.data.failed_jobs import fingerprint_of, record_failed_job
 from support.stores.databases import CORE
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 MISSING, MEMORY = "NotImplementedError: aten::foo has no kernel", "RuntimeError: device ran out of memory"
 OLD = "0" * 15
+VERDICT = ("verdict", "confidence", "sentence", "evidence", "test_verdicts", "judged_at", "verdict_before")
 _AGE = tuple(
     Statement(text(sql))
     for sql in (
@@ -49,6 +54,11 @@ async def make_outdated(database: Database) -> None:
         await run(database, statement, old=OLD)
 
 
+def update(database: Database, **more: Any) -> FingerprintUpdate:
+    clock = ManualClock(NOW + timedelta(hours=6))
+    return FingerprintUpdate(database, FailureRecorder(CheckRefresher({})), clock, **more)
+
+
 async def run(database: Database, statement: Statement, **given: Any) -> None:
     await database.write(lambda tx: tx.run(statement, **given))
 
@@ -68,20 +78,24 @@ async def test_failures_and_groups_are_as_if_the_new_rules_had_always_been(datab
     await fail(database, "d-3", MEMORY)
     known = KnownFailures(database, "https://github.com")
     url = "https://github.com/o/r/issues/1"
-    await known.link(CORE, fingerprint_of(MISSING), url=url, who="mia", reason="x", days=None, now=NOW)
+    link = NewKnownFailure(fingerprint=fingerprint_of(MISSING), url=url, who="mia", reason="x")
+    await known.link(CORE, link, NOW)
     expected = await everything(database)
     await make_outdated(database)
     assert await database.read(count_left) == 4
 
-    assert await FingerprintUpdate(database).run() == 4
+    assert await update(database).run() == 4
 
     found = await everything(database)
+    for row in (*found["failures"], *expected["failures"]):
+        for column in VERDICT:
+            del row[column]
     found["known_failures"] = [
         row for row in found["known_failures"] if not row["fingerprint"].startswith(OLD)
     ]
     assert found == expected
     assert await database.read(count_left) == 0
-    assert await FingerprintUpdate(database).run() == 0
+    assert await update(database).run() == 0
 
 
 async def test_an_upgraded_database_gets_its_first_fingerprints(database: Database) -> None:
@@ -93,7 +107,7 @@ async def test_an_upgraded_database_gets_its_first_fingerprints(database: Databa
     ):
         await run(database, Statement(text(sql)))
 
-    await FingerprintUpdate(database).run()
+    await update(database).run()
 
     (failure,) = await rows(database, "failures")
     assert (failure["fingerprint"], failure["rules"], failure["sample"]) == (
@@ -109,10 +123,31 @@ async def test_an_upgraded_database_gets_its_first_fingerprints(database: Databa
     )
 
 
+async def test_failures_are_judged_by_their_new_fingerprints_even_after_a_stop(database: Database) -> None:
+    """Night by night: two fail alike, one in between fails otherwise."""
+    for number, message in enumerate((MISSING, MEMORY, MISSING)):
+        await fail(database, f"d-{number}", message, at=NOW + timedelta(hours=number))
+    await make_outdated(database)
+    await run(
+        database,
+        Statement(text("UPDATE failures SET verdict = 'missing', confidence = 'low', judged_at = 1")),
+    )
+    only_computed = iter((True, True, False))
+    await update(database, goes_on=lambda: next(only_computed)).run()
+    assert {row["judged_at"] for row in await rows(database, "failures")} == {None}
+
+    assert await update(database).run() == 0
+
+    for row in await rows(database, "failures"):
+        assert (row["verdict_before"], row["judged_at"]) == ("missing", to_us(NOW + timedelta(hours=6)))
+        [(judged, _, _)] = json.loads(row["test_verdicts"])
+        assert judged == row["fingerprint"]
+
+
 async def test_a_failure_whose_result_is_gone_has_no_fingerprint(database: Database) -> None:
     await fail(database, "d-1", MISSING, job=False)
     await make_outdated(database)
-    await FingerprintUpdate(database).run()
+    await update(database).run()
     (failure,) = await rows(database, "failures")
     assert (failure["fingerprint"], failure["fingerprints"], failure["rules"]) == (None, None, RULES)
     assert await rows(database, "failure_groups") == []
@@ -127,8 +162,8 @@ async def test_units_are_small_newest_first_and_end_when_the_process_stops(datab
     assert done == {"d-4", "d-3"}
     groups = {row["fingerprint"]: row["number"] for row in await rows(database, "failure_groups")}
     assert sorted(groups.values()) == [2, 3]
-    asked = iter((True, False))
-    assert await FingerprintUpdate(database, goes_on=lambda: next(asked)).run() == 3
+    asked = iter((True, False, False))
+    assert await update(database, goes_on=lambda: next(asked)).run() == 3
     assert MOST_FAILURES <= 200
 
 
@@ -137,5 +172,5 @@ async def test_a_failure_without_tests_is_done_too(database: Database, column: s
     await fail(database, "d-1", MISSING)
     await run(database, Statement(text("UPDATE jobs SET failed_tests = :column")), column=column)
     await make_outdated(database)
-    assert await FingerprintUpdate(database).run() == 1
+    assert await update(database).run() == 1
     assert await rows(database, "failure_fingerprints") == []

@@ -110,6 +110,7 @@ MANY = 10_000
 MOST_BYTES = 400_000
 
 
+@pytest.mark.slow
 async def test_ten_thousand_entries_come_in_pages_of_a_hundred(tmp_path: Path) -> None:
     async with open_store_rows(tmp_path) as store:
         names = [f"org{number % 97}/backend{number:05}" for number in range(MANY - 1)]

@@ -11,7 +11,7 @@ import pytest
 from support.process import crcr, free_port
 from support.replicas import github_with_backends, query_value, replica_environment
 from support.running_relay import UPSTREAM
-from support.services.postgres import cluster, new_database, run_on
+from support.services.postgres import Cluster, run_on
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -38,9 +38,10 @@ async def deliveries(http: httpx.AsyncClient) -> int:
 
 
 async def test_pages_read_the_replica_and_events_wait_for_their_data(tmp_path: Path) -> None:
-    port, url = free_port(), new_database()
-    replica = cluster().make_replica()
-    replica_url = replica.url(url.rpartition("/")[2])
+    primary = Cluster.make()
+    port, url = free_port(), primary.admin_url
+    replica = primary.make_replica()
+    replica_url = replica.admin_url
     place = {"CRCR_PORT": str(port), "CRCR_HUD_DATABASE_URL": replica_url}
     async with (
         github_with_backends() as github,
@@ -88,3 +89,4 @@ async def test_pages_read_the_replica_and_events_wait_for_their_data(tmp_path: P
             assert await relay.stop() == 0
             assert '"level":"error"' not in await relay.errors()
     replica.remove()
+    primary.remove()

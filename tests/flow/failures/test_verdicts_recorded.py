@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from github_sim.github import PullRequest, Repository, WorkflowRun
+from github_sim.github import Match, PullRequest, Repository, WorkflowRun
 from support.downstream.callbacks import BACKEND, post_report, workflow_with_jobs
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 HOUR = 3600.0
 LISTED = f"L2:\n  - {BACKEND}: {{paths: ['**']}}\n"
+COMPARISON = Match("GET", f"/repos/{UPSTREAM}/compare/*")
 BROKEN = "RuntimeError: aten::foo has no kernel at 0x{0:x}"
 
 
@@ -133,6 +134,24 @@ async def test_a_result_of_the_base_that_comes_later_changes_the_verdict(relay: 
     assert (job["verdict"]["kind"], job["verdict"]["was"]) == ("pre-existing", "new")
     await push(relay, BROKEN)
     assert await read_verdict(relay, pull) == ("pre-existing", "high")
+
+
+async def test_a_merge_base_that_becomes_known_later_changes_the_verdict(tmp_path: Path) -> None:
+    """One backend asks for the changed files, which GitHub does not list at first; the other does not wait for them."""
+    listed = f"L2:\n  - {BACKEND}\n  - org/second: {{paths: ['**']}}\n"
+    async with running_relay(tmp_path, listed, downstreams=(BACKEND, "org/second")) as relay:
+        relay.github.repository(BACKEND).workflows = list(workflow_with_jobs("test"))
+        await push(relay, None, None, None)
+        clean = upstream(relay).head_sha
+        await push(relay, BROKEN, BROKEN)
+        away = relay.github.faults.answer(502, on=COMPARISON)
+        pull = await open_pull(relay, BROKEN, base=clean)
+        before = (await read_verdict(relay, pull))[0]
+        relay.github.faults.remove(away)
+        relay.clock.advance(HOUR)
+        await relay.drain()
+        job = await read_job(relay, pull)
+        assert (job["verdict"]["kind"], job["verdict"]["was"]) == ("new", before)
 
 
 async def test_failures_alike_are_one_group_that_knows_where_it_began(relay: RunningRelay) -> None:

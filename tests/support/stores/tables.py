@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import CursorResult, Executable, create_engine
+from sqlalchemy import CursorResult, Executable, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -40,7 +40,9 @@ class TableEngine(Protocol):
 def open_table_engine(where: Where) -> TableEngine:
     if isinstance(where, PostgresLocation):
         return _PostgresEngine(where)
-    return create_engine(f"sqlite:///{where}")
+    engine = create_engine(f"sqlite:///{where}")
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
+    return engine
 
 
 def database_location(database: Database) -> Where:

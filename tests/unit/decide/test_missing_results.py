@@ -67,8 +67,10 @@ def a_backend(
 @pytest.mark.parametrize("state", list(BackendState))
 def test_only_what_should_have_reported_is_missing(state: BackendState) -> None:
     told = {S.NEVER_STARTED, S.UNANSWERED, S.UNREPORTED}
-    assert reports_nothing(a_backend(state), SENT) is (state in told)
-    assert reports_nothing(a_backend(state), SENT + HOUR) is (state in {*told, S.NO_REPORT})
+    assert reports_nothing(a_backend(state), LIMIT, SENT) is (state in told)
+    told |= {S.NO_REPORT}
+    assert reports_nothing(a_backend(state), LIMIT, SENT + HOUR) is (state in told)
+    assert reports_nothing(a_backend(state), LIMIT, SENT + LIMIT) is (state in {*told, S.STARTED})
 
 
 NOT_AWAITED: list[dict[str, Any]] = [
@@ -83,7 +85,7 @@ NOT_AWAITED: list[dict[str, Any]] = [
 def test_no_answer_is_expected_of_these(facts: dict[str, Any]) -> None:
     late = SENT + 100 * HOUR
     dispatch = a_dispatch(**facts)
-    assert not reports_nothing(a_backend(S.NEVER_STARTED, dispatch=dispatch), late)
+    assert not reports_nothing(a_backend(S.NEVER_STARTED, dispatch=dispatch), LIMIT, late)
     passed = a_backend(S.PASSED, "build", dispatch=dispatch)
     assert judge_missing_jobs(passed, ("test",), LIMIT, UPSTREAM, late) is None
 

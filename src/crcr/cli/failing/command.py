@@ -19,6 +19,40 @@ if TYPE_CHECKING:
 
 _MOST = 10_000
 
+HudOption = Annotated[
+    str | None,
+    typer.Option(
+        "--hud",
+        metavar="URL",
+        help="The address of a relay: read its public API, without settings, database or token.",
+    ),
+]
+KindOption = Annotated[
+    FailingKind, typer.Option("--kind", help="Pushes to the base branch, or nightly and periodic runs.")
+]
+BranchOption = Annotated[
+    str | None,
+    typer.Option("--branch", metavar="NAME", help="The base branch. Default: the default branch."),
+]
+BackendOption = Annotated[
+    str | None,
+    typer.Option("--backend", metavar="TEXT", help="Only backends whose owner/repo contains this text."),
+]
+KnownOption = Annotated[
+    bool | None,
+    typer.Option("--known/--not-known", help="Only failures that are linked to an issue, or only others."),
+]
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How to print the jobs.")]
+FailOnOption = Annotated[
+    int | None,
+    typer.Option(
+        "--fail-on", metavar="N", min=1, help="Exit with 1 when N or more jobs are listed, for scripts."
+    ),
+]
+NoCacheOption = Annotated[
+    bool, typer.Option("--no-cache", help="With --hud: ask the relay, and keep nothing on this machine.")
+]
+
 
 def register(app: typer.Typer) -> None:
     shown = examples(
@@ -30,44 +64,15 @@ def register(app: typer.Typer) -> None:
 
 
 def failing(
-    hud: Annotated[
-        str | None,
-        typer.Option(
-            "--hud",
-            metavar="URL",
-            help="The address of a relay: read its public API, without settings, database or token.",
-        ),
-    ] = None,
-    kind: Annotated[
-        FailingKind, typer.Option("--kind", help="Pushes to the base branch, or nightly and periodic runs.")
-    ] = FailingKind.PUSH,
-    branch: Annotated[
-        str | None,
-        typer.Option("--branch", metavar="NAME", help="The base branch. Default: the default branch."),
-    ] = None,
-    backend: Annotated[
-        str | None,
-        typer.Option("--backend", metavar="TEXT", help="Only backends whose owner/repo contains this text."),
-    ] = None,
-    known: Annotated[
-        bool | None,
-        typer.Option(
-            "--known/--not-known", help="Only failures that are linked to an issue, or only others."
-        ),
-    ] = None,
-    form: Annotated[
-        OutputFormat, typer.Option("--format", help="How to print the jobs.")
-    ] = OutputFormat.TABLE,
+    hud: HudOption = None,
+    kind: KindOption = FailingKind.PUSH,
+    branch: BranchOption = None,
+    backend: BackendOption = None,
+    known: KnownOption = None,
+    form: FormatOption = OutputFormat.TABLE,
     as_json: JsonOption = False,
-    fail_on: Annotated[
-        int | None,
-        typer.Option(
-            "--fail-on", metavar="N", min=1, help="Exit with 1 when N or more jobs are listed, for scripts."
-        ),
-    ] = None,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="With --hud: ask the relay, and keep nothing on this machine.")
-    ] = False,
+    fail_on: FailOnOption = None,
+    no_cache: NoCacheOption = False,
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
 ) -> None:

@@ -19,7 +19,7 @@ _ISSUE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Issue:
+class IssueReference:
     repository: RepoName
     number: int
 
@@ -32,16 +32,16 @@ def is_issue_url(text: str) -> bool:
     return len(text) <= MOST_URL_CHARACTERS and _ISSUE.fullmatch(text) is not None
 
 
-def parse_issue_url(text: str, github_url: str) -> Issue | None:
+def parse_issue_url(text: str, github_url: str) -> IssueReference | None:
     """Return the issue of an address on this GitHub; None for anything else, such as a pull request's address."""
     match = _ISSUE.fullmatch(text) if len(text) <= MOST_URL_CHARACTERS else None
     if match is None or match["site"].lower() != github_url.rstrip("/").lower():
         return None
     if not is_repo_name(match["repository"]):
         return None
-    return Issue(RepoName(match["repository"]), int(match["number"]))
+    return IssueReference(RepoName(match["repository"]), int(match["number"]))
 
 
-def may_be_readable(issue: Issue, upstream: RepoName) -> bool:
+def may_be_readable(issue: IssueReference, upstream: RepoName) -> bool:
     """Whether the App's installation on the upstream can include the issue's repository: it covers one owner only."""
     return issue.repository.key.partition("/")[0] == upstream.key.partition("/")[0]

@@ -18,6 +18,7 @@ _NOTHING = {
     BackendState.NEVER_STARTED: "Its run never started.",
     BackendState.UNANSWERED: "No run answered the dispatch.",
     BackendState.UNREPORTED: "Its run ended on GitHub without a report.",
+    BackendState.STARTED: "A run exists on GitHub, and none of its jobs was reported in time.",
     BackendState.NO_REPORT: "Nothing was reported within an hour of the dispatch.",
 }
 
@@ -32,12 +33,13 @@ class BackendReporting:
     """The dispatches since then are unanswered, and enough of them to call it silent."""
 
 
-def reports_nothing(backend: CommitBackend, now: datetime) -> bool:
-    """Whether nothing came of a dispatch that should have been answered by now."""
+def reports_nothing(backend: CommitBackend, time_limit: timedelta, now: datetime) -> bool:
+    """Whether nothing came of a dispatch that should have been answered by now; a run that exists has the gate's time."""
     sent_at = _awaited_since(backend)
     if sent_at is None or backend.jobs or backend.state not in _NOTHING:
         return False
-    return backend.state is not BackendState.NO_REPORT or now - sent_at >= ANSWER_WITHIN
+    waits = {BackendState.NO_REPORT: ANSWER_WITHIN, BackendState.STARTED: time_limit}
+    return now - sent_at >= waits.get(backend.state, timedelta(0))
 
 
 def judge_silence(backend: CommitBackend, reporting: BackendReporting, upstream: RepoName) -> VerdictView:

@@ -6,7 +6,7 @@ installation does not include the repository, or may not read issues) the issue 
 
 import structlog
 
-from crcr.decide.failures.known import Issue
+from crcr.decide.failures.known import IssueReference
 from crcr.decide.github.requests_and_answers import Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
@@ -42,7 +42,7 @@ class ReadIssue:
             await self._known.close_issue(issue, self._clock.now())
         return True
 
-    async def _target(self, upstream: RepoName, issue: Issue) -> Target:
+    async def _target(self, upstream: RepoName, issue: IssueReference) -> Target:
         target = await self._upstreams.target(upstream)
         if issue.repository == target.repository:
             return target

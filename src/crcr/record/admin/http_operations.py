@@ -1,13 +1,15 @@
 """Administration over HTTP: the same operations as by command line, with the relay's own clock."""
 
 from dataclasses import replace
+from datetime import timedelta
 
+from crcr.decide.failures.known import KNOWN_FOR
 from crcr.decide.model import RepoName
 from crcr.errors import NotFound
 from crcr.ports import Clock
 from crcr.record.admin.operations import AdminOperations, ParkedFilter
 from crcr.record.change_and_audit_log import note_act
-from crcr.record.failures.known_failures import KnownFailures
+from crcr.record.failures.known_failures import KnownFailures, NewKnownFailure
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
 
@@ -75,9 +77,9 @@ class HttpAdminOperations:
         reason: str | None,
         days: int | None,
     ) -> None:
-        await self._known_failures.link(
-            upstream, fingerprint, url=url, who=who, reason=reason, days=days, now=self._clock.now()
-        )
+        duration = KNOWN_FOR if days is None else timedelta(days=days)
+        new = NewKnownFailure(fingerprint=fingerprint, url=url, who=who, reason=reason, duration=duration)
+        await self._known_failures.link(upstream, new, self._clock.now())
 
     async def unlink_failure(self, upstream: RepoName, fingerprint: str, *, who: str) -> None:
         await self._known_failures.unlink(upstream, fingerprint, who=who, now=self._clock.now())

@@ -331,7 +331,7 @@ class Commands:
             url=issue.url(self._github_url),
             who=context.speaker.who,
             reason=command.reason,
-            until=command.until or KNOWN_FOR,
+            duration=command.until or KNOWN_FOR,
         )
         if not await link_failure(context.tx, context.upstream, new, context.now):
             return _Reply(ok=False, words=f"no failure with the fingerprint {code(fingerprint)} is recorded")

@@ -17,6 +17,7 @@ from crcr.record.deliveries.dispatches import (
     settle_files,
 )
 from crcr.record.deliveries.pull_requests import load_pull, note_merge_base
+from crcr.record.failures.recorder import FailureRecorder
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.renames import Listing, find_listings
 from crcr.record.store.database import Database, Row, Tx
@@ -32,10 +33,17 @@ _QUESTION = Statement(
 
 
 class PathFilters:
-    def __init__(self, database: Database, allowlists: Allowlists, refresher: CheckRefresher) -> None:
+    def __init__(
+        self,
+        database: Database,
+        allowlists: Allowlists,
+        refresher: CheckRefresher,
+        failures: FailureRecorder,
+    ) -> None:
         self._database = database
         self._allowlists = allowlists
         self._refresher = refresher
+        self._failures = failures
 
     async def open(self, upstream: RepoName, delivery: str) -> ChangedFilesQuery | None:
         """The query for GitHub; None when no dispatch of the delivery waits for the answer any more."""
@@ -70,8 +78,8 @@ class PathFilters:
             pull = await load_pull(tx, upstream, number)
             if pull is None:
                 return
-            if files is not None and files.merge_base is not None:
-                await note_merge_base(tx, upstream, delivery, files.merge_base, files.commits)
+            if files is not None and await note_merge_base(tx, upstream, delivery, files):
+                await self._failures.judge_delivery(tx, upstream, delivery, now)
             waiting = await _waiting(tx, upstream, delivery)
             left_out = await _left_out(tx, upstream, delivery, pull) if files is not None else []
             listings = await find_listings(tx, upstream, allowlist, [*waiting, *left_out])

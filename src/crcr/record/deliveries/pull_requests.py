@@ -7,12 +7,12 @@ another base was approved, the earlier base must be approved again.
 
 import json
 import zlib
-from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import bindparam, select, text
 
 from crcr.decide.dispatch.webhook_body import decompress_payload
+from crcr.decide.github.requests_and_answers import ChangedFiles
 from crcr.decide.model import KnownPull, RepoName
 from crcr.record.schema.checks import approvals
 from crcr.record.schema.main_tables import pulls
@@ -116,18 +116,19 @@ _HEAD_OF = Statement(
 _MOST_COMMITS = 100
 
 
-async def note_merge_base(
-    tx: Tx, upstream: RepoName, delivery: str, merge_base: str, commits: Sequence[str]
-) -> None:
+async def note_merge_base(tx: Tx, upstream: RepoName, delivery: str, files: ChangedFiles) -> bool:
     """Record the base branch's commit that the delivery's head was built on, and the pull requests that it contains.
 
-    `commits` are the head's own; one that is the head of another pull request makes this one stacked on that.
+    Return whether failures were recorded before it was known. One of the head's own commits that is the head of
+    another pull request makes this one stacked on that.
     """
+    if files.merge_base is None:
+        return False
     key = {"upstream": upstream.key, "delivery": delivery}
-    rows = [row for sha in commits[-_MOST_COMMITS:] for row in await tx.all(_HEAD_OF, sha=sha, **key)]
+    rows = [row for sha in files.commits[-_MOST_COMMITS:] for row in await tx.all(_HEAD_OF, sha=sha, **key)]
     stacked_on = json.dumps(sorted({row["number"] for row in rows}))
-    await tx.run(_MERGE_BASE[0], merge_base=merge_base, stacked_on=stacked_on, **key)
-    await tx.run(_MERGE_BASE[1], merge_base=merge_base, **key)
+    await tx.run(_MERGE_BASE[0], merge_base=files.merge_base, stacked_on=stacked_on, **key)
+    return bool(await tx.run(_MERGE_BASE[1], merge_base=files.merge_base, **key))
 
 
 async def load_twin_heads(tx: Tx, upstream: RepoName, pull: KnownPull) -> tuple[str, ...]:

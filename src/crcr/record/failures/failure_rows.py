@@ -232,12 +232,14 @@ async def note_pass(tx: Tx, key: Mapping[str, Any], now: datetime) -> bool:
 
 
 async def write_verdict(tx: Tx, row: Row, judged: JobVerdict, now: datetime) -> bool:
-    """Record the verdict if its kind or confidence differs from the recorded one; return whether it does.
+    """Record the verdict if its kind or confidence differs from the recorded one; return whether it was recorded.
 
-    Evidence that only grows is not worth a write for each of its failures: the sentence says what decided.
+    Evidence that only grows is not worth a write for each of its failures: the sentence says what decided. A verdict by other
+    fingerprints than the present ones is always written anew.
     """
     verdict = judged.verdict
-    if (row["verdict"], row["confidence"]) == (verdict.kind.value, verdict.confidence.value):
+    is_same = (row["verdict"], row["confidence"]) == (verdict.kind.value, verdict.confidence.value)
+    if is_same and row["judged_at"] is not None:
         return False
     await tx.run(
         _JUDGED,

@@ -20,14 +20,15 @@ from crcr.decide.failures.history import (
     RecordedFailure,
 )
 from crcr.decide.failures.verdict import VerdictPolicy
+from crcr.decide.statistics.window import result_kind
 from crcr.record.failures.failure_rows import read_failure
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
 
 _MOST_BASE = 100
-_MOST_FAILURES = 200
-_MOST_IN_HOUR = 200
+_MOST_FAILURES = 120
+_MOST_IN_HOUR = 120
 _MOST_PULL_RESULTS = 300
 # A night usually has a workflow of its own, with the same jobs.
 _OF_JOB = "{0}.upstream = :upstream AND {0}.downstream = :downstream AND {0}.job_name = :job_name AND ({0}.workflow = :workflow OR {0}.event IN ('nightly', 'periodic'))"
@@ -43,7 +44,7 @@ _BASE = Statement(
 _FAILURE = (
     "SELECT f.failure_id, f.delivery, f.workflow, f.job_name, f.kind, f.event, f.number, f.head_sha, f.base_ref,"
     " f.built_on, f.built_on_exact, f.author, f.trusted, f.at, f.ended, f.fingerprints, f.passed_at, f.attempt, f.run_id, f.verdict,"
-    " f.confidence, f.sentence, f.verdict_before, c.position, coalesce(p.merged, 0) AS landed, coalesce(p.is_open, 0) AS is_open, p.stacked_on"
+    " f.confidence, f.sentence, f.verdict_before, f.judged_at, c.position, coalesce(p.merged, 0) AS landed, coalesce(p.is_open, 0) AS is_open, p.stacked_on"
     " FROM failures f LEFT JOIN base_commits c ON c.sha = f.built_on AND c.upstream = f.upstream AND c.ref = f.base_ref"
     " LEFT JOIN pulls p ON p.upstream = f.upstream AND p.number = f.number"
 )
@@ -52,7 +53,8 @@ _FAILURES = Statement(
 )
 _BASE_FAILURES = Statement(
     text(
-        f"{_FAILURE} WHERE {_OF_JOB.format('f')} AND f.at >= :since AND f.kind <> 'pull_request'"
+        f"{_FAILURE} WHERE f.upstream = :upstream AND f.kind = :kind AND f.kind <> 'pull_request'"
+        " AND f.downstream = :downstream AND f.workflow = :workflow AND f.job_name = :job_name AND f.at >= :since"
         " ORDER BY f.at DESC LIMIT :most"
     )
 )
@@ -111,17 +113,13 @@ async def load_history(
     since = to_us(now - policy.window)
     rows = await tx.all(_FAILURES, since=since, most=_MOST_FAILURES, **job)
     results = await tx.all(_BASE, ref=ref or "", since=since, most=_MOST_BASE, **job)
-    if len(rows) == _MOST_FAILURES:
-        # Many failures on pull requests must not hide those of the base.
-        known = {row["failure_id"] for row in rows}
-        on_base = await tx.all(_BASE_FAILURES, since=since, most=_MOST_BASE, **job)
-        rows += [row for row in on_base if row["failure_id"] not in known]
+    rows += await _hidden_failures(tx, job, results, rows, since)
     failed = {_run_key(row): row for row in rows}
     base = tuple(result for row in results if (result := _base_result(row, ref, failed)) is not None)
     failures = tuple(read_failure(row) for row in rows)
     days = await _passes_by_day(tx, job, now, policy)
     passes: tuple[PullPass, ...] = ()
-    if _have_shared(rows):
+    if not base and _have_shared(rows):
         passes = await _pull_passes(tx, job, ref, since)
     history = JobHistory(
         base=base,
@@ -131,6 +129,21 @@ async def load_history(
         pulls_passed_by_day=days,
     )
     return LoadedHistory(history, {row["failure_id"]: row for row in rows})
+
+
+async def _hidden_failures(
+    tx: Tx, job: dict[str, Any], results: list[Row], rows: list[Row], since: int
+) -> list[Row]:
+    """The failures of the base that many newer ones of pull requests leave no room for."""
+    if len(rows) < _MOST_FAILURES:
+        return []
+    known = {_run_key(row) for row in rows}
+    failed = [row for row in results if row["ended_as"] == "failure" and _run_key(row) not in known]
+    found: list[Row] = []
+    for kind, workflow in sorted({(result_kind(row["event"]) or "", row["workflow"]) for row in failed}):
+        of_workflow = {**job, "workflow": workflow, "kind": str(kind)}
+        found += await tx.all(_BASE_FAILURES, since=since, most=_MOST_BASE, **of_workflow)
+    return [row for row in found if _run_key(row) not in known]
 
 
 def _have_shared(rows: list[Row]) -> bool:
@@ -145,7 +158,7 @@ def _have_shared(rows: list[Row]) -> bool:
 
 
 async def _pull_passes(tx: Tx, job: dict[str, Any], ref: str | None, since: int) -> tuple[PullPass, ...]:
-    """The job's passes among the backend's newest results on pull requests: only several failures make them matter."""
+    """The job's passes among the backend's newest results on pull requests: they matter where the base is not tested."""
     rows = await tx.all(_PULL_PASSES, ref=ref or "", since=since, most=_MOST_PULL_RESULTS, **job)
     return tuple(
         PullPass(row["number"], row["head_sha"], row["position"], from_us(row["completed_at"]))

@@ -6,7 +6,7 @@ hour. An issue that the App cannot read stays open here, and its link ends by it
 # ruff: noqa: S608 - every name in these statements is our own
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from crcr.decide.failures.known import (
     KNOWN_FOR,
     LONGEST_KNOWN,
     READ_EVERY,
-    Issue,
+    IssueReference,
     may_be_readable,
     parse_issue_url,
 )
@@ -91,7 +91,7 @@ class NewKnownFailure:
     url: str
     who: str
     reason: str | None
-    until: timedelta = KNOWN_FOR
+    duration: timedelta = KNOWN_FOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ async def link_failure(tx: Tx, upstream: RepoName, new: NewKnownFailure, now: da
         who=new.who,
         reason=new.reason,
         created_at=to_us(now),
-        until_at=to_us(now + new.until),
+        until_at=to_us(now + new.duration),
     )
     await note_change(tx, upstream, "failure", now=now)
     return True
@@ -163,44 +163,31 @@ class KnownFailures:
         self._database = database
         self._github_url = github_url
 
-    async def link(
-        self,
-        upstream: RepoName,
-        fingerprint: str,
-        *,
-        url: str,
-        who: str,
-        reason: str | None,
-        days: int | None,
-        now: datetime,
-    ) -> None:
+    async def link(self, upstream: RepoName, new: NewKnownFailure, now: datetime) -> None:
         """Link a group to an issue, as an administrator."""
-        issue = parse_issue_url(url, self._github_url)
+        issue = parse_issue_url(new.url, self._github_url)
         if issue is None:
             raise BadRequest(
-                f"{url[:200]!r} is not the address of an issue",
+                f"{new.url[:200]!r} is not the address of an issue",
                 hint=f"such as {self._github_url}/owner/repo/issues/12",
             )
-        until = KNOWN_FOR if days is None else timedelta(days=days)
-        if not timedelta(0) < until <= LONGEST_KNOWN:
+        if not timedelta(0) < new.duration <= LONGEST_KNOWN:
             raise BadRequest(f"a known failure holds for 1 to {LONGEST_KNOWN.days} days")
-        new = NewKnownFailure(
-            fingerprint=fingerprint, url=issue.url(self._github_url), who=who, reason=reason, until=until
-        )
+        link = replace(new, url=issue.url(self._github_url))
 
         async def unit(tx: Tx) -> None:
-            if not await link_failure(tx, upstream, new, now):
-                raise NotFound(f"no failure with the fingerprint {fingerprint} is recorded")
+            if not await link_failure(tx, upstream, link, now):
+                raise NotFound(f"no failure with the fingerprint {link.fingerprint} is recorded")
             await note_act(
                 tx,
                 upstream,
-                who=who,
+                who=link.who,
                 act="known",
-                subject=fingerprint,
+                subject=link.fingerprint,
                 now=now,
-                url=new.url,
-                days=until.days,
-                reason=reason,
+                url=link.url,
+                days=link.duration.days,
+                reason=link.reason,
             )
 
         await self._database.write(unit)
@@ -230,7 +217,7 @@ class KnownFailures:
 
         await self._database.write(unit)
 
-    async def find_linked(self, upstream: RepoName, url: str, now: datetime) -> Issue | None:
+    async def find_linked(self, upstream: RepoName, url: str, now: datetime) -> IssueReference | None:
         """The issue of an address that a group of the upstream is still linked to."""
         issue = parse_issue_url(url, self._github_url)
         if issue is None:
@@ -238,7 +225,7 @@ class KnownFailures:
         rows = await self._database.quick_read(lambda tx: tx.all(_LINKED, **self._linked(issue, now)))
         return issue if any(row["upstream"] == upstream.key for row in rows) else None
 
-    async def close_issue(self, issue: Issue, now: datetime) -> int:
+    async def close_issue(self, issue: IssueReference, now: datetime) -> int:
         """GitHub says that the issue is closed: end the links to it, of all upstreams; return how many there were."""
         return await self._database.write(lambda tx: self._close(tx, issue, now))
 
@@ -246,7 +233,7 @@ class KnownFailures:
         self, receipt: ReceivedDelivery, event: IssueClosedEvent
     ) -> AcceptedDelivery | AlreadyProcessed | IgnoredEvent:
         """End the links to an issue that was closed; nearly all issues have none, and cost one read."""
-        issue, now = Issue(event.repository, event.number), receipt.received_at
+        issue, now = IssueReference(event.repository, event.number), receipt.received_at
         if is_too_old(event, now):
             return IgnoredEvent("the issue was closed more than three days ago")
         if not await self._database.quick_read(lambda tx: tx.all(_LINKED, **self._linked(issue, now))):
@@ -260,7 +247,7 @@ class KnownFailures:
 
         return await self._database.write(unit)
 
-    async def _close(self, tx: Tx, issue: Issue, now: datetime) -> int:
+    async def _close(self, tx: Tx, issue: IssueReference, now: datetime) -> int:
         linked, ended = self._linked(issue, now), 0
         for row in await tx.all(_LINKED, **linked):
             upstream = RepoName(row["upstream"])
@@ -273,7 +260,7 @@ class KnownFailures:
             ended += closed
         return ended
 
-    def _linked(self, issue: Issue, now: datetime) -> dict[str, Any]:
+    def _linked(self, issue: IssueReference, now: datetime) -> dict[str, Any]:
         return {"url": issue.url(self._github_url).lower(), "at": to_us(now)}
 
 

@@ -2,11 +2,13 @@
 
 The newest failures come first, a few in each unit of work, with other writers between two units. Any unit may be the last: the
 version of the rules in each row says what is left. A group of the old rules is deleted with its last member, and its known issue
-goes over to the group that replaces it: that of the most frequent message of each failure.
+goes over to the group that replaces it: that of the most frequent message of each failure. When all are computed, the failures
+are judged by their new fingerprints, a few jobs in each unit; `judged_at` says which are left.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -14,8 +16,9 @@ from sqlalchemy import text
 
 from crcr.decide.failures.fingerprint import RULES, fingerprint_failure
 from crcr.decide.model import RepoName
+from crcr.ports import Clock
 from crcr.record.failures.failure_rows import add_fingerprints, fingerprint_columns
-from crcr.record.failures.recorder import read_failed_tests
+from crcr.record.failures.recorder import FailureRecorder, read_failed_tests
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us
@@ -24,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 MOST_FAILURES = 50
 """That one unit computes."""
+_MOST_JOBS = 5
 _TOLD_EVERY = 5_000
 _NEXT = Statement(
     text(
@@ -35,8 +39,8 @@ _NEXT = Statement(
 )
 _WRITE = Statement(
     text(
-        "UPDATE failures SET fingerprint = :fingerprint, rules = :rules, sample = :sample, fingerprints = :fingerprints"
-        " WHERE failure_id = :failure_id"
+        "UPDATE failures SET fingerprint = :fingerprint, rules = :rules, sample = :sample, fingerprints = :fingerprints,"
+        " judged_at = NULL WHERE failure_id = :failure_id"
     )
 )
 _LEAVE = Statement(
@@ -87,20 +91,29 @@ class FingerprintUpdate:
     def __init__(
         self,
         database: Database,
+        recorder: FailureRecorder,
+        clock: Clock,
         *,
         goes_on: Callable[[], bool] = lambda: True,
         breathe: Callable[[], Awaitable[None]] = _at_once,
     ) -> None:
         """`goes_on` is called before each unit; `breathe` is awaited between two."""
         self._database = database
+        self._recorder = recorder
+        self._clock = clock
+        self._all_judged = False
         self._goes_on = goes_on
         self._breathe = breathe
 
     async def run(self) -> int:
         """Compute until nothing is left or the process stops; return how many failures were computed."""
         left = await self._database.read(count_left)
-        if not left:
-            return 0
+        done = await self._compute(left) if left else 0
+        if done or not self._all_judged:
+            await self._judge()
+        return done
+
+    async def _compute(self, left: int) -> int:
         log.info("fingerprints_outdated", failures=left)
         done, told = 0, 0
         while self._goes_on() and (step := await self._database.write(recompute_some)):
@@ -111,6 +124,20 @@ class FingerprintUpdate:
             await self._breathe()
         log.info("fingerprints_recomputed", failures=done, left=await self._database.read(count_left))
         return done
+
+    async def _judge(self) -> None:
+        """Judge all failures that were not judged by their present fingerprints."""
+        done = 0
+        while self._goes_on():
+            judge = partial(self._recorder.judge_unjudged, now=self._clock.now(), most=_MOST_JOBS)
+            step = await self._database.write(judge)
+            if not step:
+                self._all_judged = True
+                break
+            done += step
+            await self._breathe()
+        if done:
+            log.info("failures_judged_again", jobs=done)
 
 
 async def recompute_some(tx: Tx, most: int = MOST_FAILURES) -> int:

@@ -6,6 +6,7 @@ so no other report can change them meanwhile; the order of the base's commits is
 - A failure is recorded and judged; other failures of the same job are judged again, since it may explain them.
 - A pass on a commit where the job had failed, and every result of the base, does the same for the job's failures.
 - When a backend turns out to be sick, all its failures of the hour are judged again.
+- So are the failures of a delivery when its merge base becomes known, and those whose fingerprints were computed again.
 - A passing first run on a pull request changes nothing, and costs nothing.
 """
 
@@ -31,7 +32,9 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
 
-_MOST_JUDGED_AGAIN = 60
+_MOST_JUDGED_AGAIN = 20
+_JUDGED_AGAIN_FOR = timedelta(days=1)
+"""How long the verdict on a failure may change; longer on a pull request that is open."""
 _MOST_SICK_JOBS = 20
 _SICK_AGAIN = timedelta(days=1)
 _JOB = Statement(
@@ -46,8 +49,27 @@ _JOB = Statement(
 )
 _BASES = Statement(
     text(
-        "SELECT DISTINCT base_ref, workflow FROM failures WHERE upstream = :upstream AND downstream = :downstream"
-        " AND job_name = :job_name AND at >= :since AND (workflow = :workflow OR :nightly = 1)"
+        "SELECT DISTINCT f.base_ref, f.workflow FROM failures f LEFT JOIN pulls p ON p.upstream = f.upstream"
+        " AND p.number = f.number WHERE f.upstream = :upstream AND f.downstream = :downstream AND f.job_name = :job_name"
+        " AND f.at >= :since AND (f.workflow = :workflow OR :nightly = 1) AND (f.at >= :recent OR p.is_open = 1)"
+    )
+)
+_FAILED_JOBS = Statement(
+    text(
+        "SELECT DISTINCT upstream, downstream, workflow, job_name, base_ref FROM failures WHERE delivery = :delivery"
+        " AND upstream = :upstream LIMIT :most"
+    )
+)
+_UNJUDGED_JOBS = Statement(
+    text(
+        "SELECT DISTINCT upstream, downstream, workflow, job_name, base_ref FROM failures WHERE judged_at IS NULL"
+        " AND at >= :since LIMIT :most"
+    )
+)
+_MARK_JUDGED = Statement(
+    text(
+        "UPDATE failures SET judged_at = :at WHERE upstream = :upstream AND downstream = :downstream"
+        " AND job_name = :job_name AND workflow = :workflow AND judged_at IS NULL"
     )
 )
 _BASE_REF = Statement(text("SELECT base_ref FROM failures WHERE failure_id = :failure_id"))
@@ -82,6 +104,28 @@ class FailureRecorder:
             if flipped or row["event"] != "pull_request":
                 await self._judge_job(tx, job, now, nightly=row["event"] in _NIGHTLY)
 
+    async def judge_delivery(self, tx: Tx, upstream: RepoName, delivery: str, now: datetime) -> None:
+        """Judge the failures of a delivery again: the base commit that its head was built on became known."""
+        rows = await tx.all(_FAILED_JOBS, upstream=upstream.key, delivery=delivery, most=_MOST_JUDGED_AGAIN)
+        for row in rows:
+            await self._judge_row(tx, row, now)
+
+    async def judge_unjudged(self, tx: Tx, now: datetime, most: int) -> int:
+        """Judge the failures of some jobs that have no verdict by their present fingerprints; return how many jobs."""
+        longest = max(policy.window for policy in (*self._policies.values(), VerdictPolicy()))
+        rows = await tx.all(_UNJUDGED_JOBS, since=to_us(now - longest), most=most)
+        for row in rows:
+            await self._judge_row(tx, row, now)
+        for row in rows:
+            # Those that are too many or too old for a verdict are not looked at again.
+            await tx.run(_MARK_JUDGED, at=to_us(now), **{name: row[name] for name in _NAMES})
+        return len(rows)
+
+    async def _judge_row(self, tx: Tx, row: Row | dict[str, Any], now: datetime) -> None:
+        names = {name: row[name] for name in _NAMES}
+        loaded = await load_history(tx, names, row["base_ref"], now, self._policy(names["upstream"]))
+        await self._judge_others(tx, names, loaded, row["base_ref"], now, because_of=None)
+
     async def _follow_failure(
         self, tx: Tx, job: dict[str, Any], row: Row, failed_as: FailedAs, now: datetime
     ) -> None:
@@ -109,12 +153,12 @@ class FailureRecorder:
         A nightly result concerns the job of that name in every workflow.
         """
         names = {name: job[name] for name in _NAMES}
-        policy = self._policy(names["upstream"])
-        since = to_us(now - policy.window)
-        for row in await tx.all(_BASES, since=since, nightly=int(nightly), **names):
-            judged = {**names, "workflow": row["workflow"]}
-            loaded = await load_history(tx, judged, row["base_ref"], now, policy)
-            await self._judge_others(tx, judged, loaded, row["base_ref"], now, because_of=None)
+        times = {"since": to_us(now - self._policy(names["upstream"]).window)}
+        times["recent"] = to_us(now - _JUDGED_AGAIN_FOR)
+        for row in await tx.all(_BASES, nightly=int(nightly), **times, **names):
+            await self._judge_row(
+                tx, {**names, "workflow": row["workflow"], "base_ref": row["base_ref"]}, now
+            )
 
     async def _judge_newest(self, tx: Tx, names: dict[str, Any], failure_id: int, now: datetime) -> None:
         """Judge a failure that was just recorded, and those that it may explain."""
@@ -163,13 +207,18 @@ class FailureRecorder:
         *,
         because_of: RecordedFailure | None,
     ) -> None:
-        """Judge the job's failures again; a new failure changes only those that it is like."""
+        """Judge the job's newest failures again; a new failure changes only those that it is like."""
         policy = self._policy(names["upstream"])
-        for failure in loaded.history.failures[:_MOST_JUDGED_AGAIN]:
+        concerned = [
+            failure
+            for failure in loaded.history.failures
+            if failure.base_ref == ref
+            and _may_change(failure, loaded.rows[failure.failure_id], now)
+            and (because_of is None or _is_alike(failure, because_of))
+        ]
+        for failure in concerned[:_MOST_JUDGED_AGAIN]:
             row = loaded.rows[failure.failure_id]
             was_sick = failure.infrastructure and failure.ended is FailedAs.FAILURE
-            if failure.base_ref != ref or (because_of and not _is_alike(failure, because_of)):
-                continue
             hour = BackendHour()
             if because_of is None and now - failure.at <= _SICK_AGAIN and not was_sick:
                 # Passes that came since may show that the machines were to blame.
@@ -199,6 +248,11 @@ class FailureRecorder:
 
     def _policy(self, upstream: str) -> VerdictPolicy:
         return self._policies.get(upstream) or VerdictPolicy()
+
+
+def _may_change(failure: RecordedFailure, row: Row, now: datetime) -> bool:
+    """Whether anybody still acts on the verdict, or it has none by the present fingerprints."""
+    return bool(row["is_open"]) or row["judged_at"] is None or now - failure.at <= _JUDGED_AGAIN_FOR
 
 
 def _is_alike(failure: RecordedFailure, newest: RecordedFailure) -> bool:

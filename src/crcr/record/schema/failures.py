@@ -69,6 +69,7 @@ failures = Table(
     Index("ix_failures_backend", "upstream", "downstream", "at"),
     Index("ix_failures_verdict", "upstream", "downstream", "verdict"),
     Index("ix_failures_rules", "rules", "failure_id"),
+    partial_index("ix_failures_unjudged", "at", where=text("judged_at IS NULL")),
     partial_index(
         "ix_failures_base",
         *("upstream", "kind", "downstream", "workflow", "job_name", "at"),

@@ -32,6 +32,7 @@ def add(api: APIRouter) -> None:
     _add_deliveries(api)
     _add_logs(api)
     _add_commits(api)
+    _add_failing_and_waivers(api)
 
 
 def _describe_route(about: str, note: str = "") -> dict[str, Any]:
@@ -271,6 +272,8 @@ def _add_commits(api: APIRouter) -> None:
         export = CsvExport(request, f"{api_request.upstream}-commit-{sha[:12]}")
         return await export.respond_with_items(tables.COMMIT_BACKENDS, view.backends)
 
+
+def _add_failing_and_waivers(api: APIRouter) -> None:
     @api.get(
         "/failing.csv",
         **_describe_route("Jobs that fail on the base branch, or at night, without a pass since", _LONG),

@@ -14,6 +14,7 @@ from crcr.decide.statistics.figures import Tally
 from crcr.show.render.safe_text import visible
 from crcr.show.render.status import Status, day, percent, stamp
 
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _KEPT_TIMES = 8_192
 _KEPT_NAMES = 8_192
 _LONGEST_KEPT = 200
@@ -70,8 +71,9 @@ def format_time(at: datetime, *, ahead: bool = False) -> Markup:
     A page has hundreds of times, and most of them are on the next rendering too.
     """
     utc = at.astimezone(UTC)
-    day_and_hour = f"{utc:%b} {utc.day}, {utc:%H:%M} UTC"
-    exact = f'datetime="{utc:%Y-%m-%dT%H:%M:%SZ}" title="{stamp(utc)}"'
+    day_and_hour = f"{_MONTHS[utc.month - 1]} {utc.day}, {utc.hour:02}:{utc.minute:02} UTC"
+    date, _, hour = utc.replace(microsecond=0, tzinfo=None).isoformat().partition("T")
+    exact = f'datetime="{date}T{hour}Z" title="{date} {hour} UTC"'
     return Markup(f"<time {exact}{' data-ahead' if ahead else ''}>{day_and_hour}</time>")  # noqa: S704
 
 

@@ -16,7 +16,7 @@ from crcr.decide.commands.grammar import (
     parse_commands,
     refuse_role,
 )
-from crcr.decide.failures.known import Issue, is_issue_url, may_be_readable, parse_issue_url
+from crcr.decide.failures.known import IssueReference, is_issue_url, may_be_readable, parse_issue_url
 from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
 
@@ -116,8 +116,8 @@ def test_any_text_is_read_or_refused(first: str, second: str) -> None:
 @pytest.mark.parametrize(
     ("url", "issue"),
     [
-        (URL, Issue(RepoName("org/repo"), 12)),
-        ("https://GitHub.com/Org/Repo/issues/12", Issue(RepoName("Org/Repo"), 12)),
+        (URL, IssueReference(RepoName("org/repo"), 12)),
+        ("https://GitHub.com/Org/Repo/issues/12", IssueReference(RepoName("Org/Repo"), 12)),
         ("http://github.com/org/repo/issues/12", None),
         ("https://github.com.evil.example/org/repo/issues/12", None),
         ("https://user@github.com/org/repo/issues/12", None),
@@ -129,7 +129,7 @@ def test_any_text_is_read_or_refused(first: str, second: str) -> None:
         (f"https://github.com/org/{'r' * 300}/issues/12", None),
     ],
 )
-def test_only_an_issue_of_this_github_counts(url: str, issue: Issue | None) -> None:
+def test_only_an_issue_of_this_github_counts(url: str, issue: IssueReference | None) -> None:
     assert parse_issue_url(url, GITHUB) == issue
     if issue is not None:
         assert is_issue_url(url)
@@ -138,5 +138,5 @@ def test_only_an_issue_of_this_github_counts(url: str, issue: Issue | None) -> N
 
 def test_an_installation_covers_one_owner() -> None:
     upstream = RepoName("Org/upstream")
-    assert may_be_readable(Issue(RepoName("org/driver"), 1), upstream)
-    assert not may_be_readable(Issue(RepoName("organic/driver"), 1), upstream)
+    assert may_be_readable(IssueReference(RepoName("org/driver"), 1), upstream)
+    assert not may_be_readable(IssueReference(RepoName("organic/driver"), 1), upstream)

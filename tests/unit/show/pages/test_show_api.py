@@ -11,19 +11,16 @@ import httpx
 import jsonschema
 import pytest
 
-from crcr.app import create_app
 from crcr.decide.health.relay import HealthFacts
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, StoreUnavailable
 from crcr.record.store.database import Tx
 from crcr.record.views.relay.health import health_facts
-from crcr.show.api import routes as api_routes
 from crcr.show.metrics import health
 from crcr.show.metrics.registry import RelayMetrics
-from crcr.show.pages import routes as pages_routes
-from crcr.show.pages.frame import Frame
 from crcr.show.urls import cursors
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows
+from support.reader_client import reader_client
 
 
 @pytest.fixture
@@ -34,30 +31,8 @@ async def store(store: StoreRows) -> StoreRows:
 
 @pytest.fixture
 async def client(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
-    async with serve(store, store.views) as client:
+    async with reader_client(store) as client:
         yield client
-
-
-def serve(store: StoreRows, views: Any) -> httpx.AsyncClient:
-    upstreams = (UPSTREAM, OTHER)
-    frame = Frame(views, upstreams=upstreams, clock=store.clock)
-    app = create_app(
-        hot={},
-        routes=[
-            *pages_routes.routes(frame),
-            *api_routes.routes(views, upstreams=upstreams, clock=store.clock),
-            *health.routes(views, metrics=RelayMetrics(), clock=store.clock),
-        ],
-        routers=[],
-        background=Nothing(),
-        problem_page=frame.problem,
-    )
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay")
-
-
-class Nothing:
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
 
 
 async def test_a_backend_has_its_matrix(store: StoreRows, client: httpx.AsyncClient) -> None:
@@ -412,7 +387,7 @@ async def test_probes_do_not_wait_for_health_that_takes_long(
     store.allowlist("L2: [a/b]", OTHER)
     store.effect()
     slow = SlowHealth(store.views)
-    async with asyncio.timeout(20), serve(store, slow) as client:
+    async with asyncio.timeout(20), reader_client(store, slow) as client:
         answer = await client.get("/readyz")
         scraped = (await client.get("/metrics")).text
     ready = answer.json()
@@ -483,7 +458,7 @@ async def test_a_store_that_is_down_is_not_ready_and_still_scraped(store: StoreR
         async def vitals(self, _: Any) -> Any:
             raise StoreUnavailable
 
-    async with serve(store, Down()) as client:
+    async with reader_client(store, Down()) as client:
         assert (await client.get("/readyz")).status_code == 503
         scraped = await client.get("/metrics")
         assert scraped.headers["content-type"].startswith("text/plain")
@@ -497,7 +472,7 @@ async def test_a_store_that_is_down_is_said_and_no_empty_list_is_given(store: St
         async def jobs(self, _: Any) -> Any:
             raise StoreUnavailable
 
-    async with serve(store, Down()) as client:
+    async with reader_client(store, Down()) as client:
         answer = await client.get(f"/api/v1/{path}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
     assert answer.headers["retry-after"] == "5"

@@ -9,13 +9,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from crcr.app import create_app
-from crcr.show.api import routes as api_routes
-from crcr.show.pages import routes as pages_routes
-from crcr.show.pages.frame import Frame
 from support.data.base_history import MESSAGE, BaseHistory, fingerprint_of, sha_of
-from support.data.store_rows import OTHER, UPSTREAM, StoreRows
-from unit.show.pages.test_show_api import Nothing
+from support.data.store_rows import OTHER, StoreRows
+from support.reader_client import reader_client
 from unit.show.pages.test_show_log import main_text, page_links
 
 FIELDS = (
@@ -37,20 +33,7 @@ def base(store: StoreRows) -> BaseHistory:
 
 @pytest.fixture
 async def client(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
-    upstreams = (UPSTREAM, OTHER)
-    frame = Frame(store.views, upstreams=upstreams, clock=store.clock)
-    app = create_app(
-        hot={},
-        routes=[
-            *pages_routes.routes(frame),
-            *api_routes.routes(store.views, upstreams=upstreams, clock=store.clock),
-        ],
-        routers=[],
-        background=Nothing(),
-        problem_page=frame.problem,
-    )
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
+    async with reader_client(store) as client:
         yield client
 
 

@@ -5,20 +5,12 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from crcr.app import create_app
-from crcr.show.api.routes import routes as api_routes
-from crcr.show.pages.frame import Frame
-from crcr.show.pages.routes import routes as page_routes
-from support.data.store_rows import OTHER, UPSTREAM, StoreRows
+from support.data.store_rows import StoreRows
 from support.page_reader import HOSTILE, ParsedPage, assert_inert
+from support.reader_client import reader_client
 
 LISTED = "L2:\n  - Good/Backend\n  - flaky/backend\n  - secret/one: {visibility: hidden}\n"
 ALIKE = "NotImplementedError: aten::foo has no kernel"
-
-
-class Nothing:
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
 
 
 @pytest.fixture
@@ -29,20 +21,7 @@ async def store(store: StoreRows) -> StoreRows:
 
 @pytest.fixture
 async def browser(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
-    upstreams = (UPSTREAM, OTHER)
-    frame = Frame(store.views, upstreams=upstreams, clock=store.clock)
-    app = create_app(
-        hot={},
-        routes=[
-            *page_routes(frame),
-            *api_routes(store.views, upstreams=upstreams, clock=store.clock),
-        ],
-        routers=[],
-        background=Nothing(),
-        problem_page=frame.problem,
-    )
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
+    async with reader_client(store) as client:
         yield client
 
 

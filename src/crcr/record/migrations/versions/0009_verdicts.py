@@ -101,6 +101,10 @@ def _failures() -> None:
     op.create_index("ix_failures_backend", "failures", ["upstream", "downstream", "at"])
     op.create_index("ix_failures_verdict", "failures", ["upstream", "downstream", "verdict"])
     op.create_index("ix_failures_rules", "failures", ["rules", "failure_id"])
+    unjudged = sa.text("judged_at IS NULL")
+    op.create_index(
+        "ix_failures_unjudged", "failures", ["at"], sqlite_where=unjudged, postgresql_where=unjudged
+    )
     on_base = sa.text("kind <> 'pull_request'")
     base = ["upstream", "kind", "downstream", "workflow", "job_name", "at"]
     op.create_index("ix_failures_base", "failures", base, sqlite_where=on_base, postgresql_where=on_base)

@@ -186,10 +186,10 @@ class CommitReader:
         entry = self.visible.reporting.get(backend.name.key)
         if entry is None or backend.level < Level.L2:
             return backend
-        if reports_nothing(backend, self.now):
+        limit = time_limit(entry, self.policy)
+        if reports_nothing(backend, limit, self.now):
             reporting = await read_reporting(self.tx, self.upstream, entry, self.now)
             return replace(backend, verdict=judge_silence(backend, reporting, self.upstream))
-        limit = time_limit(entry, self.policy)
         verdict = judge_missing_jobs(backend, entry.jobs or (), limit, self.upstream, self.now)
         return replace(backend, verdict=verdict) if verdict else backend
 

@@ -39,13 +39,13 @@ _MOST_ON_BASE = 100
 BASE_SPAN = timedelta(days=7)
 _EVIDENCE = msgspec.json.Decoder(list[Evidence])
 _TEST_VERDICTS = msgspec.json.Decoder(list[tuple[str, VerdictKind, Confidence]])
-_OF_DELIVERY = Statement(
-    text(
-        "SELECT delivery, downstream, workflow, run_id, attempt, job_name, number, head_sha, at, fingerprint, fingerprints,"
-        " sample, verdict, confidence, sentence, evidence, test_verdicts, verdict_before FROM failures"
-        " WHERE delivery = :delivery AND upstream = :upstream"
-    )
+_FAILURES = (
+    "SELECT delivery, downstream, workflow, run_id, attempt, job_name, number, head_sha, at, fingerprint, fingerprints,"
+    " sample, verdict, confidence, sentence, evidence, test_verdicts, verdict_before FROM failures"
+    " WHERE delivery = :delivery AND upstream = :upstream"
 )
+_OF_DELIVERY = Statement(text(_FAILURES))
+_OF_BACKEND = Statement(text(f"{_FAILURES} AND downstream = :downstream"))
 _FIRST = Statement(
     text(
         "SELECT f.downstream, f.head_sha, f.number, f.at, g.sample FROM failure_fingerprints m JOIN failures f"
@@ -121,17 +121,24 @@ def rules_verdict(upstream: RepoName, row: Row) -> VerdictView:
 
 
 async def add_verdicts(tx: Tx, upstream: RepoName, jobs: Iterable[JobView]) -> tuple[JobView, ...]:
-    """The jobs with the verdicts on those that failed."""
+    """The jobs of one backend with the verdicts on those that failed."""
     jobs = tuple(jobs)
-    commits = dict.fromkeys((job.delivery, job.head_sha) for job in jobs)
+    commits = dict.fromkeys((job.delivery, job.head_sha, job.downstream.lower()) for job in jobs)
     failures = {commit: await load_commit_failures(tx, upstream, *commit) for commit in commits}
-    return tuple(failures[job.delivery, job.head_sha].with_verdict(job) for job in jobs)
+    return tuple(
+        failures[job.delivery, job.head_sha, job.downstream.lower()].with_verdict(job) for job in jobs
+    )
 
 
 async def load_commit_failures(
-    tx: Tx, upstream: RepoName, delivery: str, head_sha: str | None
+    tx: Tx, upstream: RepoName, delivery: str, head_sha: str | None, downstream: str | None = None
 ) -> CommitFailures:
-    rows = await tx.all(_OF_DELIVERY, delivery=delivery, upstream=upstream.key)
+    """The failures of all backends, or of one."""
+    key = {"delivery": delivery, "upstream": upstream.key}
+    if downstream is None:
+        rows = await tx.all(_OF_DELIVERY, **key)
+    else:
+        rows = await tx.all(_OF_BACKEND, downstream=downstream, **key)
     persons = await load_person_verdicts(tx, upstream, head_sha) if rows and head_sha else {}
     return CommitFailures(upstream, {_row_key(row): row for row in rows}, persons)
 
@@ -169,8 +176,7 @@ async def _load_group(
     now: datetime,
 ) -> CommitGroup | None:
     key = {"fingerprint": fingerprint, "upstream": upstream.key}
-    rows = await tx.all(_FIRST, most=_MOST_FIRST, **key)
-    first = next((row for row in rows if row["downstream"] in visible.reporting), None)
+    first = await _load_first(tx, key, visible)
     if first is None:
         return None
     on_base = [
@@ -204,6 +210,16 @@ async def _load_group(
             on_base=len(on_base),
         ),
     )
+
+
+async def _load_first(tx: Tx, key: Mapping[str, str], visible: VisibleBackends) -> Row | None:
+    """The first failure of the group that a reader may see; nearly always the first of all."""
+    for most in (1, _MOST_FIRST):
+        rows = await tx.all(_FIRST, most=most, **key)
+        first = next((row for row in rows if row["downstream"] in visible.reporting), None)
+        if first is not None:
+            return first
+    return None
 
 
 async def load_known(tx: Tx, key: Mapping[str, str], now: datetime) -> KnownFailureView | None:

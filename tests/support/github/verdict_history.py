@@ -12,9 +12,10 @@ JUDGED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], events: [pull_req
 BROKEN, OTHER = "test_broken", "test_other"
 
 
-def failed_tests(names: Sequence[str]) -> list[dict[str, str]]:
+def failed_tests(names: Sequence[str], message: str | None = None) -> list[dict[str, str]]:
     return [
-        {"name": name, "file": "test/test_ops.py", "message": f"AssertionError in {name}"} for name in names
+        {"name": name, "file": "test/test_ops.py", "message": message or f"AssertionError in {name}"}
+        for name in names
     ]
 
 
@@ -25,11 +26,12 @@ async def end_build(
     conclusion: str | None = None,
     on_github: str | None = None,
     counted: int | None = None,
+    message: str | None = None,
 ) -> None:
     """Start and end the run's jobs; `build` fails with these tests, or passes without any.
 
-    `conclusion` is another one that it reports, `on_github` the one that GitHub shows, and `counted` the number of failed
-    tests that it reports.
+    `conclusion` is another one that it reports, `on_github` the one that GitHub shows, `counted` the number of failed
+    tests that it reports, and `message` what all of them say.
     """
     for job in run.jobs:
         await relay.github.start_job(run, job.name)
@@ -42,19 +44,24 @@ async def end_build(
         if counted:
             counts["test_results"] = {"passed": 1, "failed": counted, "skipped": 0, "total": 1 + counted}
         await relay.github.report(
-            run, job, status="completed", conclusion=reported, failed_tests=failed_tests(tests), **counts
+            run,
+            job,
+            status="completed",
+            conclusion=reported,
+            failed_tests=failed_tests(tests, message),
+            **counts,
         )
         await relay.github.send_queued_webhooks()
     await relay.drain()
 
 
-async def push_base(relay: RunningRelay, *tests: str) -> WorkflowRun:
-    """Push a commit to the base branch; its build fails with these tests, or passes without any."""
+async def push_base(relay: RunningRelay, *tests: str, **how: Any) -> WorkflowRun:
+    """Push a commit to the base branch; its build fails with these tests, or passes without any; see `end_build`."""
     relay.clock.advance(600)
     await relay.github.push(UPSTREAM, files={"base.txt": f"at {relay.clock.now()}"})
     await relay.drain()
     run = newest_run(relay)
-    await end_build(relay, run, *tests)
+    await end_build(relay, run, *tests, **how)
     return run
 
 
@@ -66,6 +73,14 @@ async def fail_pull(
     pull = await open_pull(relay, author=author, files=files)
     await end_build(relay, newest_run(relay), *tests, **how)
     return pull
+
+
+async def flake_on_base(relay: RunningRelay, *tests: str) -> WorkflowRun:
+    """Push a commit whose build fails with these tests, and passes when it is run again."""
+    run = await push_base(relay, *tests)
+    await relay.github.rerun(run)
+    await end_build(relay, run)
+    return run
 
 
 async def flake_on_pull(relay: RunningRelay, *tests: str, author: str = "alice") -> PullRequest:

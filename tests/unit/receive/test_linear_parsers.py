@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from ipaddress import ip_network
 from types import FrameType
 from typing import Any
@@ -24,6 +25,7 @@ from crcr.decide.commands.grammar import has_command, parse_commands
 from crcr.decide.dispatch.payload import encode_json, trim_payload
 from crcr.decide.dispatch.plan import queued_pull_number
 from crcr.decide.failures.fingerprint import fingerprint_failure, normal_line
+from crcr.decide.failures.history import BackendHour, BaseResult, RecordedFailure
 from crcr.decide.github.workflow_runs import delivery_ids_in, parse_check_run_id, path_without_ref
 from crcr.decide.globs import name_glob, path_glob
 from crcr.decide.jobs.report import FailedTest
@@ -43,6 +45,7 @@ from crcr.show.render.matrix import parse_shard, shorten_names
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.urls.cursors import decode
 from support.downstream.reporter import reporter
+from support.judged_failures import NOON, judge, other
 
 GROWTH = 8
 TOO_STEEP = 20.0
@@ -271,6 +274,22 @@ def _link_header(text: str) -> str | None:
     return find_next_link(Response(200, {"link": text}, b""))
 
 
+def _judged(history: tuple[list[BaseResult], list[RecordedFailure]]) -> object:
+    results, failed = history
+    return judge(None, results, *failed, hour=BackendHour(failed=tuple(failed)))
+
+
+def _nights(size: int) -> tuple[list[BaseResult], list[RecordedFailure]]:
+    """Results of the base that name no commit."""
+    at = [NOON - timedelta(minutes=number) for number in range(size // 32)]
+    return [BaseResult(sha=None, position=None, at=one, nightly=True, passed=True) for one in at], []
+
+
+def _failures_of_an_hour(size: int) -> tuple[list[BaseResult], list[RecordedFailure]]:
+    """On as many unrelated pull requests."""
+    return [], [other(number + 8, at=NOON) for number in range(size // 32)]
+
+
 PARSERS = (
     Parser("command lines", lambda text: list(command_lines(text)), COMMENTS),
     Parser("a comment of a webhook", has_command, COMMENTS),
@@ -291,6 +310,7 @@ PARSERS = (
     Parser("queue's ref", queued_pull_number, NAMES),
     Parser("normal line", normal_line, NAMES),
     Parser("fingerprints", fingerprint_failure, {name: _failed_tests(made) for name, made in NAMES.items()}),
+    Parser("verdict", _judged, {"nights": _nights, "an hour of failures": _failures_of_an_hour}),
     Parser("names of failed tests", lambda text: fingerprint_failure([FailedTest(text, None, None)]), NAMES),
     Parser("visible text", lambda text: visible(text, 10**9), NAMES),
     Parser("safe link", safe_link, NAMES),

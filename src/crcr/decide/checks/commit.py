@@ -57,6 +57,8 @@ class JobResult:
     failed_tests_cut: int = 0
     unlisted_failures: int = 0
     """Failed tests that its report counts and does not list: no verdict knows them."""
+    unseen_failures: int = 0
+    """Failed tests that failed in no result of the base that a sure verdict cites: their messages are known there, not they."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ pull request could reach the base branch on another's waiver.
 
 An excuse is a verdict of the rules with high confidence, of a kind that the upstream lets pass. It covers one result: a
 job's reported failure that GitHub confirms, on the very commit that is judged. Nothing else excuses: no other confidence,
-no person's verdict, no job that timed out, was cancelled, has to run again or failed in ways that its report leaves out,
-and no backend without a literal list of `jobs`.
+no person's verdict, no job that timed out, was cancelled, has to run again, failed in ways that its report leaves out or in
+tests that the base does not fail in, and no backend without a literal list of `jobs`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -380,6 +380,7 @@ def _is_excusable(job: JobResult, backend: BackendResults, policy: GatePolicy) -
     """Whether the policy lets this failure pass once GitHub confirms it.
 
     A verdict rests on the reported failures: a report that is disputed, or that leaves failures out, may hide a new one.
+    It compares messages, and a change may make another test fail with the message of one that fails on the base.
     Without a literal list of `jobs`, the excused failure might be all that explains why its run failed on GitHub, where
     another job failed too and could not report.
     """
@@ -394,6 +395,7 @@ def _is_excusable(job: JobResult, backend: BackendResults, policy: GatePolicy) -
         and job.conclusion is Conclusion.FAILURE
         and job.verification is not Verification.DISPUTED
         and not job.unlisted_failures
+        and not job.unseen_failures
         and backend.expected(job.name) is None
     )
 

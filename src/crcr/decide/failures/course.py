@@ -5,10 +5,11 @@ those of unrelated pull requests. A breakage of the base is one row of failures:
 failure by chance comes and goes.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
 from crcr.decide.failures.history import (
     BaseResult,
@@ -34,6 +35,8 @@ class CourseStep:
     fails: bool
     base: BaseResult | None = None
     pull: RecordedFailure | None = None
+    is_sure: bool = False
+    """A result of the base by the failure's own workflow on a known commit: only these make a verdict sure."""
 
     @property
     def order(self) -> tuple[float, datetime]:
@@ -73,15 +76,18 @@ class Course:
     def chances(self) -> list[CourseStep]:
         """The first step of each short row of failures that came and went, without the head's own row.
 
-        A longer row is a breakage that was fixed, and a row that has not ended says nothing about chance.
+        A longer row is a breakage that was fixed, and a row that has not ended says nothing about chance. Nor does one that
+        only nights of another workflow show, where the job's own workflow tests the base: the two may differ.
         """
+        steps = self.steps
         own, starts, row = {id(step) for step in self.row}, [], list[CourseStep]()
-        for step in self.steps:
+        is_tested = any(step.is_sure for step in steps)
+        for step in steps:
             if step.fails:
                 row.append(step)
                 continue
             if 0 < len(row) <= _SHORT_ROW and id(row[0]) not in own:
-                starts.append(row[0])
+                starts += [one for one in row if not is_tested or one.is_sure or one.pull is not None][:1]
             row = []
         return starts
 
@@ -103,11 +109,7 @@ class Course:
 
 
 def trace_course(failure: RecordedFailure, fingerprint: str | None, history: JobHistory) -> Course:
-    steps = [
-        CourseStep(_position(result, history.base), result.at, state is BaseState.FAILS, base=result)
-        for result in history.base
-        if (state := state_of(result, fingerprint)) is not BaseState.UNCLEAR and not _is_own(result, failure)
-    ]
+    steps = _base_steps(failure, fingerprint, history.base)
     if not failure.on_base:
         steps += _pull_steps(failure, fingerprint, history)
     if failure.landed:
@@ -116,7 +118,7 @@ def trace_course(failure: RecordedFailure, fingerprint: str | None, history: Job
     steps.sort(key=lambda step: step.order)
     own = (failure.position, failure.at) if failure.position is not None else None
     is_before = [step.order <= own if own is not None else step.at <= failure.at for step in steps]
-    if not failure.on_base and own is not None:
+    if not failure.on_branch and own is not None:
         # Every result of the base at that very commit counts, whenever it came.
         is_before = [
             before or (step.base is not None and step.position <= own[0])
@@ -126,6 +128,34 @@ def trace_course(failure: RecordedFailure, fingerprint: str | None, history: Job
         before=tuple(one for one, before in zip(steps, is_before, strict=True) if before),
         after=tuple(one for one, before in zip(steps, is_before, strict=True) if not before),
     )
+
+
+def _base_steps(
+    failure: RecordedFailure, fingerprint: str | None, base: Iterable[BaseResult]
+) -> list[CourseStep]:
+    told = [
+        (result, state)
+        for result in base
+        if (state := state_of(result, fingerprint)) is not BaseState.UNCLEAR and not _is_own(result, failure)
+    ]
+    position = _find_positions([result for result, _ in told], failure)
+    passed = {
+        result.sha
+        for result, state in told
+        if state is BaseState.CLEAN and result.workflow == failure.workflow and result.sha is not None
+    }
+    return [
+        CourseStep(
+            position(result),
+            result.at,
+            state is BaseState.FAILS,
+            base=result,
+            is_sure=result.workflow == failure.workflow and result.position is not None,
+        )
+        for result, state in told
+        # Another workflow that fails where the job's own passed the very commit runs it in another way.
+        if not (state is BaseState.FAILS and result.workflow != failure.workflow and result.sha in passed)
+    ]
 
 
 def _pull_steps(failure: RecordedFailure, fingerprint: str | None, history: JobHistory) -> list[CourseStep]:
@@ -156,12 +186,32 @@ def _is_own(result: BaseResult, failure: RecordedFailure) -> bool:
     return failure.on_base and result.sha == failure.head_sha and result.at == failure.at
 
 
-def _position(result: BaseResult, base: Sequence[BaseResult]) -> float:
-    """A result of an unknown commit is placed by its time, right after the results that were there before it."""
-    if result.position is not None:
-        return result.position
-    earlier = [other.position for other in base if other.position is not None and other.at <= result.at]
-    return max(earlier, default=0) + 0.5
+def _find_positions(base: Iterable[BaseResult], failure: RecordedFailure) -> Callable[[BaseResult], float]:
+    """A result of an unknown commit is placed by its time: after the results before it, and after the failure if it is newer."""
+    placed = sorted((result.at, result.position) for result in base if result.position is not None)
+    times = [at for at, _ in placed]
+    highest = [0, *accumulate((position for _, position in placed), max)]
+
+    def find(result: BaseResult) -> float:
+        if result.position is not None:
+            return result.position
+        least = failure.position or 0 if result.at > failure.at else 0
+        return max(highest[bisect_right(times, result.at)], least) + 0.5
+
+    return find
+
+
+def find_last_before(failure: RecordedFailure, history: JobHistory) -> BaseResult | None:
+    """The last result of the base by the job's own workflow at or before the commit that the head was built on."""
+    placed = [
+        (result.position, result.at, result)
+        for result in history.base
+        if result.position is not None
+        and result.workflow == failure.workflow
+        and not _is_own(result, failure)
+    ]
+    before = [one for one in placed if failure.position is not None and one[0] <= failure.position]
+    return max(before, key=lambda one: one[:2])[2] if before else None
 
 
 def is_same_failure(other: RecordedFailure, fingerprint: str | None, failure: RecordedFailure) -> bool:

@@ -1,8 +1,8 @@
 """Fingerprints: two failures with the same fingerprint are the same failure.
 
 A fingerprint is a hash over the kind of failure and the first line of its message without the parts that differ from run to
-run (numbers, addresses, folders, links) or from backend to backend (names of devices). A message that says nothing by itself ("Tensor-likes are not close!") counts
-together with the name of its test. A failure without any details has no fingerprint.
+run (numbers, addresses, folders, links) or from backend to backend (names of devices). A message that says nothing by itself
+("Tensor-likes are not close!") counts together with the name of its test. A failure without any details has no fingerprint.
 
 The rules have a version. A change of them needs a new version: recorded failures are then computed again in the background
 (`record.failures.recompute`), and until that is done old and new ones do not match.
@@ -20,15 +20,19 @@ RULES = 1
 """The version of these rules."""
 MOST_FINGERPRINTS = 20
 """How many different fingerprints of one job are recorded."""
-_MOST_TESTS = 500
+_MOST_TESTS = 1_000
+"""No report has more: one that is left out here could be the one that is new."""
+_LONGEST_LINE = 700
 _MOST_LINE = 300
+"""Without the parts that differ between runs: a line that is cut before has another end in each run."""
 _MOST_SAMPLE = 300
 _SHORTEST = 8
 """A message with fewer letters says nothing."""
 _DIGITS = 16
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"https?://\S+"), "<link>"),
-    (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.@+~-]+){2,}[\\/]?"), "<path>"),
+    (re.compile(r"[\\/][\w.@+~-]+(?:[\\/][\w.@+~-]+)+[\\/]?"), "<path>"),
+    (re.compile(r"\b[A-Za-z]:(?=<path>)"), ""),
     (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
     (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<hex>"),
     (re.compile(r"\b(?=[0-9a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{7,64}\b"), "<hex>"),
@@ -129,7 +133,7 @@ class FailureFingerprint:
 
 
 def fingerprint_failure(tests: Sequence[FailedTest]) -> FailureFingerprint:
-    found = tuple((_fingerprint_test(test), test) for test in tests[:_MOST_TESTS] if test.name.strip())
+    found = tuple((_fingerprint_test(test), test) for test in tests[:_MOST_TESTS])
     if not found:
         return FailureFingerprint(None, None)
     marks = tuple(mark for mark, _ in found)
@@ -138,12 +142,15 @@ def fingerprint_failure(tests: Sequence[FailedTest]) -> FailureFingerprint:
     return FailureFingerprint(primary, _sample_of(primary, found), marks)
 
 
-def sample_messages(tests: Sequence[FailedTest]) -> dict[str, str]:
-    """Return a readable line for each fingerprint of the tests: its message, or else the test's name."""
+def sample_messages(tests: Sequence[FailedTest], marks: FailureFingerprint | None = None) -> dict[str, str]:
+    """Return a readable line for each fingerprint of the tests: its message, or else the test's name.
+
+    `marks` are those of these tests, where they are known.
+    """
     samples: dict[str, str] = {}
-    for test in tests[:_MOST_TESTS]:
-        if test.name.strip():
-            samples.setdefault(_fingerprint_test(test).fingerprint, _shown_line(test))
+    for mark, test in zip((marks or fingerprint_failure(tests)).tests, tests, strict=False):
+        if mark.fingerprint not in samples:
+            samples[mark.fingerprint] = _shown_line(test)
     return samples
 
 
@@ -158,13 +165,13 @@ def normal_line(text: str | None) -> str | None:
         return None
     for pattern, replacement in _STEPS:
         shown = pattern.sub(replacement, shown)
-    shown = shown.strip().lower()
+    shown = shown.strip().lower()[:_MOST_LINE]
     return shown if len(_MASKED.sub("", shown)) >= _SHORTEST else None
 
 
 def first_line(text: str | None) -> str | None:
-    for line in (text or "")[: 8 * _MOST_LINE].splitlines():
-        if shown := line.strip()[:_MOST_LINE]:
+    for line in (text or "")[: 2 * _LONGEST_LINE].splitlines():
+        if shown := line.strip()[:_LONGEST_LINE]:
             return shown
     return None
 
@@ -179,7 +186,7 @@ def name_without_parameters(name: str) -> str:
 
 def _fingerprint_test(test: FailedTest) -> TestFingerprint:
     line = normal_line(test.message)
-    name = name_without_parameters(test.name.strip())[:_MOST_LINE]
+    name = name_without_parameters(test.name.strip())
     if line is None:
         fingerprint = _hash("test", name)
     elif _GENERIC_WORDS.issuperset(_WORD.findall(line)):

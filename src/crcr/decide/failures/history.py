@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from crcr.decide.failures.fingerprint import MOST_FINGERPRINTS
 from crcr.decide.statistics.figures import EndedAs
 from crcr.decide.statistics.window import ResultKind
 
@@ -49,8 +50,11 @@ class RecordedFailure:
     fingerprints: frozenset[str] = NO_DETAILS
     passed_at: datetime | None = None
     """When the same job passed on the same commit."""
+    workflow: str = ""
     attempt: int = 1
     run_id: str = ""
+    on_branch: bool = False
+    """The tested commit itself is one of the base branch; that of a merge group is not, nor is a pull request's head."""
     landed: bool = False
     """Its pull request was merged."""
     stacked_on: frozenset[int] = frozenset()
@@ -61,6 +65,11 @@ class RecordedFailure:
     @property
     def on_base(self) -> bool:
         return self.kind is not ResultKind.PULLS
+
+    @property
+    def may_be_cut(self) -> bool:
+        """Whether it may have had more fingerprints than are recorded."""
+        return len(self.fingerprints) >= MOST_FINGERPRINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +83,8 @@ class BaseResult:
     passed: bool
     fingerprints: frozenset[str] = NO_DETAILS
     """Of a failure."""
+    workflow: str = ""
+    """A night may be of another workflow, which has a job of that name too and may run it in another way."""
 
 
 class BaseState(StrEnum):
@@ -91,9 +102,11 @@ def state_of(result: BaseResult, fingerprint: str | None) -> BaseState:
         return BaseState.CLEAN
     if fingerprint is None:
         return BaseState.FAILS if not result.fingerprints else BaseState.UNCLEAR
-    if not result.fingerprints:
-        return BaseState.UNCLEAR
-    return BaseState.FAILS if fingerprint in result.fingerprints else BaseState.CLEAN
+    if fingerprint in result.fingerprints:
+        return BaseState.FAILS
+    # A result with that many fingerprints may have had more than are recorded.
+    is_whole = 0 < len(result.fingerprints) < MOST_FINGERPRINTS
+    return BaseState.CLEAN if is_whole else BaseState.UNCLEAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

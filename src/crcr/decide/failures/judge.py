@@ -9,8 +9,14 @@ A verdict with high confidence may excuse a failure where an upstream allows it,
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from crcr.decide.failures.course import Course, CourseStep, is_same_failure, trace_course
+from crcr.decide.failures.course import (
+    Course,
+    find_last_before,
+    is_same_failure,
+    trace_course,
+)
 from crcr.decide.failures.evidence import (
     MOST_EVIDENCE,
     cite_base,
@@ -19,11 +25,20 @@ from crcr.decide.failures.evidence import (
     cite_rerun,
     cite_step,
 )
-from crcr.decide.failures.history import BackendHour, FailedAs, JobHistory, RecordedFailure, unrelated
+from crcr.decide.failures.history import (
+    BackendHour,
+    BaseState,
+    FailedAs,
+    JobHistory,
+    RecordedFailure,
+    state_of,
+    unrelated,
+)
 from crcr.decide.failures.sick_fleet import judge_fleet
 from crcr.decide.failures.verdict import Confidence, JobVerdict, Verdict, VerdictKind, VerdictPolicy
 
 _ORDER = (VerdictKind.NEW, VerdictKind.UNKNOWN, VerdictKind.PRE_EXISTING, VerdictKind.FLAKY)
+_NOT_EXPLAINED = frozenset({VerdictKind.NEW, VerdictKind.UNKNOWN})
 _CHANCE = 0.05
 """A row of failures that chance alone makes less often than this is not flakiness."""
 _MOST_PASSES = 4
@@ -40,7 +55,7 @@ def judge_failure(
         (fingerprint, _judge_unit(failure, fingerprint, history, policy))
         for fingerprint in sorted(failure.fingerprints) or (None,)
     ]
-    worst = _follow_worst([verdict for _, verdict in units])
+    worst = _follow_worst([verdict for _, verdict in units], is_whole=not failure.may_be_cut)
     if worst.kind is not VerdictKind.FLAKY or failure.passed_at is None:
         sick = judge_fleet(failure, worst, history, hour, policy)
         if sick is not None:
@@ -81,11 +96,22 @@ def _judge_end(failure: RecordedFailure) -> Verdict | None:
     )
 
 
-def _follow_worst(verdicts: Sequence[Verdict]) -> Verdict:
-    return min(
-        verdicts,
-        key=lambda verdict: (_ORDER.index(verdict.kind), -_CONFIDENCES.index(verdict.confidence)),
-    )
+def _follow_worst(verdicts: Sequence[Verdict], *, is_whole: bool) -> Verdict:
+    """The job's verdict: one new test makes it new as surely as that test is; it is explained as surely as all tests are.
+
+    An upstream may excuse one kind and not the other, so tests of two kinds are never a sure one; nor is a part of the tests.
+    """
+    kind = min((verdict.kind for verdict in verdicts), key=_ORDER.index)
+    of_kind = [verdict for verdict in verdicts if verdict.kind is kind]
+    if kind in _NOT_EXPLAINED:
+        return max(of_kind, key=_how_sure)
+    limit = Confidence.HIGH if is_whole and len(of_kind) == len(verdicts) else Confidence.MEDIUM
+    least = min((limit, *(verdict.confidence for verdict in verdicts)), key=_CONFIDENCES.index)
+    return replace(min(of_kind, key=_how_sure), confidence=least)
+
+
+def _how_sure(verdict: Verdict) -> int:
+    return _CONFIDENCES.index(verdict.confidence)
 
 
 def _judge_unit(
@@ -94,34 +120,63 @@ def _judge_unit(
     course = trace_course(failure, fingerprint, history)
     same = [other for other in history.failures if is_same_failure(other, fingerprint, failure)]
     flips = _flips_elsewhere(same, failure)
+    sure = fingerprint is not None and _is_surely_flaky(failure, course, flips, same, policy)
     if failure.passed_at is not None:
-        return _flaky_on_this_commit(course, flips, fingerprint, policy)
+        return _flaky_on_this_commit(course, flips, policy, sure=sure)
     return (
-        _judge_row(failure, course, flips, fingerprint, policy)
-        or _judge_known_flake(course, flips, fingerprint, policy)
+        _judge_row(failure, course, flips, fingerprint, flaky=sure)
+        or _judge_known_flake(course, flips, fingerprint, sure=sure)
         or _judge_others(failure, course, same, history, policy)
-        or _judge_new(failure, course, history, fingerprint, policy)
+        or _judge_new(failure, course, same, history, fingerprint=fingerprint, policy=policy)
     )
 
 
 def _flips_elsewhere(same: Iterable[RecordedFailure], failure: RecordedFailure) -> list[RecordedFailure]:
-    """The same failure on other commits that passed when they were run again, one for each commit."""
-    by_head = {
-        other.head_sha: other
+    """The same failure on other commits that passed when they were run again, one for each commit; the base's first."""
+    passed = [other for other in same if other.passed_at is not None and other.head_sha != failure.head_sha]
+    on_base = [other for other in passed if other.on_base and other.base_ref == failure.base_ref]
+    elsewhere = [*on_base, *unrelated(passed, failure)]
+    return list({other.head_sha: other for other in elsewhere}.values())
+
+
+def _is_surely_flaky(
+    failure: RecordedFailure,
+    course: Course,
+    flips: Iterable[RecordedFailure],
+    same: Iterable[RecordedFailure],
+    policy: VerdictPolicy,
+) -> bool:
+    """Whether the base shows, up to the head's place, that it comes and goes, and the change fails in it only once.
+
+    A pull request shows what its author wants it to show. A change that landed and was reverted comes and goes too, but no
+    commit of it both fails and passes. And what fails each time it is run is not a failure by chance.
+    """
+    place = failure.position if failure.exact else None
+    if place is None:
+        return False
+    on_base = [flip for flip in flips if flip.on_branch and flip.workflow == failure.workflow]
+    flipped = sum(flip.position is not None and flip.position <= place for flip in on_base)
+    times = flipped + sum(step.is_sure and step.position <= place for step in course.chances)
+    return flipped > 0 and times >= policy.flips_for_flaky and not _fails_repeatedly(failure, same)
+
+
+def _fails_repeatedly(failure: RecordedFailure, same: Iterable[RecordedFailure]) -> bool:
+    """Whether the change failed alike before or since, in another run or on another head, and has not passed there."""
+    return failure.passed_at is None and any(
+        other.passed_at is None
+        and (
+            other.head_sha == failure.head_sha
+            or (failure.number is not None and other.number == failure.number)
+        )
         for other in same
-        if other.passed_at is not None
-        and other.head_sha != failure.head_sha
-        and (other.number is None or other.number != failure.number)
-    }
-    return list(by_head.values())
+    )
 
 
 def _flaky_on_this_commit(
-    course: Course, flips: list[RecordedFailure], fingerprint: str | None, policy: VerdictPolicy
+    course: Course, flips: list[RecordedFailure], policy: VerdictPolicy, *, sure: bool
 ) -> Verdict:
     times = len(flips) + len(course.chances)
-    sure = fingerprint is not None and times >= policy.flips_for_flaky
-    elsewhere = f", and it came and went {times} times elsewhere" if sure else ""
+    elsewhere = f", and it came and went {times} times elsewhere" if times >= policy.flips_for_flaky else ""
     return Verdict(
         kind=VerdictKind.FLAKY,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
@@ -135,7 +190,8 @@ def _judge_row(
     course: Course,
     flips: list[RecordedFailure],
     fingerprint: str | None,
-    policy: VerdictPolicy,
+    *,
+    flaky: bool,
 ) -> Verdict | None:
     """It fails alike around the commit that the head was built on: pre-existing, unless it fails there by chance."""
     row = course.row
@@ -147,24 +203,28 @@ def _judge_row(
     if is_chance:
         return Verdict(
             kind=VerdictKind.FLAKY,
-            confidence=Confidence.HIGH
-            if others >= policy.flips_for_flaky and fingerprint is not None
-            else Confidence.MEDIUM,
+            confidence=Confidence.HIGH if flaky else Confidence.MEDIUM,
             sentence=f"The same failure came and went {others + 1} times without a change of code in the window.",
             evidence=cite_chances(flips, course.chances)[:MOST_EVIDENCE],
         )
     on_base = [step for step in row if step.base is not None]
     if not course.row_before and on_base and not _may_be_gap(failure, course):
         return None
-    base_before = [step for step in course.row_before if step.base is not None]
-    surrounded = bool(base_before) and len(on_base) > 1
-    sure = failure.exact and surrounded and fingerprint is not None and not others
+    at_place = _fails_at_place(failure, course)
+    sure = at_place and sum(step.is_sure for step in row) > 1 and fingerprint is not None and not others
+    cited = sorted(row, key=lambda step: (not step.is_sure, step.base is None))
     return Verdict(
         kind=VerdictKind.PRE_EXISTING,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
-        sentence=_describe_row(failure, row, base_before),
-        evidence=tuple(cite_step(step) for step in row[:MOST_EVIDENCE]),
+        sentence=_describe_row(course, at_place=at_place),
+        evidence=tuple(cite_step(step) for step in cited[:MOST_EVIDENCE]),
     )
+
+
+def _fails_at_place(failure: RecordedFailure, course: Course) -> bool:
+    """Whether the base fails at the very commit that the head was built on: after another one, it may have been fixed."""
+    at_place = [step for step in course.steps if step.is_sure and step.position == failure.position]
+    return failure.exact and bool(at_place) and all(step.fails for step in at_place)
 
 
 def _may_be_gap(failure: RecordedFailure, course: Course) -> bool:
@@ -175,14 +235,14 @@ def _may_be_gap(failure: RecordedFailure, course: Course) -> bool:
     )
 
 
-def _describe_row(
-    failure: RecordedFailure, row: Sequence[CourseStep], base_before: Sequence[CourseStep]
-) -> str:
+def _describe_row(course: Course, *, at_place: bool) -> str:
+    row = course.row
+    base_before = [step for step in course.row_before if step.base is not None]
     pulls = len({step.pull.number for step in row if step.pull is not None})
     beside = f"{pulls} other pull request{'s' * (pulls > 1)} fail{'s' * (pulls == 1)} alike" if pulls else ""
     if base_before:
         times = f"{len(base_before)} times in a row" if len(base_before) > 1 else "once"
-        where = "at the commit that this was built on" if failure.exact else "before this"
+        where = "at the commit that this was built on" if at_place else "before this"
         return f"The base failed alike {times}, last {where}{f'; {beside}' if beside else ''}."
     if any(step.base is not None for step in row):
         return "The base fails alike at the next commit that was tested after the one that this was built on."
@@ -190,7 +250,7 @@ def _describe_row(
 
 
 def _judge_known_flake(
-    course: Course, flips: list[RecordedFailure], fingerprint: str | None, policy: VerdictPolicy
+    course: Course, flips: list[RecordedFailure], fingerprint: str | None, *, sure: bool
 ) -> Verdict | None:
     """It came and went elsewhere, and is absent around the head's own commit."""
     if fingerprint is None:
@@ -198,7 +258,6 @@ def _judge_known_flake(
     times = len(flips) + len(course.chances)
     if not times:
         return None
-    sure = times > policy.flips_for_flaky or len(flips) >= policy.flips_for_flaky
     return Verdict(
         kind=VerdictKind.FLAKY,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM if times > 1 else Confidence.LOW,
@@ -248,7 +307,9 @@ def _judge_others(
 def _judge_new(
     failure: RecordedFailure,
     course: Course,
+    same: list[RecordedFailure],
     history: JobHistory,
+    *,
     fingerprint: str | None,
     policy: VerdictPolicy,
 ) -> Verdict:
@@ -262,6 +323,8 @@ def _judge_new(
             sentence=f"Too little history: {passes} passing results of the base and {on_pulls} on pull requests.",
             evidence=evidence,
         )
+    if (doubt := _may_be_on_base(failure, fingerprint, course, same, history)) is not None:
+        return Verdict(kind=VerdictKind.UNKNOWN, confidence=Confidence.LOW, sentence=doubt, evidence=evidence)
     repeated = _fails_again(failure, history, fingerprint)
     flaked = 0 if fingerprint is not None or repeated else _count_unexplained(course, history)
     if flaked:
@@ -284,6 +347,26 @@ def _judge_new(
         sentence=f"{seen} and this failure is not known{', and a re-run failed again' if repeated else ''}.",
         evidence=(*((cite_rerun(),) if repeated else ()), *evidence),
     )
+
+
+def _may_be_on_base(
+    failure: RecordedFailure,
+    fingerprint: str | None,
+    course: Course,
+    same: Iterable[RecordedFailure],
+    history: JobHistory,
+) -> str | None:
+    """Return why the head may contain a breakage of the base that the course does not show at its place."""
+    last = find_last_before(failure, history)
+    if last is not None and last.fingerprints and state_of(last, fingerprint) is BaseState.UNCLEAR:
+        return "The base failed too where this was built, and what failed there cannot be compared."
+    if not failure.exact and any(step.fails and step.base is not None for step in course.before):
+        return "The base failed alike before, and nothing says on which of its commits this was built."
+    first_read = min((result.at for result in history.base), default=failure.at)
+    unread = (other for other in same if other.on_branch and other.base_ref == failure.base_ref)
+    if any(other.passed_at is None and other.at < first_read for other in unread):
+        return "The base failed alike earlier, at a time of which there are too many results to look through."
+    return None
 
 
 def _fails_again(failure: RecordedFailure, history: JobHistory, fingerprint: str | None) -> bool:

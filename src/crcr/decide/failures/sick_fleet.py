@@ -9,7 +9,6 @@ from crcr.decide.failures.history import (
     BackendHour,
     JobHistory,
     RecordedFailure,
-    is_stacked,
 )
 from crcr.decide.failures.verdict import (
     Confidence,
@@ -65,17 +64,18 @@ def judge_fleet(
 
 def _count_unrelated_heads(failures: Iterable[RecordedFailure]) -> int:
     """Count pull requests and pushes; a stack of pull requests is one."""
-    heads: list[RecordedFailure] = []
+    heads, numbers, pushed, all_shas = 0, set[int](), set[str | None](), set[str | None]()
     for failure in failures:
-        if not any(_is_same_head(failure, head) for head in heads):
-            heads.append(failure)
-    return len(heads)
-
-
-def _is_same_head(one: RecordedFailure, other: RecordedFailure) -> bool:
-    if one.number is None or other.number is None:
-        return one.head_sha == other.head_sha
-    return is_stacked(one, other)
+        if failure.number is None:
+            is_new = failure.head_sha not in all_shas
+            pushed.add(failure.head_sha)
+        else:
+            stack = {failure.number, *failure.stacked_on}
+            is_new = failure.head_sha not in pushed and not stack & numbers
+            numbers |= stack
+        all_shas.add(failure.head_sha)
+        heads += is_new
+    return heads
 
 
 def _way(failure: RecordedFailure) -> str:

@@ -7,6 +7,7 @@ is judged as a head in doubt: its earlier results must not let it merge.
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +27,7 @@ from crcr.decide.checks.commit import (
 )
 from crcr.decide.dispatch.ordering import has_landed
 from crcr.decide.dispatch.plan import base_branch
-from crcr.decide.failures.verdict import Confidence, Evidence, Verdict, VerdictKind
+from crcr.decide.failures.verdict import Confidence, Evidence, EvidenceKind, Verdict, VerdictKind
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.oidc.identity import IssuerKind
 from crcr.record.checks.waivers import waivers_in_force
@@ -102,6 +103,17 @@ _VERDICTS = Statement(
     text(
         "SELECT downstream, workflow, run_id, attempt, job_name, verdict, confidence, sentence, evidence FROM failures"
         " WHERE delivery = :delivery AND upstream = :upstream AND verdict IS NOT NULL"
+    )
+)
+# A merge group's commit counts once it is on the branch.
+_BASE_TESTS = Statement(
+    text(
+        "SELECT j.failed_tests FROM failures f JOIN base_commits c ON c.sha = f.head_sha AND c.upstream = f.upstream"
+        " AND c.ref = f.base_ref JOIN jobs j ON j.delivery = f.delivery AND j.upstream = f.upstream"
+        " AND j.downstream = f.downstream AND j.workflow = f.workflow AND j.run_id = f.run_id AND j.attempt = f.attempt"
+        " AND j.job_name = f.job_name WHERE f.upstream = :upstream AND f.kind <> 'pull_request'"
+        " AND f.kind IN ('push', 'nightly') AND f.downstream = :downstream AND f.workflow = :workflow"
+        " AND f.job_name = :job_name AND f.head_sha = :sha"
     )
 )
 _JobKey = tuple[str, str, str, int, str]
@@ -221,7 +233,10 @@ async def _backends(
     verdicts = await _verdicts(tx, key) if any(map(_may_have_failed, job_rows)) else {}
     jobs_by_backend: dict[str, list[JobResult]] = defaultdict(list)
     for row in job_rows:
-        jobs_by_backend[row["downstream"]].append(_job(row, verdicts.get(_job_key(row))))
+        job = _job(row, verdicts.get(_job_key(row)))
+        if job.verdict is not None and job.verdict.confidence is Confidence.HIGH:
+            job = replace(job, unseen_failures=await _count_unseen(tx, upstream, row, job.verdict))
+        jobs_by_backend[row["downstream"]].append(job)
     listings = await find_listings(tx, upstream, allowlist, dispatches)
     return tuple(
         _backend(
@@ -289,6 +304,21 @@ async def _verdicts(tx: Tx, key: dict[str, str]) -> dict[_JobKey, Verdict]:
         )
         for row in await tx.all(_VERDICTS, **key)
     }
+
+
+async def _count_unseen(tx: Tx, upstream: RepoName, row: Row, verdict: Verdict) -> int:
+    """How many of the job's failed tests failed in none of the base's results that the verdict cites."""
+    names = {name: row[name] for name in ("downstream", "workflow", "job_name")}
+    shas = {one.sha for one in verdict.evidence if one.kind is EvidenceKind.BASE and one.sha is not None}
+    seen: set[tuple[str, str | None]] = set()
+    for sha in sorted(shas):
+        for base in await tx.all(_BASE_TESTS, upstream=upstream.key, sha=sha, **names):
+            seen |= _test_names(base)
+    return len(_test_names(row) - seen)
+
+
+def _test_names(row: Row) -> set[tuple[str, str | None]]:
+    return {(test["name"], test.get("file")) for test in json.loads(row["failed_tests"] or "[]")}
 
 
 def _job(row: Row, verdict: Verdict | None) -> JobResult:

@@ -1,5 +1,7 @@
 """The rows of failures: written with a failed result, and read back as the values that `decide.failures` judges."""
 
+# ruff: noqa: S608 - every name in these statements is our own
+
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 
 _ENCODE = msgspec.json.Encoder().encode
 JOB_KEY = ("delivery", "upstream", "downstream", "workflow", "run_id", "attempt", "job_name")
-_JOB_OF_DELIVERY = ("delivery", "upstream", "downstream", "workflow", "job_name")
+_JOB_OF_DELIVERY = ("delivery", "upstream", "downstream", "workflow", "run_id", "job_name")
 _COLUMNS = (
     *JOB_KEY,
     *("kind", "event", "number", "head_sha", "base_ref", "built_on", "built_on_exact", "author", "trusted"),
@@ -67,11 +69,16 @@ _JUDGED = Statement(
         " WHERE failure_id = :failure_id"
     )
 )
+# The delivery stands for the commit; nights of an unknown commit have none, and only runs of one night are the same.
+_ON_COMMIT = (
+    "{0}delivery = :delivery AND {0}upstream = :upstream AND {0}downstream = :downstream AND {0}workflow = :workflow"
+    " AND {0}job_name = :job_name AND ({0}delivery <> '' OR {0}run_id = :run_id)"
+)
+# A reported pass that turned out to be a failure is no pass of the earlier ones either.
 _PASSED_BEFORE = Statement(
     text(
-        "UPDATE failures SET passed_at = :at WHERE failure_id = :failure_id AND EXISTS (SELECT 1 FROM jobs j"
-        " WHERE j.delivery = :delivery AND j.upstream = :upstream AND j.downstream = :downstream"
-        " AND j.workflow = :workflow AND j.job_name = :job_name AND j.conclusion = 'success')"
+        f"UPDATE failures SET passed_at = CASE WHEN EXISTS (SELECT 1 FROM jobs j WHERE {_ON_COMMIT.format('j.')}"
+        f" AND j.conclusion = 'success') THEN coalesce(passed_at, :at) END WHERE {_ON_COMMIT.format('')}"
     )
 )
 _LIVE_GROUP = Statement(
@@ -81,10 +88,7 @@ _LIVE_GROUP = Statement(
     )
 )
 _PASSED = Statement(
-    text(
-        "UPDATE failures SET passed_at = :at WHERE delivery = :delivery AND upstream = :upstream"
-        " AND downstream = :downstream AND workflow = :workflow AND job_name = :job_name AND passed_at IS NULL"
-    )
+    text(f"UPDATE failures SET passed_at = :at WHERE {_ON_COMMIT.format('')} AND passed_at IS NULL")
 )
 
 
@@ -126,7 +130,7 @@ async def add_failure(tx: Tx, job: FailedJob) -> int | None:
     failure_id: int = rows[0]["failure_id"]
     await add_fingerprints(tx, failure_id, job.key, job.tests, marks, at=job.at)
     named = {name: job.key[name] for name in _JOB_OF_DELIVERY}
-    await tx.run(_PASSED_BEFORE, failure_id=failure_id, at=to_us(job.at), **named)
+    await tx.run(_PASSED_BEFORE, at=to_us(job.at), **named)
     return failure_id
 
 
@@ -149,7 +153,7 @@ async def add_fingerprints(
     at: datetime,
 ) -> None:
     """Make the failure a member of the group of each of its fingerprints; `names` has its upstream and downstream."""
-    upstream, samples = names["upstream"], sample_messages(tests)
+    upstream, samples = names["upstream"], sample_messages(tests, marks)
     for fingerprint in marks.distinct:
         tx.add_up(
             _GROUP,
@@ -270,7 +274,10 @@ async def _refresh_group(tx: Tx, failure_id: int, now: datetime) -> None:
 
 
 def read_failure(row: Row) -> RecordedFailure:
-    """Needs the columns of `failures`, `position` of its `built_on`, `landed` and `stacked_on` of its pull request."""
+    """Needs the columns of `failures`, `position` of its `built_on`, `landed` and `stacked_on` of its pull request.
+
+    The results of a push and of a night are built on their own commit.
+    """
     return RecordedFailure(
         failure_id=row["failure_id"],
         kind=ResultKind(row["kind"]),
@@ -285,8 +292,10 @@ def read_failure(row: Row) -> RecordedFailure:
         ended=FailedAs(row["ended"]),
         fingerprints=frozenset((row["fingerprints"] or "").split()),
         passed_at=from_us_or_none(row["passed_at"]),
+        workflow=row["workflow"],
         attempt=row["attempt"],
         run_id=row["run_id"],
+        on_branch=row["position"] is not None and row["built_on"] == row["head_sha"],
         landed=bool(row["landed"]),
         infrastructure=row["verdict"] == VerdictKind.INFRASTRUCTURE.value,
         stacked_on=frozenset(json.loads(row["stacked_on"] or "[]")),

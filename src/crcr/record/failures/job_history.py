@@ -20,6 +20,7 @@ from crcr.decide.failures.history import (
     RecordedFailure,
 )
 from crcr.decide.failures.verdict import VerdictPolicy
+from crcr.decide.statistics.window import result_kind
 from crcr.record.failures.failure_rows import read_failure
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -33,22 +34,29 @@ _MOST_PULL_RESULTS = 300
 _OF_JOB = "{0}.upstream = :upstream AND {0}.downstream = :downstream AND {0}.job_name = :job_name AND ({0}.workflow = :workflow OR {0}.event IN ('nightly', 'periodic'))"
 _BASE = Statement(
     text(
-        "SELECT j.delivery, j.run_id, j.attempt, j.head_sha, j.event, j.ended_as,"
-        " coalesce(j.completed_at, j.in_progress_at) AS at, c.position FROM jobs j LEFT JOIN base_commits c"
-        " ON c.sha = j.head_sha AND c.upstream = j.upstream AND c.ref = :ref"
+        "SELECT j.delivery, j.workflow, j.run_id, j.attempt, j.head_sha, j.event, j.ended_as,"
+        " coalesce(j.completed_at, j.in_progress_at) AS at, c.position, u.default_branch FROM jobs j LEFT JOIN base_commits c"
+        " ON c.sha = j.head_sha AND c.upstream = j.upstream AND c.ref = :ref LEFT JOIN upstreams u ON u.upstream = j.upstream"
         f" WHERE {_OF_JOB.format('j')} AND j.in_progress_at >= :since AND j.event <> 'pull_request'"
         " AND j.ended_as IS NOT NULL ORDER BY j.in_progress_at DESC LIMIT :most"
     )
 )
 _FAILURE = (
     "SELECT f.failure_id, f.delivery, f.workflow, f.job_name, f.kind, f.event, f.number, f.head_sha, f.base_ref,"
-    " f.built_on_exact, f.author, f.trusted, f.at, f.ended, f.fingerprints, f.passed_at, f.attempt, f.run_id, f.verdict,"
+    " f.built_on, f.built_on_exact, f.author, f.trusted, f.at, f.ended, f.fingerprints, f.passed_at, f.attempt, f.run_id, f.verdict,"
     " f.confidence, f.sentence, f.verdict_before, f.judged_at, c.position, coalesce(p.merged, 0) AS landed, coalesce(p.is_open, 0) AS is_open, p.stacked_on"
     " FROM failures f LEFT JOIN base_commits c ON c.sha = f.built_on AND c.upstream = f.upstream AND c.ref = f.base_ref"
     " LEFT JOIN pulls p ON p.upstream = f.upstream AND p.number = f.number"
 )
 _FAILURES = Statement(
     text(f"{_FAILURE} WHERE {_OF_JOB.format('f')} AND f.at >= :since ORDER BY f.at DESC LIMIT :most")
+)
+_BASE_FAILURES = Statement(
+    text(
+        f"{_FAILURE} WHERE f.upstream = :upstream AND f.kind = :kind AND f.kind <> 'pull_request'"
+        " AND f.downstream = :downstream AND f.workflow = :workflow AND f.job_name = :job_name AND f.at >= :since"
+        " ORDER BY f.at DESC LIMIT :most"
+    )
 )
 _IN_HOUR = Statement(
     text(
@@ -105,8 +113,9 @@ async def load_history(
     since = to_us(now - policy.window)
     rows = await tx.all(_FAILURES, since=since, most=_MOST_FAILURES, **job)
     results = await tx.all(_BASE, ref=ref or "", since=since, most=_MOST_BASE, **job)
-    failed = {(row["delivery"], row["run_id"], row["attempt"]): row for row in rows}
-    base = tuple(result for row in results if (result := _base_result(row, failed)) is not None)
+    rows += await _hidden_failures(tx, job, results, rows, since)
+    failed = {_run_key(row): row for row in rows}
+    base = tuple(result for row in results if (result := _base_result(row, ref, failed)) is not None)
     failures = tuple(read_failure(row) for row in rows)
     days = await _passes_by_day(tx, job, now, policy)
     passes: tuple[PullPass, ...] = ()
@@ -120,6 +129,21 @@ async def load_history(
         pulls_passed_by_day=days,
     )
     return LoadedHistory(history, {row["failure_id"]: row for row in rows})
+
+
+async def _hidden_failures(
+    tx: Tx, job: dict[str, Any], results: list[Row], rows: list[Row], since: int
+) -> list[Row]:
+    """The failures of the base that many newer ones of pull requests leave no room for."""
+    if len(rows) < _MOST_FAILURES:
+        return []
+    known = {_run_key(row) for row in rows}
+    failed = [row for row in results if row["ended_as"] == "failure" and _run_key(row) not in known]
+    found: list[Row] = []
+    for kind, workflow in sorted({(result_kind(row["event"]) or "", row["workflow"]) for row in failed}):
+        of_workflow = {**job, "workflow": workflow, "kind": str(kind)}
+        found += await tx.all(_BASE_FAILURES, since=since, most=_MOST_BASE, **of_workflow)
+    return [row for row in found if _run_key(row) not in known]
 
 
 def _have_shared(rows: list[Row]) -> bool:
@@ -150,12 +174,16 @@ async def _passes_by_day(
     return tuple((from_us(row["day_at"]), row["success"]) for row in rows)
 
 
-def _base_result(row: Row, failed: dict[tuple[Any, ...], Row]) -> BaseResult | None:
+def _run_key(row: Row) -> tuple[Any, ...]:
+    return row["delivery"], row["workflow"], row["run_id"], row["attempt"]
+
+
+def _base_result(row: Row, ref: str | None, failed: dict[tuple[Any, ...], Row]) -> BaseResult | None:
     """A result as the baseline counts it: pushed commits and nights that passed or failed by themselves."""
     nightly = row["event"] not in ("push", "merge_group")
-    if row["position"] is None and not nightly:
+    if row["position"] is None and (not nightly or ref != row["default_branch"]):
         return None  # of another branch, or of a merge group that was not merged
-    failure = failed.get((row["delivery"], row["run_id"], row["attempt"]))
+    failure = failed.get(_run_key(row))
     if row["ended_as"] not in ("success", "failure") or (
         failure is not None and (failure["verdict"] == "infrastructure" or failure["passed_at"] is not None)
     ):
@@ -167,6 +195,7 @@ def _base_result(row: Row, failed: dict[tuple[Any, ...], Row]) -> BaseResult | N
         nightly=nightly,
         passed=row["ended_as"] == "success",
         fingerprints=frozenset((failure["fingerprints"] or "").split()) if failure else frozenset(),
+        workflow=row["workflow"],
     )
 
 

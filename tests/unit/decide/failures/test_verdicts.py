@@ -1,90 +1,12 @@
 """Verdicts on failures: each rule on histories that are just enough for it, and on those that must not fool it."""
 
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 
-from crcr.decide.failures.history import (
-    BackendHour,
-    BaseResult,
-    FailedAs,
-    JobHistory,
-    PullPass,
-    RecordedFailure,
-)
-from crcr.decide.failures.judge import judge_failure
-from crcr.decide.failures.verdict import Confidence, JobVerdict, VerdictKind, VerdictPolicy
-from crcr.decide.statistics.window import ResultKind
-
-NOON = datetime(2026, 11, 10, 12, tzinfo=UTC)
-OWN, OTHER = "own-failure", "other-failure"
-HIGH, MEDIUM, LOW = Confidence
-
-
-def own(**facts: Any) -> RecordedFailure:
-    """The judged failure: pull request 7, built on the base's commit 10."""
-    values: dict[str, Any] = {
-        "failure_id": 1,
-        "kind": ResultKind.PULLS,
-        "number": 7,
-        "head_sha": "head-7",
-        "base_ref": "main",
-        "position": 10,
-        "exact": True,
-        "author": "ada",
-        "trusted": True,
-        "at": NOON,
-        "ended": FailedAs.FAILURE,
-        "fingerprints": frozenset({OWN}),
-        "run_id": "1",
-    }
-    return RecordedFailure(**(values | facts))
-
-
-def other(number: int, position: int | None = 10, **facts: Any) -> RecordedFailure:
-    """The same failure on another author's pull request."""
-    values = {
-        "failure_id": 100 + number,
-        "number": number,
-        "head_sha": f"head-{number}",
-        "author": f"author-{number}",
-    }
-    return own(**({**values, "position": position, "at": NOON - timedelta(hours=20 - number)} | facts))
-
-
-def base(states: str, first: int = 1, fingerprint: str = OWN) -> tuple[BaseResult, ...]:
-    """Results of consecutive commits: `.` passed, `F` failed, a blank was not tested; an hour apart, long before noon."""
-    return tuple(
-        BaseResult(
-            sha=f"base-{first + index}",
-            position=first + index,
-            at=NOON - timedelta(days=2) + timedelta(hours=index),
-            passed=state == ".",
-            fingerprints=frozenset() if state == "." else frozenset({fingerprint}),
-        )
-        for index, state in enumerate(states)
-        if state != " "
-    )
-
-
-def judge(
-    failure: RecordedFailure | None = None,
-    states: str | Sequence[BaseResult] = "",
-    *others: RecordedFailure,
-    hour: BackendHour | None = None,
-    **facts: Any,
-) -> JobVerdict:
-    failure = failure or own()
-    history = JobHistory(
-        base=base(states) if isinstance(states, str) else tuple(states), failures=(failure, *others), **facts
-    )
-    return judge_failure(failure, history, hour or BackendHour(), VerdictPolicy())
-
-
-def kind(judged: JobVerdict) -> tuple[str, str]:
-    return judged.verdict.kind.value, judged.verdict.confidence.value
+from crcr.decide.failures.history import BackendHour, BaseResult, FailedAs, PullPass, RecordedFailure
+from crcr.decide.failures.verdict import Confidence, VerdictKind
+from support.judged_failures import NOON, OTHER, OWN, base, flip, judge, kind, other, own
 
 
 @pytest.mark.parametrize(
@@ -97,9 +19,9 @@ def kind(judged: JobVerdict) -> tuple[str, str]:
         (".......FF.", ("flaky", "low")),
         ("..........FF", ("new", "medium")),
         (".........  F", ("pre-existing", "medium")),
-        (".F.F.F....", ("flaky", "high")),
+        (".F.F.F....", ("flaky", "medium")),
         (".F..F.....", ("flaky", "medium")),
-        (".F.F.F...F", ("flaky", "high")),
+        (".F.F.F...F", ("flaky", "medium")),
         (".F....FFFF", ("pre-existing", "medium")),
         ("FFFFFFFFFF", ("pre-existing", "high")),
         ("..", ("unknown", "low")),
@@ -142,7 +64,8 @@ def test_what_fails_after_the_change_has_landed_is_its_own_doing() -> None:
 def test_a_rerun_that_passed_makes_it_flaky_and_never_sure_by_itself() -> None:
     failure = own(passed_at=NOON + timedelta(hours=1))
     assert kind(judge(failure, "..........")) == ("flaky", "medium")
-    assert kind(judge(failure, ".F..F.....")) == ("flaky", "high")
+    assert kind(judge(failure, ".F..F.....")) == ("flaky", "medium")
+    assert kind(judge(failure, ".F........", flip(4))) == ("flaky", "high")
 
 
 def test_a_rerun_that_failed_again_makes_a_new_failure_sure() -> None:
@@ -151,8 +74,9 @@ def test_a_rerun_that_failed_again_makes_a_new_failure_sure() -> None:
 
 
 def test_reruns_that_passed_elsewhere_make_it_flaky() -> None:
-    flips = [other(number, passed_at=NOON) for number in (3, 4)]
-    assert kind(judge(own(), "..........", *flips)) == ("flaky", "high")
+    on_pulls = [other(number, passed_at=NOON) for number in (3, 4)]
+    assert kind(judge(own(), "..........", *on_pulls)) == ("flaky", "medium")
+    assert kind(judge(own(), "..........", flip(3), flip(4))) == ("flaky", "high")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +167,7 @@ def test_without_details_a_failure_is_never_sure() -> None:
             BaseResult(sha=one.sha, position=one.position, at=one.at, passed=one.passed)
             for one in base(states)
         ]
-        assert judge(plain, results).verdict.confidence is not HIGH
+        assert judge(plain, results).verdict.confidence is not Confidence.HIGH
 
 
 def test_every_verdict_has_a_sentence_and_links_to_its_evidence() -> None:

@@ -26,9 +26,10 @@ JOBS = (
 STATUS = "wheels/nightly-index"
 _BASE_COMMITS = 8
 _HEADS_AT_ONCE = 3
-_FAILING_SHARE = 0.25
-"""Of the commits: one check fails on them, and is often run again."""
-_ENDS, _RERUN = 0.5, 0.3
+_FAILING_SHARE = 0.3
+"""Of the commits: one check fails on them."""
+_ENDS, _RERUN = 0.5, 0.5
+"""How often a running check ends, and how often a failed one is run again."""
 
 
 class InTreeCi:
@@ -42,15 +43,15 @@ class InTreeCi:
         self._failed: list[CheckRun] = []
 
     async def step(self) -> None:
-        """Start the checks of a few new heads, end some that run, and run a failed one again now and then."""
+        """Start the checks of a few new heads, and end some that run; of those that failed, half are run again and pass."""
         new_heads = [sha for sha in dict.fromkeys(self._heads()) if sha not in self._started]
         for sha in new_heads[:_HEADS_AT_ONCE]:
             await self._start(sha)
         for check in [check for check in self._running if self._chance.random() < _ENDS]:
             await self._end(check)
-        if self._failed and self._chance.random() < _RERUN:
-            failed = self._failed.pop(0)
+        for failed in self._failed:
             await self._run(failed.head_sha, failed.name)
+        self._failed.clear()
 
     def _heads(self) -> Iterator[str]:
         """The heads of open pull requests and of the base branch, with the base's last commits."""
@@ -78,9 +79,8 @@ class InTreeCi:
 
     async def _end(self, check: CheckRun) -> None:
         self._running.remove(check)
-        # A re-run passes: what failed was chance.
         fails = (check.head_sha, check.name) in self._failing
         self._failing.discard((check.head_sha, check.name))
-        if fails:
+        if fails and self._chance.random() < _RERUN:
             self._failed.append(check)
         await self._github.end_ci_check(check, "failure" if fails else "success")

@@ -97,6 +97,7 @@ async def test_a_pull_request_that_was_merged_while_it_failed_alike_comes_first(
     fail_on_pull(store, 106, merged_pull(store, 106), "flaky/backend")
     fail_on_pull(store, 103, merged_pull(store, 103), verdict="flaky")
     fail_on_pull(store, 107, merged_pull(store, 107), passed_at=store.ago(hours=20))
+    fail_on_pull(store, 105, store.pull(105))
     found = await read_one(store)
     assert numbers(found)[:2] == [104, 106]
     assert found.candidates[0].reasons[0] == "#104 was merged while this failed on it"

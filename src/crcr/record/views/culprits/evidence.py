@@ -55,7 +55,7 @@ _MERGED = Statement(
 )
 _ALIKE = (
     "SELECT f.failure_id, f.downstream, f.workflow, f.job_name, f.kind, f.number, f.ended, f.verdict, f.passed_at,"
-    " f.built_on_exact, c.position, p.stacked_on FROM {0}"
+    " f.built_on_exact, c.position, p.stacked_on, p.is_open FROM {0}"
     " LEFT JOIN base_commits c ON c.sha = f.built_on AND c.upstream = f.upstream AND c.ref = :ref"
     " LEFT JOIN pulls p ON p.upstream = f.upstream AND p.number = f.number"
 )
@@ -197,7 +197,8 @@ class AlikeFailures:
         chosen, failed_on = set(numbers), dict[int, str | None]()
         for row in self.on_pulls(breakage):
             number = row["number"]
-            if number not in chosen or failed_on.get(number, "") is None:
+            # A message may name a pull request that was not merged.
+            if number not in chosen or row["is_open"] or failed_on.get(number, "") is None:
                 continue
             is_same = (row["downstream"], row["workflow"], row["job_name"]) == job.key
             failed_on[number] = (

@@ -151,6 +151,22 @@ async def test_failures_of_others_do_not_hide_those_of_the_base(tmp_path: Path) 
         assert verdict_of(relay, pull) == ("pre-existing", "high")
 
 
+async def test_an_excuse_ends_with_what_it_rests_on_however_many_failures_came_since(tmp_path: Path) -> None:
+    """A re-run of the base's failure passes: what was pre-existing is flaky, which is no excuse here."""
+    write_upstream_settings(tmp_path, excuses=["pre-existing"])
+    async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
+        for tests in ([], [BROKEN], [BROKEN]):
+            newest = await push_base(relay, *tests)
+        pull = await fail_pull(relay, BROKEN)
+        states = [gate_state(relay, pull)]
+        await fail_pull(relay, OTHER, author="mallory", files=["src/m.py"])
+        await _repeat_newest_failure(relay, 300)
+        await relay.github.rerun(newest)
+        await end_build(relay, newest)
+
+        assert [*states, gate_state(relay, pull)] == ["success", "failure"]
+
+
 async def _repeat_newest_failure(relay: RunningRelay, times: int) -> None:
     """As if its job had run that often; each run is a row."""
     newest = relay.rows("SELECT * FROM failures ORDER BY failure_id DESC LIMIT 1")[0]

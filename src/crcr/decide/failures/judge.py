@@ -278,6 +278,8 @@ def _judge_others(
     by_pull = {other.number: other for other in others}
     if not by_pull or failure.landed:
         return None
+    if not failure.fingerprints and len(course.chances) >= policy.flips_for_flaky:
+        return None  # the base itself comes and goes
     began_at = min(other.at for other in others)
     passes = history.passes_since(began_at)
     base_passed_later = any(

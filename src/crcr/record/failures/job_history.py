@@ -28,6 +28,7 @@ from crcr.record.store.times import from_us, to_us
 
 _MOST_BASE = 100
 _MOST_FAILURES = 120
+_MOST_EXCUSABLE = 200
 _MOST_IN_HOUR = 120
 _MOST_PULL_RESULTS = 300
 # A night usually has a workflow of its own, with the same jobs.
@@ -58,6 +59,13 @@ _BASE_FAILURES = Statement(
         " ORDER BY f.at DESC LIMIT :most"
     )
 )
+_EXCUSABLE = Statement(
+    text(
+        f"{_FAILURE} WHERE {_OF_JOB.format('f')} AND f.at >= :since AND f.at <= :until AND f.confidence = 'high'"
+        " AND f.verdict IN ('pre-existing', 'flaky') AND p.is_open = 1 ORDER BY f.at DESC LIMIT :most"
+    )
+)
+"""Older failures that the gate of an open pull request may excuse: their verdicts must not outlive what they rest on."""
 _IN_HOUR = Statement(
     text(
         f"{_FAILURE} WHERE f.upstream = :upstream AND f.downstream = :downstream AND f.at >= :since AND f.at <= :until"
@@ -134,16 +142,16 @@ async def load_history(
 async def _hidden_failures(
     tx: Tx, job: dict[str, Any], results: list[Row], rows: list[Row], since: int
 ) -> list[Row]:
-    """The failures of the base that many newer ones of pull requests leave no room for."""
+    """What many newer failures of pull requests leave no room for: those of the base, and those that a gate may excuse."""
     if len(rows) < _MOST_FAILURES:
         return []
     known = {_run_key(row) for row in rows}
     failed = [row for row in results if row["ended_as"] == "failure" and _run_key(row) not in known]
-    found: list[Row] = []
+    found = await tx.all(_EXCUSABLE, since=since, until=rows[-1]["at"], most=_MOST_EXCUSABLE, **job)
     for kind, workflow in sorted({(result_kind(row["event"]) or "", row["workflow"]) for row in failed}):
         of_workflow = {**job, "workflow": workflow, "kind": str(kind)}
         found += await tx.all(_BASE_FAILURES, since=since, most=_MOST_BASE, **of_workflow)
-    return [row for row in found if _run_key(row) not in known]
+    return list({row["failure_id"]: row for row in found if _run_key(row) not in known}.values())
 
 
 def _have_shared(rows: list[Row]) -> bool:

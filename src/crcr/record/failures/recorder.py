@@ -20,7 +20,7 @@ from sqlalchemy import text
 from crcr.decide.failures.history import BackendHour, FailedAs, RecordedFailure
 from crcr.decide.failures.judge import judge_failure
 from crcr.decide.failures.sick_fleet import is_contradicted
-from crcr.decide.failures.verdict import JobVerdict, VerdictKind, VerdictPolicy
+from crcr.decide.failures.verdict import Confidence, JobVerdict, VerdictKind, VerdictPolicy
 from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.statistics.figures import EndedAs
@@ -74,6 +74,7 @@ _MARK_JUDGED = Statement(
 )
 _BASE_REF = Statement(text("SELECT base_ref FROM failures WHERE failure_id = :failure_id"))
 _NIGHTLY = frozenset({"nightly", "periodic"})
+_EXCUSABLE = frozenset({VerdictKind.PRE_EXISTING.value, VerdictKind.FLAKY.value})
 _NAMES = ("upstream", "downstream", "workflow", "job_name")
 _FAILED_AS = {
     EndedAs.FAILURE.value: FailedAs.FAILURE,
@@ -207,7 +208,7 @@ class FailureRecorder:
         *,
         because_of: RecordedFailure | None,
     ) -> None:
-        """Judge the job's newest failures again; a new failure changes only those that it is like."""
+        """Judge the job's newest failures again, and all that a gate may excuse; a new one changes those that it is like."""
         policy = self._policy(names["upstream"])
         concerned = [
             failure
@@ -216,7 +217,9 @@ class FailureRecorder:
             and _may_change(failure, loaded.rows[failure.failure_id], now)
             and (because_of is None or _is_alike(failure, because_of))
         ]
-        for failure in concerned[:_MOST_JUDGED_AGAIN]:
+        excusable = [one for one in concerned if _is_excusable(loaded.rows[one.failure_id])]
+        others = [one for one in concerned if not _is_excusable(loaded.rows[one.failure_id])]
+        for failure in (*excusable, *others[:_MOST_JUDGED_AGAIN]):
             row = loaded.rows[failure.failure_id]
             was_sick = failure.infrastructure and failure.ended is FailedAs.FAILURE
             hour = BackendHour()
@@ -253,6 +256,13 @@ class FailureRecorder:
 def _may_change(failure: RecordedFailure, row: Row, now: datetime) -> bool:
     """Whether anybody still acts on the verdict, or it has none by the present fingerprints."""
     return bool(row["is_open"]) or row["judged_at"] is None or now - failure.at <= _JUDGED_AGAIN_FOR
+
+
+def _is_excusable(row: Row) -> bool:
+    """Whether the gate of an open pull request may rest on the verdict."""
+    return (
+        bool(row["is_open"]) and row["confidence"] == Confidence.HIGH.value and row["verdict"] in _EXCUSABLE
+    )
 
 
 def _is_alike(failure: RecordedFailure, newest: RecordedFailure) -> bool:

@@ -278,8 +278,8 @@ def _judge_others(
     by_pull = {other.number: other for other in others}
     if not by_pull or failure.landed:
         return None
-    if not failure.fingerprints and len(course.chances) >= policy.flips_for_flaky:
-        return None  # the base itself comes and goes
+    if not failure.fingerprints and _count_unexplained(course, history) >= policy.flips_for_flaky:
+        return None  # the job comes and goes on the base itself
     began_at = min(other.at for other in others)
     passes = history.passes_since(began_at)
     base_passed_later = any(
@@ -325,10 +325,11 @@ def _judge_new(
             sentence=f"Too little history: {passes} passing results of the base and {on_pulls} on pull requests.",
             evidence=evidence,
         )
-    if (doubt := _may_be_on_base(failure, fingerprint, course, same, history)) is not None:
-        return Verdict(kind=VerdictKind.UNKNOWN, confidence=Confidence.LOW, sentence=doubt, evidence=evidence)
     repeated = _fails_again(failure, history, fingerprint)
     flaked = 0 if fingerprint is not None or repeated else _count_unexplained(course, history)
+    doubt = _may_be_on_base(failure, fingerprint, course, same, history)
+    if doubt is not None and flaked < policy.flips_for_flaky:
+        return Verdict(kind=VerdictKind.UNKNOWN, confidence=Confidence.LOW, sentence=doubt, evidence=evidence)
     if flaked:
         return Verdict(
             kind=VerdictKind.FLAKY if flaked >= policy.flips_for_flaky else VerdictKind.UNKNOWN,

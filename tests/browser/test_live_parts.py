@@ -16,6 +16,7 @@ from support.browser_pages import (
     report_job,
     table_row,
 )
+from support.running_relay import UPSTREAM
 
 # Each row gets a mark that only this element has, and a list of the rows in which something changed.
 MARK_ROWS = """() => {
@@ -195,3 +196,19 @@ async def test_whatever_changes_the_page_becomes_the_whole_one(tmp_path: Path, b
             shown, expected = await site.page.evaluate(REFRESH, [answer, whole])
             assert shown == expected
         assert site.troubles == []
+
+
+async def test_in_tree_checks_appear_on_the_open_page_of_their_pull_request(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
+        github = site.relay.github
+        pull = await github.open_pr(UPSTREAM, title="Add an operator")
+        page = await load_page(site.page, f"{site.url}/crcr/pr/{pull.number}")
+        check = await github.start_ci_check(UPSTREAM, pull.head_sha, "linux / test")
+        await expect(page.locator("#in-tree")).to_contain_text("1 running")
+        site.relay.clock.advance(20)
+        await github.end_ci_check(check, "failure")
+        await expect(page.locator("#in-tree a")).to_have_text("linux / test")
+        await expect(page.locator("#in-tree")).to_contain_text("1 failed")
+        assert await page.evaluate("window.notReloaded")

@@ -35,7 +35,7 @@ _IN_API = {
 }
 """The names of the page's parameters in the API, where `job` is a filter and not the open job."""
 _LONGEST = 200
-_MOST_BROKEN = 5
+_MOST_BROKEN = 3
 """Jobs whose culprits are shown."""
 _MOST_OPEN = 2_000
 

@@ -27,7 +27,7 @@ from crcr.record.views.visibility import VisibleBackends
 MOST_COMMITS = 500
 """Of a range: those before its bad end."""
 _MOST_WITHOUT_GOOD = 50
-_MOST_ALIKE = 300
+_MOST_ALIKE = 200
 _MOST_FINGERPRINTS = 3
 _MOST_PULL_RESULTS = 300
 _MOST_EARLIER = 2

@@ -39,7 +39,7 @@ from crcr.record.views.culprits.evidence import (
 from crcr.record.views.failures.failing_jobs import HISTORY, find_red_jobs, read_base_branch
 from crcr.record.views.visibility import VisibleBackends
 
-_MOST_PASSES = 100
+_MOST_PASSES = 60
 _MOST_FAILURES = 1_000
 _MOST_MEMBERS = 200
 _MOST_OTHER_JOBS = 4
@@ -49,12 +49,14 @@ _OF_JOB = (
     " AND {0}.job_name = :job_name"
 )
 _ON_COMMITS = " JOIN base_commits c ON c.sha = {0}.head_sha AND c.upstream = {0}.upstream AND c.ref = :ref"
+# The newest passes of any branch are read by their index, and those on the base chosen among them.
 _PASSES = Statement(
     text(
-        "SELECT j.head_sha, coalesce(j.completed_at, j.in_progress_at) AS at, c.position, j.tests_total"
-        f" FROM jobs j{_ON_COMMITS.format('j')} WHERE {_OF_JOB.format('j')} AND j.in_progress_at >= :since"
-        " AND j.event <> 'pull_request' AND j.event IN ('push', 'merge_group') AND j.ended_as IS NOT NULL"
-        " AND j.ended_as = 'success' ORDER BY j.in_progress_at DESC LIMIT :most"
+        "SELECT p.head_sha, p.at, c.position, p.tests_total FROM (SELECT j.head_sha, j.upstream, j.tests_total,"
+        " coalesce(j.completed_at, j.in_progress_at) AS at FROM jobs j"
+        f" WHERE {_OF_JOB.format('j')} AND j.in_progress_at >= :since AND j.event <> 'pull_request'"
+        " AND j.event IN ('push', 'merge_group') AND j.ended_as IS NOT NULL AND j.ended_as = 'success'"
+        f" ORDER BY j.in_progress_at DESC LIMIT :most) AS p{_ON_COMMITS.format('p')}"
     )
 )
 _FAILURES = Statement(

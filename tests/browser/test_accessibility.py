@@ -30,6 +30,7 @@ PAGES = (
     "/crcr/metrics",
     "/crcr/org/reporter",
     "/crcr/org/reporter?older=1&result=failure",
+    "/crcr/org/reporter?kind=push",
     "/crcr/org/notified",
     "/crcr/org/nobody",
     "/crcr/deliveries",

@@ -96,12 +96,13 @@ async def test_pages_show_the_likeliest_changes(relay: RunningRelay) -> None:
     guilty = await open_pull(relay, BROKEN)
     await land(relay, guilty, BROKEN)
     (row,) = relay.rows("SELECT DISTINCT fingerprint FROM failures")
-    for path in (f"/crcr/failures/{row['fingerprint']}", f"/crcr/{BACKEND}"):
+    pushes = f"/crcr/{BACKEND}?kind=push"
+    for path in (f"/crcr/failures/{row['fingerprint']}", pushes):
         page = (await relay.http.get(path)).text
         assert "Broken by" in page
         assert f"#{guilty.number} was merged while this failed on it" in page
     await push(relay, None)
-    assert "Broken by" not in (await relay.http.get(f"/crcr/{BACKEND}")).text
+    assert "Broken by" not in (await relay.http.get(pushes)).text
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures
 from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.errors import NotFound
@@ -66,8 +67,12 @@ class BackendPages:
             page = await views.backend(query, now)
         except NotFound:
             raise NotListed(name, location.upstream) from None
-        culprits = CulpritQuery(upstream=location.upstream, backend=name, limit=_MOST_BROKEN)
-        return self._render(request, links, page, await views.culprits(culprits, now))
+        breakages: tuple[JobCulprits, ...] = ()
+        if location.kind is ResultKind.PUSH:
+            # Reading these costs more than the rest of the page, and they are about the base branch.
+            culprits = CulpritQuery(upstream=location.upstream, backend=name, limit=_MOST_BROKEN)
+            breakages = await views.culprits(culprits, now)
+        return self._render(request, links, page, breakages)
 
     def _render(
         self, request: Request, links: PageLinks, page: BackendPage, breakages: tuple[JobCulprits, ...]

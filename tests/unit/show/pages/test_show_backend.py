@@ -691,7 +691,7 @@ async def test_hostile_text_of_commits_is_only_text(hostile: str) -> None:
         ),
     )
     async with browsing(views) as client:
-        text = (await client.get("/crcr/good/backend")).text
+        text = (await client.get("/crcr/good/backend?kind=push")).text
     assert "Broken by" in text
     assert "and 2 more" in text
     assert_inert(ParsedPage(text), text)

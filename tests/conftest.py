@@ -6,6 +6,7 @@ Timings belong to `bench/`.
 """
 
 import gc
+import os
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ _SLOW = (
     "unit/receive/test_linear_parsers.py",
 )
 """Folders and modules with real processes, other stores than SQLite, or many rounds."""
+_LONGEST = (
+    "chaos",
+    "deploy",
+    "e2e",
+    "browser/test_accessibility.py",
+    "flow/relay/test_demo_life.py",
+)
+"""They begin first, so that no worker is left alone with them at the end."""
 
 
 def pytest_collection() -> None:
@@ -53,6 +62,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(_TESTS)
         if any(path.is_relative_to(slow) for slow in _SLOW):
             item.add_marker(pytest.mark.slow)
+    items[:] = _spread_longest(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def _spread_longest(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Each worker begins with its part of the list: put some of the longest modules at the beginning of each part."""
+    modules: dict[Path, list[pytest.Item]] = {}
+    others: list[pytest.Item] = []
+    for item in items:
+        path = item.path.relative_to(_TESTS)
+        is_long = any(path.is_relative_to(long) for long in _LONGEST)
+        (modules.setdefault(path, []) if is_long else others).append(item)
+    size = -(-len(others) // workers)
+    spread: list[pytest.Item] = []
+    for worker in range(workers):
+        for module in list(modules.values())[worker::workers]:
+            spread += module
+        spread += others[worker * size : (worker + 1) * size]
+    return spread
 
 
 @pytest.fixture

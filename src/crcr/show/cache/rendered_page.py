@@ -23,7 +23,7 @@ _SMALLEST_COMPRESSED = 1_024
 _ENTRY_BYTES = 5_000
 """What a kept page takes beside its body: its address of up to 2,000 characters, and the objects that hold it."""
 _ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
-    "zstd": lambda body: zstd.compress(body, 6),
+    "zstd": lambda body: zstd.compress(body, 3),
     "gzip": lambda body: gzip.compress(body, 5, mtime=0),
 }
 """By preference."""

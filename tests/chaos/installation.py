@@ -1,7 +1,7 @@
 """A whole installation to break: PostgreSQL, Redis, two relays (one with pages), two workers, and a simulated GitHub.
 
-Everything but GitHub is a real process. Whoever dies is started again a little later, as a supervisor would do.
-Webhooks and callbacks reach the relays in turn; one that is away is a 502, and nobody tries another one for them.
+Everything but GitHub is a real process. A process that dies is started again a little later, as by a supervisor. Webhooks and
+callbacks go to the relays in turn; if that relay is down, the sender gets a 502 and no other relay is tried.
 """
 
 import asyncio

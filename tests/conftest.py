@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from support.clock import ManualClock
+from support.services.cleanup import clean_up
 
 settings.register_profile("untimed", deadline=None)
 settings.register_profile("fewer", deadline=None, max_examples=25)
@@ -55,6 +56,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    clean_up()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

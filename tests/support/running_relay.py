@@ -4,7 +4,6 @@ Both exchange real HTTP messages through ASGI transports. `drain` runs all effec
 the test fails if either side saw anything unexpected.
 """
 
-import atexit
 import json
 import os
 import shutil
@@ -31,6 +30,7 @@ from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app
 from github_sim.github import GitHub, JobSpec, Workflow
 from support.clock import ManualClock
+from support.services.cleanup import at_end
 from support.services.postgres import PATIENT_TIMEOUTS, new_database, run_on
 
 UPSTREAM = "pytorch-like/core"
@@ -183,7 +183,7 @@ class RunningRelay:
 def _empty_database() -> Path:
     """A database with the schema and no rows, made once per test process."""
     path = Path(mkdtemp(prefix="crcr-test-")) / "empty.db"
-    atexit.register(shutil.rmtree, path.parent, ignore_errors=True)
+    at_end(shutil.rmtree, path.parent, ignore_errors=True)
     migrate(path)
     return path
 

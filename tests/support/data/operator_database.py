@@ -5,7 +5,6 @@ GitHub refuses, so that its dispatch is parked.
 """
 
 import asyncio
-import atexit
 import json
 import logging
 import shutil
@@ -25,6 +24,7 @@ from crcr.cli.main import app
 from github_sim.github import GitHub
 from github_sim.oidc.signing import private_pem
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
+from support.services.cleanup import at_end
 
 ALLOWLIST = """
 L1:
@@ -111,7 +111,7 @@ def database_with_history(folder: Path) -> OperatorShell:
 def _history() -> tuple[Path, str]:
     """Make the history once for all tests of a process: the folder with its database, and the delivery's GUID."""
     folder = Path(mkdtemp(prefix="crcr-test-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    at_end(shutil.rmtree, folder, ignore_errors=True)
     return folder, asyncio.run(_make_history(folder))
 
 

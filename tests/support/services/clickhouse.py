@@ -3,7 +3,6 @@
 It is a separate process that can be stopped, restarted on the same data and port, or suspended.
 """
 
-import atexit
 import os
 import shutil
 import signal
@@ -17,6 +16,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 import clickhouse_connect
+
+from support.services.cleanup import at_end
 
 _SHIM = Path(__file__).with_name("clickhouse_shim.py")
 _NUMBERS = count(1)
@@ -83,8 +84,8 @@ def shared_clickhouse() -> ClickHouseServer:
     folder = Path(tempfile.mkdtemp(prefix="crcr-clickhouse-"))
     server = ClickHouseServer(folder)
     server.start()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    atexit.register(server.stop)
+    at_end(shutil.rmtree, folder, ignore_errors=True)
+    at_end(server.stop)
     return server
 
 

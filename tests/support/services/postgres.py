@@ -4,7 +4,6 @@ It never uses a server that runs already. Databases are created from a template 
 """
 
 import asyncio
-import atexit
 import os
 import pwd
 import shutil
@@ -23,6 +22,7 @@ import asyncpg
 from crcr.record.migrations.run import migrate
 from crcr.record.store.database import PostgresLocation, PostgresTimeouts
 from support.process import free_port
+from support.services.cleanup import at_end
 
 _QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 _ALWAYS = (
@@ -65,7 +65,7 @@ class Cluster:
             "--locale=C.UTF-8",
         )
         subprocess.run(made._as_owner("initdb", *arguments), check=True, capture_output=True, cwd=folder)
-        atexit.register(made.remove)
+        at_end(made.remove)
         made.start()
         return made
 
@@ -76,7 +76,7 @@ class Cluster:
         if (user := _other_user()) is not None:
             shutil.chown(folder, user, user)
         arguments = ("-D", str(folder / "data"), "-R", "-d", self.admin_url, "-X", "stream", "-c", "fast")
-        atexit.register(made.remove)
+        at_end(made.remove)
         subprocess.run(
             made._as_owner("pg_basebackup", *arguments), check=True, capture_output=True, cwd=folder
         )

@@ -3,7 +3,6 @@
 It never uses a server that runs already. `stop` and `start` keep the port, so a client finds it again.
 """
 
-import atexit
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from typing import Self
 
 from support.deploy.certificates import Authority
 from support.process import free_port
+from support.services.cleanup import at_end
 
 _NAMES = count(1)
 _START_S = 10.0
@@ -36,7 +36,7 @@ class RedisServer:
     def make(cls, *, authority: Authority | None = None, password: str | None = None) -> Self:
         """Start a new server; with an authority it accepts only TLS, with a certificate that the authority signs."""
         made = cls(Path(mkdtemp(prefix="crcr-redis-")), free_port(), authority, password)
-        atexit.register(made.remove)
+        at_end(made.remove)
         made.start()
         return made
 

@@ -211,9 +211,13 @@ def add_csv(api: APIRouter) -> None:
         )
         return await export.respond_with_pages(MEMBERS, read)
 
-    of_base = "Jobs that fail on the base branch, with the changes that may have broken them"
+    _add_culprits_csv(api)
 
-    @api.get("/culprits.csv", summary=f"{of_base}, as CSV", responses=describe_response(of_base))
+
+def _add_culprits_csv(api: APIRouter) -> None:
+    about = "Jobs that fail on the base branch, with the changes that may have broken them"
+
+    @api.get("/culprits.csv", summary=f"{about}, as CSV", responses=describe_response(about))
     async def culprits_csv(
         request: Request,
         make_query: params.CulpritQueryParam,

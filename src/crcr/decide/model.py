@@ -62,6 +62,8 @@ def is_repo_name(text: str) -> bool:
 
 TEST_EVENT = "crcr_test"
 """The event type of a test dispatch."""
+BISECTION_EVENT = "crcr_bisection"
+"""Under which a bisection's deliveries are recorded, so that no number counts them; downstreams get them as `push`."""
 
 
 class DeliveryState(StrEnum):
@@ -116,6 +118,8 @@ class EffectKind(StrEnum):
     """Read whether the issue of a known failure is still open."""
     INSPECT_REPOSITORY = "inspect_repository"
     """Read a downstream's set-up: the App's installation and permissions there, its workflows."""
+    ADVANCE_BISECTION = "advance_bisection"
+    """Take the result of a bisection's run, and send the next one."""
     FEED_HISTORY = "feed_history"
     """Copy new rows to ClickHouse."""
 

@@ -14,6 +14,7 @@ import structlog
 from crcr.deliver.periodic.leader_tasks import LeaderTask, LeaderTasks
 from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.periodic.sweeper import (
+    BISECT_EVERY_S,
     FORGET_EVERY_S,
     REFRESH_EVERY_S,
     SWEEP_EVERY_S,
@@ -167,6 +168,7 @@ def _leader_tasks(services: Services) -> tuple[LeaderTask, ...]:
             for refresher in refreshers
         ),
         LeaderTask("sweep", services.sweeper.sweep, SWEEP_EVERY_S, at_start=True),
+        LeaderTask("bisect", services.sweeper.begin_bisections, BISECT_EVERY_S),
         LeaderTask("forget", services.sweeper.forget, FORGET_EVERY_S),
         LeaderTask("update_fingerprints", services.sweeper.update_fingerprints, UPDATE_FINGERPRINTS_EVERY_S),
         LeaderTask("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),

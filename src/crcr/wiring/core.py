@@ -22,6 +22,7 @@ from crcr.github.http.transport import GitHubTransport
 from crcr.ports import Clock, NoTrace, Trace
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.receive.oidc.issuers import GITHUB_ACTIONS
+from crcr.record.bisection.bisections import Bisections
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.checks.refresh import COALESCE_DELAY, CheckRefresher, UpstreamPolicy
 from crcr.record.checks.requests import PeopleRequests
@@ -97,6 +98,17 @@ class Core:
     @property
     def known_failures(self) -> KnownFailures:
         return KnownFailures(self.database, web_url(self.settings))
+
+    @property
+    def bisections(self) -> Bisections:
+        return Bisections(
+            self.database,
+            self.allowlists,
+            self.targets,
+            upstreams=self.upstreams,
+            github_url=web_url(self.settings),
+            job_timeout=self.job_timeout,
+        )
 
 
 def web_url(settings: Settings) -> str:

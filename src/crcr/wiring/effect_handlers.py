@@ -5,6 +5,7 @@ import httpx
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.allowlist_source import AllowlistRefresher
+from crcr.deliver.handlers.advance_bisection import AdvanceBisection
 from crcr.deliver.handlers.changed_files import AskFiles, ReadGroup
 from crcr.deliver.handlers.commands import AnswerCommand, CommentWriter, OfferWaiver
 from crcr.deliver.handlers.dispatch import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
@@ -47,6 +48,7 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
         EffectKind.FORWARD_RESULT: _forwarder(settings, core.forward_http),
         EffectKind.INSPECT_REPOSITORY: InspectRepository(Inspections(core.database), github, clock),
+        EffectKind.ADVANCE_BISECTION: AdvanceBisection(core.bisections, clock),
         EffectKind.FEED_HISTORY: core.clickhouse.handler(clock),
         **_upstream_handlers(core),
     }

@@ -272,6 +272,7 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
             core.database, build_failure_recorder(core), core.clock, goes_on=goes_on, breathe=breathe
         ),
         in_tree=InTreeUpkeep(core.database),
+        bisections=core.bisections,
         clock=core.clock,
     )
 

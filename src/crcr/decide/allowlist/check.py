@@ -16,6 +16,7 @@ from crcr.decide.allowlist.entries import (
     AllowlistEntry,
     AllowlistProblem,
     Authors,
+    BisectionMode,
     CheckedAllowlist,
     TestedCommit,
     Visibility,
@@ -214,6 +215,15 @@ def _enum_reader(kinds: type[StrEnum]) -> _Reader:
     return read
 
 
+_read_mode = _enum_reader(BisectionMode)
+
+
+def _read_bisection_mode(option: str, node: Node, findings: ProblemCollector) -> object:
+    """YAML reads a bare `off` as false."""
+    is_off = isinstance(node, ScalarNode) and node.value is False
+    return BisectionMode.OFF if is_off else _read_mode(option, node, findings)
+
+
 def _read_expect(
     option: str, node: Node, findings: ProblemCollector
 ) -> tuple[tuple[str, Conclusion], ...] | None:
@@ -264,6 +274,7 @@ _OPTIONS: dict[str, tuple[str, _Reader]] = {
     "allow_events": ("allow_events", _read_allow_events),
     "report_refs": ("report_refs", _read_report_refs),
     "tests": ("tests", _enum_reader(TestedCommit)),
+    "bisect": ("bisect", _read_bisection_mode),
     "visibility": ("visibility", _enum_reader(Visibility)),
     "expect": ("expect", _read_expect),
 }

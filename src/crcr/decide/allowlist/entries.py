@@ -47,6 +47,16 @@ class Visibility(StrEnum):
     HIDDEN = "hidden"
 
 
+class BisectionMode(StrEnum):
+    """Who may have the relay test older upstream commits on a downstream, to find the one that broke a job."""
+
+    OFF = "off"
+    MANUAL = "manual"
+    """Maintainers of the upstream, and administrators of the relay."""
+    AUTO = "auto"
+    """The relay itself as well, when a job has turned red on the base branch."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllowlistEntry:
     """One downstream and its options. None instead of a list of globs means that everything matches."""
@@ -72,6 +82,7 @@ class AllowlistEntry:
     report_refs: tuple[str, ...] = ()
     """Globs over full refs whose runs may send self-reports, besides the default branch."""
     tests: TestedCommit = TestedCommit.HEAD
+    bisect: BisectionMode = BisectionMode.OFF
     visibility: Visibility = Visibility.PUBLIC
     expect: tuple[tuple[str, Conclusion], ...] = ()
     """Globs over job names, with the conclusion that counts as a pass."""

@@ -17,6 +17,8 @@ FAILED_ON_PULL = 100.0
 FAILED_ON_PULL_ELSEWHERE = 30.0
 """The same failure, of another job or backend."""
 PASSED_ON_PULL = 0.2
+FOUND_BY_BISECTION = 100_000.0
+"""More than all other evidence together: it was tested."""
 CAME_BEFORE = 10.0
 TOUCHES_TEST = 5.0
 TOUCHES_PATHS = 2.0
@@ -63,6 +65,8 @@ class CulpritEvidence:
     """The oldest base commit with an unrelated pull request on top of it that failed alike."""
     came_with: frozenset[int] = frozenset()
     """Pull requests in the ranges of earlier breakages with the same failure."""
+    bisected: Mapping[str, int] = field(default_factory=dict)
+    """Commits that a bisection of this breakage found, with the bisection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +131,20 @@ def _weigh(
     commits: Sequence[BaseCommit],
     evidence: CulpritEvidence,
 ) -> Iterator[_Factor]:
+    yield from _weigh_bisections(change, evidence)
     yield from _weigh_pull(change[-1], evidence)
     yield from _weigh_paths(change, evidence)
     yield from _weigh_history(change, commits, evidence)
     yield from _weigh_elsewhere(change, evidence)
     yield from _weigh_place(breakage, change, commits)
+
+
+def _weigh_bisections(change: Sequence[BaseCommit], evidence: CulpritEvidence) -> Iterator[_Factor]:
+    found = next(
+        (evidence.bisected[commit.sha] for commit in change if commit.sha in evidence.bisected), None
+    )
+    if found is not None:
+        yield _Factor(FOUND_BY_BISECTION, f"bisection {found} found it")
 
 
 def _weigh_pull(commit: BaseCommit, evidence: CulpritEvidence) -> Iterator[_Factor]:

@@ -254,6 +254,10 @@ _RELAY_BYTES = 3_000
 _HEAD_BYTES = 2_000
 
 
+TEST_PURPOSE = "test"
+BISECTION_PURPOSE = "bisection"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayFields:
     """The `relay` object of one downstream's dispatch."""
@@ -262,7 +266,8 @@ class RelayFields:
     level: Level
     callback_url: str
     audience: str
-    test: bool = False
+    purpose: str | None = None
+    """Where it is no event of the upstream: `test` or `bisection`; its results count nowhere."""
     reason: str | None = None
     """Why it is sent, where the event's own action is not the reason: `base_changed`."""
     version: int = 1
@@ -273,7 +278,7 @@ class RelayFields:
             raise ValueError("callback_url and audience are too long for a dispatch")
 
     def encode(self, trimmed: tuple[str, ...]) -> bytes:
-        """Encode the `relay` object; `test` is present only when it is true."""
+        """Encode the `relay` object; `test` is present only in a test."""
         fields: dict[str, Any] = {
             "version": self.version,
             "upstream": self.upstream.full_name,
@@ -282,9 +287,9 @@ class RelayFields:
             "audience": self.audience,
             "trimmed": trimmed,
             "reason": self.reason,
-            "purpose": "test" if self.test else None,
+            "purpose": self.purpose,
         }
-        return encode_json({**fields, "test": True} if self.test else fields)
+        return encode_json({**fields, "test": True} if self.purpose == TEST_PURPOSE else fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class DispatchLoad:
 
     downstream: RepoName
     level: Level
-    test: bool
+    purpose: str | None
     reason: str | None = None
     """Its `relay.reason`."""
     repository_id: int | None

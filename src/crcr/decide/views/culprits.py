@@ -33,7 +33,8 @@ class JobCulprits:
     range: CulpritRange
     candidates: tuple[CulpritCandidate, ...]
     """The likeliest first."""
-    bisection: str | None = None
+    bisection: int | None = None
+    """The newest bisection of this breakage."""
     fingerprints: tuple[str, ...] = ()
     """Empty for a failure without details."""
     since: datetime

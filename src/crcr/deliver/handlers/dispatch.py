@@ -72,7 +72,7 @@ class SendDispatch:
             level=load.level,
             callback_url=self._callback_url,
             audience=self._audience,
-            test=load.test,
+            purpose=load.purpose,
             reason=load.reason,
         )
 

@@ -1,10 +1,11 @@
 """The sweeper: silent jobs time out, gates that time alone changes are refreshed, issues are read, quiet in-tree commits are
-packed, old rows are deleted, and outdated fingerprints are computed again.
+packed, bisections go on and begin, old rows are deleted, and outdated fingerprints are computed again.
 """
 
 import structlog
 
 from crcr.ports import Clock
+from crcr.record.bisection.bisections import Bisections
 from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.failures.recompute import FingerprintUpdate
@@ -17,6 +18,7 @@ log = structlog.get_logger(__name__)
 SWEEP_EVERY_S = 30.0
 FORGET_EVERY_S = 3600.0
 REFRESH_EVERY_S = 300.0
+BISECT_EVERY_S = 120.0
 UPDATE_FINGERPRINTS_EVERY_S = 3600.0
 """Processes of an older release may still write failures by the old rules."""
 
@@ -31,6 +33,7 @@ class Sweeper:
         fingerprints: FingerprintUpdate,
         *,
         in_tree: InTreeUpkeep,
+        bisections: Bisections,
         clock: Clock,
     ) -> None:
         self._sweeps = sweeps
@@ -39,6 +42,7 @@ class Sweeper:
         self._known_failures = known_failures
         self._fingerprints = fingerprints
         self._in_tree = in_tree
+        self._bisections = bisections
         self._clock = clock
 
     async def sweep(self) -> None:
@@ -49,6 +53,12 @@ class Sweeper:
         await self._sweeps.ask_about_commits(self._clock.now())
         await self._known_failures.request_reads(self._clock.now())
         await self._in_tree.run(self._clock.now())
+        await self._bisections.advance_running(self._clock.now())
+
+    async def begin_bisections(self) -> None:
+        """Begin the bisections that backends with `bisect: auto` need."""
+        for bisection_id in await self._bisections.start_automatic(self._clock.now()):
+            log.info("bisection_begun", bisection=bisection_id)
 
     async def forget(self) -> None:
         await self._retention.forget(self._clock.now())

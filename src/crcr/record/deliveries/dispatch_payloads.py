@@ -5,9 +5,15 @@ from collections import OrderedDict
 
 from sqlalchemy import text
 
-from crcr.decide.dispatch.payload import PreparedPayload, prepare_payload, update_payload
+from crcr.decide.dispatch.payload import (
+    BISECTION_PURPOSE,
+    TEST_PURPOSE,
+    PreparedPayload,
+    prepare_payload,
+    update_payload,
+)
 from crcr.decide.dispatch.webhook_body import decompress_payload
-from crcr.decide.model import DispatchState, Level, RepoName
+from crcr.decide.model import BISECTION_EVENT, DispatchState, Level, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.errors import NotFound, OutsideLimited
 from crcr.record.repositories.renames import JOIN_PRESENT_NAME
@@ -79,20 +85,27 @@ class DispatchPayloads:
             action=action,
             labels=None if labels is None else json.loads(labels),
         )
-        return prepare_payload(event_type=row["event"], delivery_id=delivery, payload=payload)
+        event = "push" if row["event"] == BISECTION_EVENT else row["event"]
+        return prepare_payload(event_type=event, delivery_id=delivery, payload=payload)
 
 
 def _load(row: Row, effect: ClaimedEffect, payload: PreparedPayload) -> DispatchLoad:
     return DispatchLoad(
         downstream=RepoName(row["name"] or effect.target),
         level=Level(row["level"]),
-        test=bool(row["test"]),
+        purpose=_purpose(row),
         reason=row["relay_reason"],
         repository_id=row["repository_id"],
         installation_id=row["installation_id"],
         payload=payload,
         trimmed=trimmed_fields(row),
     )
+
+
+def _purpose(dispatch: Row) -> str | None:
+    if dispatch["event"] == BISECTION_EVENT:
+        return BISECTION_PURPOSE
+    return TEST_PURPOSE if dispatch["test"] else None
 
 
 def trimmed_fields(dispatch: Row) -> tuple[str, ...]:

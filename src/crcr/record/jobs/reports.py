@@ -26,6 +26,7 @@ from crcr.decide.jobs.report import Report
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.oidc.identity import Identity, IssuerKind
 from crcr.errors import DefaultBranchUnknown, NoAllowlist
+from crcr.record.bisection.bisections import request_advance
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.clickhouse.feed_queue import note_job
@@ -288,6 +289,8 @@ class Reports:
             number=context.number,
             now=now,
         )
+        if context.dispatch is not None and not isinstance(outcome, OpenJob):
+            await request_advance(tx, context.dispatch, now)
         if context.has_checks:
             await self._follow_up(tx, context, outcome, now)
 

@@ -23,6 +23,7 @@ from crcr.decide.views.backend import (
     JobKey,
     MetricsView,
 )
+from crcr.decide.views.bisections import BisectionDetail, BisectionPage, BisectionQuery
 from crcr.decide.views.commit import CommitView, PullView, WaiverPage
 from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.decide.views.failing import FailingPage, FailingQuery
@@ -61,6 +62,7 @@ from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
+from crcr.record.views.culprits.bisections import bisection_detail, bisection_page
 from crcr.record.views.culprits.job_culprits import culprit_list
 from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.failures.groups import failure_page, group_page
@@ -210,6 +212,14 @@ class SqlViews:
 
     async def culprits(self, query: CulpritQuery, now: datetime) -> tuple[JobCulprits, ...]:
         return await self._view(query.upstream, lambda tx, visible: culprit_list(tx, query, visible, now))
+
+    async def bisections(self, query: BisectionQuery) -> BisectionPage:
+        return await self._view(query.upstream, lambda tx, visible: bisection_page(tx, query, visible))
+
+    async def bisection(self, upstream: RepoName, bisection_id: int) -> BisectionDetail:
+        return await self._view(
+            upstream, lambda tx, visible: bisection_detail(tx, upstream, bisection_id, visible)
+        )
 
     async def waivers(
         self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int

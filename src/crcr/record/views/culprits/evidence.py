@@ -135,10 +135,13 @@ async def read_commits(tx: Tx, job: RedJob, breakage: BreakageRange) -> tuple[Ba
     good = breakage.good
     after = good.position if good is not None else -1
     most = MOST_COMMITS if good is not None else _MOST_WITHOUT_GOOD
-    return await _read_commits(tx, job, after, breakage.bad.position, most)
+    return await read_commits_between(tx, job, after, breakage.bad.position, most)
 
 
-async def _read_commits(tx: Tx, job: RedJob, after: int, until: int, most: int) -> tuple[BaseCommit, ...]:
+async def read_commits_between(
+    tx: Tx, job: RedJob, after: int, until: int, most: int
+) -> tuple[BaseCommit, ...]:
+    """The newest `most` commits after one position, up to another, in their order."""
     place = {"upstream": job.upstream, "ref": job.ref}
     rows = await tx.all(_COMMITS, after=after, until=until, most=most, **place)
     shas = json.dumps([row["sha"] for row in rows])
@@ -166,7 +169,7 @@ async def read_earlier_pulls(tx: Tx, job: RedJob, breakage: BreakageRange) -> fr
     for earlier in breakage.earlier[:_MOST_EARLIER]:
         if earlier.good is None or earlier.first_bad - earlier.good > _WIDEST_EARLIER:
             continue
-        commits = await _read_commits(tx, job, earlier.good, earlier.first_bad, _WIDEST_EARLIER)
+        commits = await read_commits_between(tx, job, earlier.good, earlier.first_bad, _WIDEST_EARLIER)
         numbers |= {commit.number for commit in commits if commit.number is not None}
     return frozenset(numbers)
 

@@ -7,7 +7,7 @@ the evidence about its range; `limit` bounds the number of jobs.
 # ruff: noqa: S608 - every name in these statements is our own
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -42,6 +42,7 @@ from crcr.record.views.visibility import VisibleBackends
 _MOST_PASSES = 60
 _MOST_FAILURES = 1_000
 _MOST_MEMBERS = 200
+_MOST_BISECTIONS = 5
 _MOST_OTHER_JOBS = 4
 _TEST_VERDICTS = msgspec.json.Decoder(list[tuple[str, VerdictKind, Confidence]])
 _OF_JOB = (
@@ -68,6 +69,13 @@ _FAILURES = Statement(
         " AND j.workflow = f.workflow AND j.run_id = f.run_id AND j.attempt = f.attempt AND j.job_name = f.job_name"
         f" WHERE {_OF_JOB.format('f')} AND f.kind <> 'pull_request' AND f.kind = 'push' AND f.at >= :since"
         " ORDER BY f.at DESC LIMIT :most"
+    )
+)
+_BISECTIONS = Statement(
+    text(
+        "SELECT bisection_id, culprit FROM bisections WHERE upstream = :upstream AND downstream = :downstream"
+        " AND job_name = :job_name AND workflow = :workflow AND created_at >= :since"
+        " ORDER BY bisection_id DESC LIMIT :most"
     )
 )
 _FAILED_WITH = Statement(
@@ -113,10 +121,21 @@ async def _choose_jobs(
 
 
 @dataclass(frozen=True, slots=True)
-class _JobHistory:
+class RedJobHistory:
+    """The results of a job on the base branch, and the breakages that they show."""
+
     breakages: tuple[BreakageRange, ...]
     failures: tuple[Row, ...]
     """Newest first."""
+    passes: int = 0
+    """The recorded ones, up to a limit."""
+
+    @property
+    def flaky_failures(self) -> int:
+        """Failures that came by chance: the same commit passed too, or the verdict rules call them flaky."""
+        return sum(
+            row["passed_at"] is not None or any(True for _ in _find_flaky(row)) for row in self.failures
+        )
 
     def newest_failure(self, breakage: BreakageRange) -> Row:
         return next(row for row in self.failures if row["head_sha"] == breakage.newest.sha)
@@ -133,17 +152,25 @@ class _CulpritReader:
         self._tx = tx
         self._visible = visible
         self._since = now - HISTORY
-        self._histories: dict[tuple[str, str, str], _JobHistory] = {}
+        self._histories: dict[tuple[str, str, str], RedJobHistory] = {}
 
     async def read(self, job: RedJob, fingerprint: str | None) -> list[JobCulprits]:
         history = await self._read_history(job)
         wanted = [one for one in history.breakages if fingerprint in (None, *one.fingerprints)]
         return [await self._name_culprits(job, history, breakage) for breakage in wanted]
 
-    async def _name_culprits(self, job: RedJob, history: _JobHistory, breakage: BreakageRange) -> JobCulprits:
+    async def _name_culprits(
+        self, job: RedJob, history: RedJobHistory, breakage: BreakageRange
+    ) -> JobCulprits:
         entry = self._visible.reporting[job.downstream]
         commits = await read_commits(self._tx, job, breakage)
-        evidence = await self._read_evidence(job, entry, history, breakage, commits)
+        bisections = await self._read_bisections(job, breakage)
+        evidence = replace(
+            await self._read_evidence(job, entry, history, breakage, commits),
+            bisected={
+                row["culprit"]: row["bisection_id"] for row in bisections if row["culprit"] is not None
+            },
+        )
         return JobCulprits(
             backend=entry.name,
             workflow=job.workflow,
@@ -152,13 +179,19 @@ class _CulpritReader:
             candidates=rank_candidates(breakage, commits, evidence)[:MOST_CANDIDATES],
             fingerprints=tuple(mark for mark in breakage.fingerprints if mark is not None),
             since=breakage.first_bad.at,
+            bisection=bisections[0]["bisection_id"] if bisections else None,
         )
+
+    async def _read_bisections(self, job: RedJob, breakage: BreakageRange) -> list[Row]:
+        """The bisections that began since the breakage, newest first."""
+        since = to_us(breakage.first_bad.at)
+        return await self._tx.all(_BISECTIONS, **job.names, since=since, most=_MOST_BISECTIONS)
 
     async def _read_evidence(
         self,
         job: RedJob,
         entry: AllowlistEntry,
-        history: _JobHistory,
+        history: RedJobHistory,
         breakage: BreakageRange,
         commits: Iterable[BaseCommit],
     ) -> CulpritEvidence:
@@ -199,17 +232,19 @@ class _CulpritReader:
                     found.append(OtherRange(name, good, theirs.bad.position))
         return tuple(found)
 
-    async def _read_history(self, job: RedJob) -> _JobHistory:
+    async def _read_history(self, job: RedJob) -> RedJobHistory:
         if job.key not in self._histories:
-            place: dict[str, Any] = {**job.names, "ref": job.ref, "since": to_us(self._since)}
-            passes = await self._tx.all(_PASSES, most=_MOST_PASSES, **place)
-            failures = [
-                row for row in await self._tx.all(_FAILURES, most=_MOST_FAILURES, **place) if _counts(row)
-            ]
-            results = [_read_pass(row) for row in passes]
-            results += [result for row in failures for result in _read_failure(row)]
-            self._histories[job.key] = _JobHistory(find_breakages(results), tuple(failures))
+            self._histories[job.key] = await read_history(self._tx, job, self._since)
         return self._histories[job.key]
+
+
+async def read_history(tx: Tx, job: RedJob, since: datetime) -> RedJobHistory:
+    place: dict[str, Any] = {**job.names, "ref": job.ref, "since": to_us(since)}
+    passes = await tx.all(_PASSES, most=_MOST_PASSES, **place)
+    failures = [row for row in await tx.all(_FAILURES, most=_MOST_FAILURES, **place) if _counts(row)]
+    results = [_read_pass(row) for row in passes]
+    results += [result for row in failures for result in _read_failure(row)]
+    return RedJobHistory(find_breakages(results), tuple(failures), len(passes))
 
 
 def _describe_range(breakage: BreakageRange, commits: tuple[BaseCommit, ...]) -> CulpritRange:

@@ -368,7 +368,7 @@ JOB_CULPRITS: Json = {
             ],
         }
     ],
-    "bisection": "b-17",
+    "bisection": 17,
 }
 _SEEN: Json = {"sha": _SHA, "number": 7, "at": _AT}
 _GROUP: Json = {

@@ -1,0 +1,1 @@
+"""Bisection: which upstream commit broke a job, found by testing commits."""

@@ -1,0 +1,1 @@
+"""Bisections: their range, their runs and their end."""

@@ -1,0 +1,123 @@
+"""The runs of a bisection as they are recorded: what each reported about the job, and the results that are new."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from crcr.decide.bisection.run_results import ReportedJob, choose_target, classify_run
+from crcr.decide.bisection.search import RunResult, SearchRun
+from crcr.decide.failures.fingerprint import fingerprint_failure
+from crcr.decide.model import Conclusion, DispatchState, JobState
+from crcr.record.failures.recorder import read_failed_tests
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us_or_none, to_us
+
+_LOOK_UP_TIME = timedelta(hours=1)
+"""A silent job is looked up at GitHub before it has timed out."""
+_MOST_SAMPLE = 300
+_FAILURES = frozenset({RunResult.FAILED, RunResult.FAILED_OTHERWISE})
+
+# All attempts of the job in each run of the bisection; a run without any has one row.
+_RUNS = Statement(
+    text(
+        "SELECT r.number, r.delivery, r.position, r.result, r.sample, r.url, d.state AS dispatch_state, d.sent_at,"
+        " j.state, j.conclusion, j.expected, j.superseded, j.tests_total, j.failed_tests, j.url AS job_url, j.attempt"
+        " FROM bisection_runs r LEFT JOIN dispatches d ON d.delivery = r.delivery AND d.upstream = r.upstream"
+        " AND d.downstream = :downstream LEFT JOIN jobs j ON j.delivery = r.delivery AND j.upstream = r.upstream"
+        " AND j.downstream = :downstream AND j.workflow = :workflow AND j.job_name = :job_name"
+        " WHERE r.bisection_id = :bisection_id AND r.upstream = :upstream ORDER BY r.number, j.attempt, j.run_id"
+    )
+)
+_SET_RESULT = Statement(
+    text(
+        "UPDATE bisection_runs SET result = :result, sample = :sample, url = :url, finished_at = :finished_at"
+        " WHERE bisection_id = :bisection_id AND number = :number AND upstream = :upstream"
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """One run with the job that it reported, if it did."""
+
+    row: Row
+    job: ReportedJob | None = None
+    sample: str | None = None
+    job_url: str | None = None
+
+    @property
+    def position(self) -> int:
+        return int(self.row["position"])
+
+    def is_over(self, timeout: timedelta, now: datetime) -> bool:
+        """Whether nothing is waited for: its dispatch will not be sent, or was answered by silence."""
+        if self.row["dispatch_state"] not in (DispatchState.WAITING.value, DispatchState.SENT.value):
+            return True
+        sent_at = from_us_or_none(self.row["sent_at"])
+        return sent_at is not None and now >= sent_at + timeout + _LOOK_UP_TIME
+
+
+async def read_runs(tx: Tx, bisection: Row) -> list[RecordedRun]:
+    """The runs in their order, each with the attempt of its job that counts."""
+    names = ("bisection_id", "upstream", "downstream", "workflow", "job_name")
+    by_number: dict[int, list[Row]] = {}
+    for row in await tx.all(_RUNS, **{name: bisection[name] for name in names}):
+        by_number.setdefault(row["number"], []).append(row)
+    return [_choose_attempt(attempts) for attempts in by_number.values()]
+
+
+async def take_results(
+    tx: Tx, bisection: Row, *, bad_end: int, timeout: timedelta, now: datetime
+) -> tuple[list[SearchRun], bool]:
+    """Judge the runs by what they reported, and write the results that are new; return whether there are any."""
+    runs = await read_runs(tx, bisection)
+    recorded = frozenset((bisection["fingerprints"] or "").split())
+    target = choose_target(recorded, (run.job for run in runs if run.job and run.position == bad_end))
+    judged, has_new = [], False
+    for run in runs:
+        result = classify_run(run.job, target, is_over=run.is_over(timeout, now))
+        judged.append(SearchRun(run.position, result))
+        if result is not None and result.value != run.row["result"]:
+            await tx.run(_SET_RESULT, **_result_columns(bisection, run, result, now))
+            has_new = True
+    return judged, has_new
+
+
+def _result_columns(bisection: Row, run: RecordedRun, result: RunResult, now: datetime) -> dict[str, Any]:
+    return {
+        "bisection_id": bisection["bisection_id"],
+        "upstream": bisection["upstream"],
+        "number": run.row["number"],
+        "result": result.value,
+        "sample": run.sample if result in _FAILURES else None,
+        "url": run.job_url,
+        "finished_at": to_us(now),
+    }
+
+
+def _choose_attempt(attempts: Sequence[Row]) -> RecordedRun:
+    """A pass counts whenever it came; else the newest attempt of a run that was not replaced."""
+    reported = [(row, _reported_job(row)) for row in attempts if row["state"] is not None]
+    current = [(row, job) for row, job in reported if not job.superseded] or reported
+    if not current:
+        return RecordedRun(attempts[0])
+    passed = [(row, job) for row, job in current if job.has_passed]
+    row, job = (passed or current)[-1]
+    sample = fingerprint_failure(read_failed_tests(row["failed_tests"])).sample
+    return RecordedRun(row, job, sample[:_MOST_SAMPLE] if sample else None, row["job_url"])
+
+
+def _reported_job(row: Row) -> ReportedJob:
+    marks = fingerprint_failure(read_failed_tests(row["failed_tests"]))
+    return ReportedJob(
+        state=JobState(row["state"]),
+        conclusion=Conclusion(row["conclusion"]) if row["conclusion"] else None,
+        expected=Conclusion(row["expected"]) if row["expected"] else None,
+        superseded=bool(row["superseded"]),
+        fingerprints=frozenset(marks.distinct),
+        tests=row["tests_total"],
+    )

@@ -1,0 +1,172 @@
+"""Bisections as recorded, newest first, and one with its commits and runs; those of backends that the reader may not see are left out."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import text
+
+from crcr.decide.bisection.request import RangeCommit
+from crcr.decide.bisection.search import (
+    BisectionOutcome,
+    CommitFinding,
+    RunResult,
+    SearchLimits,
+    SearchRun,
+    judge_commits,
+)
+from crcr.decide.model import RepoName
+from crcr.decide.views.bisections import (
+    BisectionCommit,
+    BisectionDetail,
+    BisectionPage,
+    BisectionQuery,
+    BisectionRun,
+    BisectionState,
+    BisectionView,
+)
+from crcr.errors import NotFound
+from crcr.record.bisection.bisections import read_range_commits
+from crcr.record.store.database import Row, Tx
+from crcr.record.store.statement import Statement
+from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.paging import Key, bad_cursor, read_matching
+from crcr.record.views.relay.state import newest_change
+from crcr.record.views.visibility import VisibleBackends
+
+_NEWEST = 2**62
+_COLUMNS = (
+    "SELECT b.*, (SELECT count(*) FROM bisection_runs r WHERE r.bisection_id = b.bisection_id"
+    " AND r.upstream = b.upstream) AS runs FROM bisections b"
+)
+_RECENT = Statement(
+    text(
+        f"{_COLUMNS} WHERE b.upstream = :upstream AND b.bisection_id < :before"
+        " ORDER BY b.bisection_id DESC LIMIT :most"
+    )
+)
+_OF_BACKEND = Statement(
+    text(
+        f"{_COLUMNS} WHERE b.upstream = :upstream AND b.downstream = :downstream AND b.bisection_id < :before"
+        " ORDER BY b.bisection_id DESC LIMIT :most"
+    )
+)
+_ONE = Statement(text(f"{_COLUMNS} WHERE b.bisection_id = :bisection_id AND b.upstream = :upstream"))
+_RUNS = Statement(
+    text(
+        "SELECT number, delivery, position, result, sample, url, created_at, finished_at FROM bisection_runs"
+        " WHERE bisection_id = :bisection_id AND upstream = :upstream ORDER BY number"
+    )
+)
+
+
+async def bisection_page(tx: Tx, query: BisectionQuery, visible: VisibleBackends) -> BisectionPage:
+    if query.backend is not None:
+        visible.entry(query.backend)
+
+    async def read(after: Key, most: int) -> list[Row]:
+        place = {"upstream": query.upstream.key, "before": after[0], "most": most}
+        if query.backend is None:
+            return await tx.all(_RECENT, **place)
+        return await tx.all(_OF_BACKEND, downstream=query.backend.key, **place)
+
+    def keep(row: Row) -> bool:
+        is_visible = row["downstream"] in visible.reporting
+        return is_visible and query.job in (None, row["job_name"]) and query.state in (None, row["state"])
+
+    rows, more = await read_matching(
+        read,
+        _read_cursor(query),
+        query.limit,
+        make_key=lambda row: (row["bisection_id"],),
+        keep=keep,
+    )
+    return BisectionPage(tuple(_view(row, visible) for row in rows), more, await newest_change(tx))
+
+
+async def bisection_detail(
+    tx: Tx, upstream: RepoName, bisection_id: int, visible: VisibleBackends
+) -> BisectionDetail:
+    key = {"bisection_id": bisection_id, "upstream": upstream.key}
+    row = await tx.one(_ONE, **key)
+    if row is None or row["downstream"] not in visible.reporting:
+        raise NotFound(f"there is no bisection {bisection_id}")
+    runs = await tx.all(_RUNS, **key)
+    commits = read_range_commits(row["commits"])
+    return BisectionDetail(
+        bisection=_view(row, visible),
+        commits=_judge(row, commits, runs),
+        runs=tuple(_run(run, commits) for run in runs),
+        change=await newest_change(tx),
+    )
+
+
+def _read_cursor(query: BisectionQuery) -> Key:
+    match query.after:
+        case None:
+            return (_NEWEST,)
+        case (int() as number,):
+            return (number,)
+    raise bad_cursor()
+
+
+def _judge(row: Row, commits: Sequence[RangeCommit], runs: Sequence[Row]) -> tuple[BisectionCommit, ...]:
+    limits = SearchLimits(commits=len(commits) - 1, most_runs=row["most_runs"], flake_rate=row["flake_rate"])
+    searched = [
+        SearchRun(run["position"], RunResult(run["result"]) if run["result"] else None) for run in runs
+    ]
+    findings = judge_commits(limits, searched)
+    return tuple(
+        _commit(commit, findings.get(position), is_candidate=row["left_good"] < position <= row["left_bad"])
+        for position, commit in enumerate(commits)
+    )
+
+
+def _commit(commit: RangeCommit, finding: CommitFinding | None, *, is_candidate: bool) -> BisectionCommit:
+    return BisectionCommit(
+        sha=commit.sha,
+        number=commit.number,
+        title=commit.title,
+        finding=finding,
+        is_candidate=is_candidate,
+    )
+
+
+def _run(row: Row, commits: Sequence[RangeCommit]) -> BisectionRun:
+    return BisectionRun(
+        number=row["number"],
+        sha=commits[row["position"]].sha,
+        delivery=row["delivery"],
+        result=RunResult(row["result"]) if row["result"] else None,
+        sample=row["sample"],
+        url=row["url"],
+        sent_at=from_us(row["created_at"]),
+        finished_at=from_us_or_none(row["finished_at"]),
+    )
+
+
+def _view(row: Row, visible: VisibleBackends) -> BisectionView:
+    commits = read_range_commits(row["commits"])
+    culprit = commits[row["left_bad"]] if row["culprit"] is not None else None
+    return BisectionView(
+        id=row["bisection_id"],
+        backend=visible.reporting[row["downstream"]].name,
+        workflow=row["workflow"],
+        job=row["job_name"],
+        branch=row["ref"],
+        state=BisectionState(row["state"]),
+        outcome=BisectionOutcome(row["outcome"]) if row["outcome"] else None,
+        reason=row["reason"],
+        good=commits[0].sha,
+        bad=commits[-1].sha,
+        commits=len(commits) - 1,
+        left=row["left_bad"] - row["left_good"],
+        left_good=commits[row["left_good"]].sha,
+        left_bad=commits[row["left_bad"]].sha,
+        culprit=_commit(culprit, CommitFinding.BAD, is_candidate=True) if culprit else None,
+        runs=row["runs"],
+        most_runs=row["most_runs"],
+        flake_rate=row["flake_rate"],
+        who=row["who"],
+        created_at=from_us(row["created_at"]),
+        ends_at=from_us(row["ends_at"]),
+        finished_at=from_us_or_none(row["finished_at"]),
+    )

@@ -44,6 +44,7 @@ from crcr.receive.ingest.intake import IngestIntake
 from crcr.receive.oidc.jwks import KeyCache, http_fetcher
 from crcr.receive.webhook.intake import WebhookIntake
 from crcr.record.admin.operations import AdminOperations
+from crcr.record.bisection.bisections import Bisections
 from crcr.record.checks.refresh import CheckRepairs
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.webhooks import RecoveryStore
@@ -101,6 +102,7 @@ class Services:
     inbox: Inbox
     reports: Reports
     acts: AdminOperations
+    bisections: Bisections
     limits: RequestLimiter
     rate_limits: RelayRateLimits
     github: GitHubClient
@@ -166,6 +168,7 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         inbox=inbox,
         reports=reports,
         acts=AdminOperations(database, core.targets, core.allowlists),
+        bisections=core.bisections,
         limits=rate_limits.limits,
         rate_limits=rate_limits,
         github=core.github,

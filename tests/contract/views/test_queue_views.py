@@ -105,7 +105,7 @@ SELECT 'guid' || n, ?, 'push', 'accepted', 'webhook', n, 0 FROM generate_series(
 _WALKED = (
     metrics._OPEN,
     metrics._PARKED,
-    metrics._LAST_DELIVERY,
+    metrics.LAST_DELIVERY,
     metrics._OVERDUE_GATE,
 )
 

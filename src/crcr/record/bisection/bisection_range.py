@@ -106,8 +106,8 @@ async def _find_ends(
     bad_sha = request.bad or (breakage.bad.sha if breakage else None)
     if bad_sha is None:
         raise NotPossible(
-            f"the job {request.job!r} of {request.downstream} does not fail on {job.ref} now",
-            hint="give the ends of the range: good and bad",
+            f"the job {request.job!r} of {request.downstream} has no lasting failure on {job.ref}",
+            hint="give both ends of the range to bisect it all the same",
         )
     good_sha = request.good or (breakage.good.sha if breakage and breakage.good else None)
     if good_sha is None:

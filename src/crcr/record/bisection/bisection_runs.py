@@ -1,6 +1,6 @@
 """The runs of a bisection as they are recorded: what each reported about the job, and the results that are new."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,8 +10,9 @@ from sqlalchemy import text
 from crcr.decide.bisection.run_results import ReportedJob, choose_target, classify_run
 from crcr.decide.bisection.search import RunResult, SearchRun
 from crcr.decide.failures.fingerprint import fingerprint_failure
-from crcr.decide.model import Conclusion, DispatchState, JobState
+from crcr.decide.model import BISECTION_EVENT, Conclusion, DispatchState, EffectKind, JobState
 from crcr.record.failures.recorder import read_failed_tests
+from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us_or_none, to_us
@@ -59,6 +60,21 @@ class RecordedRun:
             return True
         sent_at = from_us_or_none(self.row["sent_at"])
         return sent_at is not None and now >= sent_at + timeout + _LOOK_UP_TIME
+
+
+async def request_advance(tx: Tx, dispatch: Mapping[str, Any], now: datetime) -> None:
+    """Have the bisection advanced that a dispatch is a run of, after a result of it was recorded; no other dispatch."""
+    if dispatch["event"] == BISECTION_EVENT:
+        upstream, delivery = dispatch["upstream"], dispatch["delivery"]
+        effect = effect_row(
+            upstream,
+            EffectKind.ADVANCE_BISECTION,
+            target="bisections",
+            lane=delivery,
+            delivery=delivery,
+            now=now,
+        )
+        await add_once(tx, effect)
 
 
 async def read_runs(tx: Tx, bisection: Row) -> list[RecordedRun]:

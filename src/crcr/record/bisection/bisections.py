@@ -6,7 +6,7 @@ bisection, which a unique index ensures.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -41,7 +41,6 @@ from crcr.decide.model import (
     BISECTION_EVENT,
     DeliveryState,
     DispatchState,
-    EffectKind,
     RepoName,
 )
 from crcr.errors import BadRequest, NoAllowlist, NotFound, NotPossible
@@ -50,7 +49,6 @@ from crcr.record.bisection.bisection_range import BisectionRange, read_bisection
 from crcr.record.bisection.bisection_runs import read_runs, take_results
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.deliveries.dispatches import drop_delivery, write_dispatches
-from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema.bisections import bisection_runs, bisections
@@ -381,21 +379,6 @@ class Bisections:
             culprit=culprit,
         )
         await note_change(tx, upstream, "bisection", downstream=row["downstream"], now=now)
-
-
-async def request_advance(tx: Tx, dispatch: Mapping[str, Any], now: datetime) -> None:
-    """Have the bisection advanced that a dispatch is a run of, after a result of it was recorded; no other dispatch."""
-    if dispatch["event"] == BISECTION_EVENT:
-        upstream, delivery = dispatch["upstream"], dispatch["delivery"]
-        effect = effect_row(
-            upstream,
-            EffectKind.ADVANCE_BISECTION,
-            target="bisections",
-            lane=delivery,
-            delivery=delivery,
-            now=now,
-        )
-        await add_once(tx, effect)
 
 
 def read_range_commits(column: str) -> tuple[RangeCommit, ...]:

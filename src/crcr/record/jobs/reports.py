@@ -26,7 +26,7 @@ from crcr.decide.jobs.report import Report
 from crcr.decide.model import Binding, RepoName
 from crcr.decide.oidc.identity import Identity, IssuerKind
 from crcr.errors import DefaultBranchUnknown, NoAllowlist
-from crcr.record.bisection.bisections import request_advance
+from crcr.record.bisection.bisection_runs import request_advance
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.clickhouse.feed_queue import note_job

@@ -62,6 +62,7 @@ bisection_runs = Table(
     Column("url", Text),
     Column("finished_at", BigInteger),
     Index("ix_bisection_runs_delivery", "delivery", "upstream"),
+    Index("ix_bisection_runs_recent", "upstream", "created_at"),
     sqlite_with_rowid=False,
 )
 """`position` is the commit's place in the bisection's `commits`."""

@@ -107,10 +107,13 @@ def test_every_published_example_is_passed_on_verbatim() -> None:
 
 
 def test_a_test_dispatch_says_so_and_no_other_does() -> None:
-    test = replace(RELAY, level=Level.L4, callback_url="https://x", audience="a", test=True)
+    test = replace(RELAY, level=Level.L4, callback_url="https://x", audience="a", purpose="test")
     prepared = prepare_payload(event_type="push", delivery_id=GUID, payload={})
-    relays = [json.loads(prepared.dispatch(relay).body)["client_payload"]["relay"] for relay in (RELAY, test)]
+    bisection = replace(RELAY, purpose="bisection")
+    sent = (RELAY, test, bisection)
+    relays = [json.loads(prepared.dispatch(relay).body)["client_payload"]["relay"] for relay in sent]
     assert "test" not in relays[0]
+    assert ("test" in relays[2], relays[2]["purpose"]) == (False, "bisection")
     assert relays[1] == {
         "version": 1,
         "upstream": "pytorch/pytorch",

@@ -70,3 +70,4 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("ix_bisection_runs_delivery", "bisection_runs", ["delivery", "upstream"])
+    op.create_index("ix_bisection_runs_recent", "bisection_runs", ["upstream", "created_at"])

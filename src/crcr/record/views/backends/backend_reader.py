@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry, Visibility
-from crcr.decide.model import Level, RepoName
+from crcr.decide.model import BISECTION_EVENT, TEST_EVENT, Level, RepoName
 from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
 from crcr.decide.statistics.window import ResultKind, Window
 from crcr.decide.views.missing_results import BackendReporting
@@ -35,8 +35,13 @@ _LAST_SENT = Statement(
         " AND sent_at IS NOT NULL AND test = 0 ORDER BY created_at DESC, delivery DESC LIMIT 1"
     )
 )
+IS_UPSTREAM_EVENT = f"event <> '{TEST_EVENT}' AND event <> '{BISECTION_EVENT}'"
+"""Whether a job is no test and no run of a bisection: these say nothing about how a backend answers the upstream's events."""
 _LAST_REPORT = Statement(
-    text("SELECT max(in_progress_at) AS at FROM jobs WHERE upstream = :upstream AND downstream = :downstream")
+    text(
+        "SELECT in_progress_at AS at FROM jobs WHERE upstream = :upstream AND downstream = :downstream"  # noqa: S608  our own text
+        f" AND {IS_UPSTREAM_EVENT} ORDER BY in_progress_at DESC LIMIT 1"
+    )
 )
 # No answer is expected to the end of a pull request, to the deletion of a branch, or to a superseded commit, whose run the
 # newer one may have cancelled.

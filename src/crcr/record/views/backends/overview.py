@@ -33,6 +33,7 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
 from crcr.record.views.backends.backend_reader import (
     AWAITED,
+    IS_UPSTREAM_EVENT,
     BackendReader,
     BackendStates,
     make_name_only_summary,
@@ -90,8 +91,8 @@ _UNANSWERED_OF_ALL = Statement(
         " FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = found.downstream"
         " AND d.created_at > CASE WHEN found.reported_at > :since THEN found.reported_at ELSE :since END"
         f" AND {AWAITED} LIMIT 10) AS few) AS unanswered"
-        " FROM (SELECT known.downstream, (SELECT max(j.in_progress_at) FROM jobs j WHERE j.upstream = :upstream"
-        " AND j.downstream = known.downstream) AS reported_at FROM known WHERE known.downstream IS NOT NULL) AS found"
+        " FROM (SELECT known.downstream, (SELECT j.in_progress_at FROM jobs j WHERE j.upstream = :upstream"
+        f" AND j.downstream = known.downstream AND {IS_UPSTREAM_EVENT} ORDER BY j.in_progress_at DESC LIMIT 1) AS reported_at FROM known WHERE known.downstream IS NOT NULL) AS found"
     )
 )
 _EVENTS = " UNION ALL ".join(f"SELECT '{event}' AS event" for kind in OWN_KINDS for event in kind.events)

@@ -28,6 +28,7 @@ from crcr.record.checks.refresh import tier_queue
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.relay.metrics import LAST_DELIVERY
 
 # States are written out here, not bound: a partial index is used only where its condition can be seen.
 _QUEUE = "CASE WHEN e.kind = 'publish_checks' THEN e.target ELSE '' END"
@@ -112,7 +113,6 @@ _LISTS = Statement(
         " AS newest, EXISTS (SELECT 1 FROM allowlist_versions v WHERE v.upstream = :upstream AND v.good = 1) AS in_force"
     )
 )
-_LAST_DELIVERY = Statement(text("SELECT max(received_at) AS at FROM deliveries WHERE upstream = :upstream"))
 _REFUSED = Statement(
     text("SELECT number, since_at, last_at FROM refused_webhooks WHERE reason = 'bad_signature'")
 )
@@ -137,7 +137,7 @@ class HealthViews:
 async def health_facts(tx: Tx, upstream: RepoName) -> HealthFacts:
     paused = await tx.one(_PAUSED, upstream=upstream.key)
     lists = await tx.one(_LISTS, upstream=upstream.key)
-    last = await tx.one(_LAST_DELIVERY, upstream=upstream.key)
+    last = await tx.one(LAST_DELIVERY, upstream=upstream.key)
     target = tier_queue(Tier.GATE)
     return HealthFacts(
         open_effects=tuple(map(_open, await tx.all(_OPEN, upstream=upstream.key))),

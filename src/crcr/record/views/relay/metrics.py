@@ -16,6 +16,13 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
 
+# Deliveries that the relay made itself do not prove that webhooks arrive.
+LAST_DELIVERY = Statement(
+    text(
+        "SELECT received_at AS at FROM deliveries WHERE upstream = :upstream AND source <> 'test'"
+        " AND source <> 'bisection' ORDER BY received_at DESC LIMIT 1"
+    )
+)
 # States are written out here, not bound: a partial index is used only where its condition can be seen.
 _OPEN = Statement(
     text(
@@ -32,7 +39,6 @@ _PAUSED = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upst
 _NEWEST_LIST = Statement(
     text("SELECT good FROM allowlist_versions WHERE upstream = :upstream ORDER BY version DESC LIMIT 1")
 )
-_LAST_DELIVERY = Statement(text("SELECT max(received_at) AS at FROM deliveries WHERE upstream = :upstream"))
 _OVERDUE_GATE = Statement(
     text(
         "SELECT min(recheck_at) AS at FROM gates WHERE recheck_at IS NOT NULL AND recheck_at <= :now"
@@ -64,7 +70,7 @@ async def read_alarm_facts(tx: Tx, upstream: RepoName, now: datetime) -> AlarmFa
     return AlarmFacts(
         paused=bool(paused and paused["paused_at"]),
         allowlist_bad=bool(newest and not newest["good"]),
-        last_delivery_s=age_s(_read_time(await tx.one(_LAST_DELIVERY, upstream=upstream.key)), now),
+        last_delivery_s=age_s(_read_time(await tx.one(LAST_DELIVERY, upstream=upstream.key)), now),
         gate_overdue_s=age_s(_read_time(gate), now) or 0.0,
     )
 

@@ -20,7 +20,7 @@ from crcr.record.failures.person_verdicts import count_contradicted
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
-from crcr.record.views.relay.metrics import history_lag
+from crcr.record.views.relay.metrics import LAST_DELIVERY, history_lag
 from crcr.record.views.visibility import AllowlistReader, VisibleBackends, visible_backends
 
 _MOST_PARKED = 100
@@ -61,9 +61,11 @@ _PARKED = Statement(
     )
 )
 _DELIVERED = Statement(
-    text("SELECT count(*) AS number FROM deliveries WHERE upstream = :upstream AND received_at >= :since")
+    text(
+        "SELECT count(*) - (SELECT count(*) FROM bisection_runs r WHERE r.upstream = :upstream"
+        " AND r.created_at >= :since) AS number FROM deliveries WHERE upstream = :upstream AND received_at >= :since"
+    )
 )
-_LAST_DELIVERY = Statement(text("SELECT max(received_at) AS at FROM deliveries WHERE upstream = :upstream"))
 _UPSTREAM = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
 _LOG_ENDS = Statement(
     text(
@@ -93,7 +95,7 @@ async def relay_health(tx: Tx, upstream: RepoName, since: datetime, now: datetim
     """The relay's state without the last result, which the caller adds from the backends."""
     vital = await read_vitals(tx, upstream, now)
     delivered = await tx.one(_DELIVERED, upstream=upstream.key, since=to_us(since))
-    last = await tx.one(_LAST_DELIVERY, upstream=upstream.key)
+    last = await tx.one(LAST_DELIVERY, upstream=upstream.key)
     row = await tx.one(_UPSTREAM, upstream=upstream.key)
     return RelayHealth(
         deliveries=delivered["number"] if delivered else 0,

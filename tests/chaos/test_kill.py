@@ -40,11 +40,11 @@ ROUNDS = 4 * len(POINTS)
 
 
 class Relay:
-    def __init__(self, folder: Path, github: GitHub) -> None:
+    def __init__(self, folder: Path, github: GitHub, listed: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         allowlist = folder / "allowlist.yml"
-        allowlist.write_text("L2:\n" + "".join(f"  - {name}\n" for name in TARGETS))
+        allowlist.write_text(listed)
         self.database = folder / "crcr.db"
         own = {"CRCR_PUBLIC_URL": self.url, "CRCR_LOG_LEVEL": "error"}
         self._environment = {**os.environ, **environment(folder, github, allowlist), **own}
@@ -127,7 +127,7 @@ async def world(folder: Path, seed: int) -> AsyncIterator[tuple[GitHub, Relay]]:
         github.create_repository(UPSTREAM)
         for name in TARGETS:
             github.create_repository(name)
-        relay = Relay(folder, github)
+        relay = Relay(folder, github, "L2:\n" + "".join(f"  - {name}\n" for name in TARGETS))
         github.webhook_url = f"{relay.url}/github/webhook"
         yield github, relay
 

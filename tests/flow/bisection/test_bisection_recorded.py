@@ -27,6 +27,7 @@ from support.downstream.callbacks import BACKEND, post_report, workflow_with_job
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 HOUR = 3600.0
+GATING = f"L4:\n  - {BACKEND}: {{bisect: manual, jobs: [test], oncalls: [ada]}}\n"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -106,19 +107,27 @@ async def read_numbers(relay: RunningRelay, commits: list[str]) -> dict[str, Any
     for path in (*NUMBERS, *(f"/api/v1/commits/{sha}" for sha in commits)):
         answer = await relay.http.get(path)
         assert answer.status_code == 200, (path, answer.text)
-        # The newest change moves with each run, as it must for live pages.
-        shown[path] = re.sub(r'"(change|cursor)":\s*"?\d+', "", answer.text)
+        # The newest change moves with each run, and the look-ups of L4 results wait in the outbox.
+        shown[path] = re.sub(r'"(change|cursor|waiting)":\s*"?\d+', "", answer.text)
     return shown | {name: relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in COUNTED}  # noqa: S608
 
 
-async def test_its_runs_count_in_no_number(relay: RunningRelay) -> None:
+@pytest.mark.parametrize("listed", [BISECTED, GATING])
+async def test_its_runs_count_in_no_number_check_or_gate(relay: RunningRelay, listed: str) -> None:
+    relay.write_allowlist(listed)
+    await relay.refresh()
     base = await broken_base(relay, commits=6, culprit=3)
     base.pace_s = 0
+    pull = await relay.github.open_pr(UPSTREAM)
+    await relay.drain()
     relay.clock.advance(HOUR)
-    before = await read_numbers(relay, base.commits)
+    await relay.drain()
+    before = await read_numbers(relay, [*base.commits, pull.head_sha])
+    checks = relay.github.calls_to("POST", f"/repos/{UPSTREAM}/check-runs")
     ended = await base.finish(await base.start())
     assert ended["outcome"] == "found"
-    assert await read_numbers(relay, base.commits) == before
+    assert await read_numbers(relay, [*base.commits, pull.head_sha]) == before
+    assert relay.github.calls_to("POST", f"/repos/{UPSTREAM}/check-runs") == checks
 
 
 async def test_what_it_found_stands_first_among_the_culprits(relay: RunningRelay) -> None:

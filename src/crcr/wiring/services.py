@@ -150,12 +150,7 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
     keys = KeyCache(http_fetcher(core.keys_http), clock, on_read=core.metrics.keys_read)
     stopping, webhook, owner = asyncio.Event(), webhook_intake(core, inbox), new_owner()
     heartbeat = build_worker_heartbeat(core, owner)
-    refreshers = {
-        upstream.name.key: AllowlistRefresher(
-            upstream.name, allowlist_source(upstream, core.github), core.allowlists, clock
-        )
-        for upstream in settings.upstreams
-    }
+    refreshers = _refreshers(core)
     return Services(
         settings=settings,
         clock=clock,
@@ -193,6 +188,15 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         health=core.health,
         pages_kept_for_s=core.seams.pages_kept_for_s,
     )
+
+
+def _refreshers(core: Core) -> dict[str, AllowlistRefresher]:
+    return {
+        upstream.name.key: AllowlistRefresher(
+            upstream.name, allowlist_source(upstream, core.github), core.allowlists, core.clock
+        )
+        for upstream in core.settings.upstreams
+    }
 
 
 def _inbox(core: Core) -> Inbox:

@@ -16,7 +16,7 @@ _AS_MANY_TESTS = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedJob:
+class BisectedJob:
     """The bisected job as one run reported it."""
 
     state: JobState
@@ -57,7 +57,7 @@ class TargetFailure:
     """All fingerprints of the bad end: a commit that fails with one of them came as far as the bad end did."""
 
 
-def choose_target(recorded: frozenset[str], bad_end: Iterable[ReportedJob]) -> TargetFailure:
+def choose_target(recorded: frozenset[str], bad_end: Iterable[BisectedJob]) -> TargetFailure:
     """The recorded failure, or what the bad end shows today where it does not show that."""
     failed = [job for job in bad_end if job.has_failed]
     shown = frozenset[str]().union(*(job.fingerprints for job in failed))
@@ -67,7 +67,7 @@ def choose_target(recorded: frozenset[str], bad_end: Iterable[ReportedJob]) -> T
     return TargetFailure(recorded, tests, shown or recorded)
 
 
-def classify_run(job: ReportedJob | None, target: TargetFailure, *, is_over: bool) -> RunResult | None:
+def classify_run(job: BisectedJob | None, target: TargetFailure, *, is_over: bool) -> RunResult | None:
     """The result of a run; None while it may still come. `is_over` when nothing is waited for any more."""
     if job is None or not job.has_ended:
         return RunResult.NO_RESULT if is_over else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from crcr.decide.bisection.run_results import ReportedJob, choose_target, classify_run
+from crcr.decide.bisection.run_results import BisectedJob, choose_target, classify_run
 from crcr.decide.bisection.search import RunResult, SearchRun
 from crcr.decide.failures.fingerprint import fingerprint_failure
 from crcr.decide.model import BISECTION_EVENT, Conclusion, DispatchState, EffectKind, JobState
@@ -46,7 +46,7 @@ class RecordedRun:
     """One run with the job that it reported, if it did."""
 
     row: Row
-    job: ReportedJob | None = None
+    job: BisectedJob | None = None
     sample: str | None = None
     job_url: str | None = None
 
@@ -127,9 +127,9 @@ def _choose_attempt(attempts: Sequence[Row]) -> RecordedRun:
     return RecordedRun(row, job, sample[:_MOST_SAMPLE] if sample else None, row["job_url"])
 
 
-def _reported_job(row: Row) -> ReportedJob:
+def _reported_job(row: Row) -> BisectedJob:
     marks = fingerprint_failure(read_failed_tests(row["failed_tests"]))
-    return ReportedJob(
+    return BisectedJob(
         state=JobState(row["state"]),
         conclusion=Conclusion(row["conclusion"]) if row["conclusion"] else None,
         expected=Conclusion(row["expected"]) if row["expected"] else None,

@@ -17,6 +17,7 @@ from crcr.cli.init import command as init_command
 from crcr.cli.operate import (
     admin_token,
     allowlist,
+    bisection,
     deliveries,
     effects,
     repos_and_audit,
@@ -93,6 +94,7 @@ for commands in (
     status,
     failing_command,
     suspend_pause_dispatch,
+    bisection,
     reconcile,
 ):
     commands.register(app)

@@ -19,12 +19,13 @@ from crcr.clock import SystemClock
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.admin.operations import AdminOperations
+from crcr.record.bisection.bisections import Bisections
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.signals import Signals
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.settings import Settings, load_settings
-from crcr.wiring.core import check_refresher
+from crcr.wiring.core import build_bisections, check_refresher
 from crcr.wiring.database import open_database, require_database
 from crcr.wiring.drivers import require_drivers
 
@@ -74,6 +75,7 @@ class OperatorSession:
     views: OperatorViews
     acts: AdminOperations
     targets: Downstreams
+    bisections: Bisections
     who: str
 
     def now(self) -> datetime:
@@ -107,6 +109,7 @@ async def _run(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]
         views=OperatorViews(database, allowlists),
         acts=AdminOperations(database, targets, allowlists),
         targets=targets,
+        bisections=build_bisections(settings, database, allowlists, targets),
         who=user_name(),
     )
     try:

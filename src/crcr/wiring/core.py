@@ -101,14 +101,20 @@ class Core:
 
     @property
     def bisections(self) -> Bisections:
-        return Bisections(
-            self.database,
-            self.allowlists,
-            self.targets,
-            upstreams=self.upstreams,
-            github_url=web_url(self.settings),
-            job_timeout=self.job_timeout,
-        )
+        return build_bisections(self.settings, self.database, self.allowlists, self.targets)
+
+
+def build_bisections(
+    settings: Settings, database: Database, allowlists: Allowlists, targets: Downstreams
+) -> Bisections:
+    return Bisections(
+        database,
+        allowlists,
+        targets,
+        upstreams=tuple(upstream.name for upstream in settings.upstreams),
+        github_url=web_url(settings),
+        job_timeout=timedelta(seconds=settings.job_timeout_s),
+    )
 
 
 def web_url(settings: Settings) -> str:

@@ -80,7 +80,13 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
         ),
         EffectKind.ANSWER_COMMAND: AnswerCommand(
             Commands(
-                database, core.allowlists, core.people_requests, refresher, github_url=web_url(core.settings)
+                database,
+                core.allowlists,
+                core.people_requests,
+                refresher,
+                core.bisections,
+                github_url=web_url(core.settings),
+                hud_url=core.settings.public_url,
             ),
             upstreams,
             github.comments,

@@ -40,6 +40,7 @@ ALL = dict(commands())
 def test_the_commands_are_these() -> None:
     assert set(map(" ".join, ALL)) == {
         *("serve", "worker", "migrate", "demo", "demo-join", "check-config", "suspend", "pause", "dispatch"),
+        "bisect",
         *("reconcile", "init", "doctor", "backup", "status", "failing"),
         *("allowlist check", "allowlist diff", "allowlist refresh", "allowlist show"),
         *("deliveries list", "deliveries show", "deliveries replay", "effects list", "effects retry"),

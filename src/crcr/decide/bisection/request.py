@@ -15,8 +15,9 @@ DEFAULT_TIME = timedelta(hours=24)
 LONGEST_TIME = timedelta(days=7)
 MOST_COMMITS = 500
 """Of a range."""
-AUTOMATIC = "crcr"
-"""Who begins a bisection that the relay begins by itself."""
+AUTOMATIC = "the relay"
+"""Who begins a bisection that the relay begins by itself; a person's name has no blank, and the service's user may be `crcr`."""
+_SENDER = "crcr"
 _PREFIX = re.compile(r"[0-9a-f]{7,64}")
 
 
@@ -138,6 +139,6 @@ def bisection_push(
             "clone_url": f"{address}.git",
             "default_branch": upstream.default_branch,
         },
-        "pusher": {"name": AUTOMATIC},
-        "sender": {"login": AUTOMATIC, "type": "Bot"},
+        "pusher": {"name": _SENDER},
+        "sender": {"login": _SENDER, "type": "Bot"},
     }

@@ -5,19 +5,20 @@ that opens a gate or releases code names the head, or is written at least a minu
 a minute after a change of the base; by GitHub's timestamps.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from crcr.decide.checks.commit import BackendResults, CommitFacts, JobResult
 from crcr.decide.checks.gate import GateJudgement
 from crcr.decide.checks.status import BLOCKED
-from crcr.decide.checks.text.markdown import code, join_items, prose
+from crcr.decide.checks.text.markdown import code, join_items, link, prose
 from crcr.decide.checks.text.parts import NAME_CHARACTERS, person
 from crcr.decide.checks.text.verdict import verdict_text
 from crcr.decide.commands.grammar import (
     HEAD_DIGITS,
     ApproveCommand,
+    BisectedJob,
     Command,
     RetryCommand,
     VerdictCommand,
@@ -122,6 +123,19 @@ def refuse_unknown_job(command: VerdictCommand, failed: tuple[str, ...]) -> str:
     return (
         f"no job {code(command.job, NAME_CHARACTERS)} of {backend} has failed on this head; failed: {names}"
     )
+
+
+def bisection_begun_text(
+    bisection_id: int, target: BisectedJob, commits: Sequence[str], url: str | None
+) -> str:
+    """Say what a bisection searches; `commits` are those of its range, the good end first, and `url` is its page."""
+    good, bad = (code(sha[:HEAD_DIGITS]) for sha in (commits[0], commits[-1]))
+    number = len(commits) - 1
+    searched = f"{number} commit{'' if number == 1 else 's'} after {good}, up to {bad}"
+    job = f"{code(target.job, NAME_CHARACTERS)} of {code(str(target.downstream), 140)}"
+    words = f"Bisection {bisection_id} of {job} has begun: {searched}."
+    page = link("Its page", url)
+    return f"{words} {page} shows each run." if page else words
 
 
 YOUNGEST_HEAD = timedelta(minutes=1)

@@ -7,12 +7,14 @@
     verdict owner/repo job is new|pre-existing|flaky|infrastructure|missing|unknown because <reason>
     known <url> [owner/repo[:job] or fingerprint] [until 30d] because <reason>
     unknown owner/repo[:job] or fingerprint or <url>
+    bisect owner/repo:job [good 1a2b3c4] [bad 5d6e7f8]
+    bisect stop 12
     status
 
 Where a job's name ends: before the first ` because `, and there before the last ` until ` and an ` at ` with a
-commit; in `verdict` before the last ` is `, after a blank or a colon. A name that holds these words itself stands in double
-quotes (a quote in it is doubled) and is then taken as it is. What could be read in two ways is refused rather than guessed,
-because a waiver opens the gate.
+commit; in `verdict` before the last ` is `, after a blank or a colon; in `bisect` before ` good ` and ` bad ` with their commits.
+A name that holds these words itself stands in double quotes (a quote in it is doubled) and is then taken as it is. What could be
+read in two ways is refused rather than guessed, because a waiver opens the gate.
 """
 
 import re
@@ -49,6 +51,10 @@ _OPENING_QUOTES = ('"', "“")
 _BECAUSE = re.compile(r"(?:^|\s)because(?:\s|$)", re.IGNORECASE)
 _UNTIL = re.compile(r"(?:^|\s)until(?=\s|$)", re.IGNORECASE)
 _AT_HEAD = re.compile(r"(?:^|\s)at\s+(?P<head>[0-9a-f]{7,40})$", re.IGNORECASE)
+_RANGE_WORD = re.compile(r"(?:^|\s)(?:good|bad)(?=\s|$)", re.IGNORECASE)
+_RANGE_END = re.compile(r"(?:^|\s)(?P<end>good|bad)\s+(?P<sha>[0-9a-f]{7,64})$", re.IGNORECASE)
+_STOP = re.compile(r"\s*stop(?:\s+(?P<words>.*))?", re.IGNORECASE | re.DOTALL)
+_BISECTION = re.compile(r"[0-9]{1,15}", re.ASCII)
 _IS_KIND = re.compile(r"(?P<job>.*)(?:^|\s)is\s+(?P<kind>\S+)\s*", re.IGNORECASE | re.DOTALL)
 _DURATION = re.compile(r"(?P<count>[0-9]{1,9})(?P<unit>[mhd])", re.IGNORECASE)
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}", re.IGNORECASE)
@@ -129,6 +135,25 @@ class UnknownCommand:
     url: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BisectedJob:
+    """A job whose breakage is searched, and the ends of the range where the recorded ones are not meant."""
+
+    downstream: RepoName
+    job: str
+    good: str | None = None
+    bad: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BisectCommand:
+    """Begin a bisection of a job, or stop one."""
+
+    target: BisectedJob | None
+    stop: int | None = None
+    """The number of the bisection to stop."""
+
+
 Command = (
     WaiveCommand
     | UnwaiveCommand
@@ -137,6 +162,7 @@ Command = (
     | VerdictCommand
     | KnownCommand
     | UnknownCommand
+    | BisectCommand
     | StatusCommand
 )
 
@@ -164,6 +190,7 @@ REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
         UnwaiveCommand: RequiredRole(Role.MAINTAIN, author=False),
         KnownCommand: RequiredRole(Role.MAINTAIN, author=False),
         UnknownCommand: RequiredRole(Role.MAINTAIN, author=False),
+        BisectCommand: RequiredRole(Role.MAINTAIN, author=False),
         ApproveCommand: RequiredRole(Role.WRITE, author=False),
         VerdictCommand: RequiredRole(Role.MAINTAIN, author=False),
         RetryCommand: RequiredRole(Role.WRITE, author=True),
@@ -214,6 +241,8 @@ def format_command(command: Command) -> str:
             words += ["until", _duration_text(until)] if until else []
         case UnknownCommand(failure, url):
             words += _failure_words(failure) or [url or ""]
+        case BisectCommand(target, stop):
+            words += _range_words(target) if target else ["stop", str(stop)]
     if isinstance(command, WaiveCommand | RetryCommand | ApproveCommand) and command.head is not None:
         words += ["at", command.head]
     if isinstance(command, WaiveCommand | VerdictCommand | KnownCommand):
@@ -323,6 +352,34 @@ def _parse_unknown(text: str) -> UnknownCommand:
     if target is None:
         raise _Unclear("the failure is missing")
     return UnknownCommand(_with_job(target, _choose_job(job, rest)))
+
+
+def _parse_bisect(text: str) -> BisectCommand:
+    stop = _STOP.fullmatch(text)
+    if stop is not None:
+        number = (stop["words"] or "").strip()
+        if not _BISECTION.fullmatch(number):
+            raise _Unclear("the number of the bisection after `stop` is missing")
+        return BisectCommand(None, int(number))
+    downstream, job, rest = _split_target(text)
+    if job is None:
+        raise _Unclear("the job after the backend and a colon is missing")
+    words, ends = _split_range(rest)
+    if job == "" and _RANGE_WORD.search(words):
+        raise _Unclear(
+            "7 to 64 hexadecimal digits of a commit follow `good` and `bad`; "
+            "put a job's name that contains these words in quotes"
+        )
+    return BisectCommand(BisectedJob(downstream, _choose_job(job, words) or "", **ends))
+
+
+def _split_range(text: str) -> tuple[str, dict[str, str]]:
+    """Split off the final `good 1a2b3c4` and `bad 5d6e7f8`, each at most once."""
+    words, ends = text.rstrip(), {}
+    while (match := _RANGE_END.search(words)) and (end := match["end"].lower()) not in ends:
+        ends[end] = match["sha"].lower()
+        words = words[: match.start()].rstrip()
+    return words, ends
 
 
 def _split_failure(text: str) -> tuple[FailureTarget | None, str | None, str]:
@@ -473,10 +530,16 @@ def _failure_words(target: FailureTarget | None) -> list[str]:
     return [_target_text(target.downstream, target.job)]
 
 
+def _range_words(target: BisectedJob) -> list[str]:
+    ends = (("good", target.good), ("bad", target.bad))
+    shas = [word for end, sha in ends if sha is not None for word in (end, sha)]
+    return [_target_text(target.downstream, target.job), *shas]
+
+
 def _job_text(job: str) -> str:
     line = re.sub(r"[\r\n]+", " ", job)
     unmistakable = line == line.strip() and not line.startswith(_OPENING_QUOTES)
-    if unmistakable and not any(word.search(line) for word in (_BECAUSE, _UNTIL, _AT_HEAD)):
+    if unmistakable and not any(word.search(line) for word in (_BECAUSE, _UNTIL, _AT_HEAD, _RANGE_WORD)):
         return line
     return '"' + line.replace('"', '""') + '"'
 
@@ -497,5 +560,6 @@ _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
         _parse_known,
     ),
     "unknown": ("/crcr unknown owner/repo[:job] or fingerprint or <url>", _parse_unknown),
+    "bisect": ("/crcr bisect owner/repo:job [good 1a2b3c4] [bad 5d6e7f8], or bisect stop 12", _parse_bisect),
     "status": ("/crcr status", _parse_status),
 }

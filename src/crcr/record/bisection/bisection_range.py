@@ -86,7 +86,8 @@ async def _find_workflow(tx: Tx, upstream: RepoName, request: BisectionRequest, 
     if len(rows) > 1:
         raise BadRequest(
             f"several workflows of {request.downstream} have a job {request.job!r}",
-            hint="name one of them: " + ", ".join(repr(row["workflow"]) for row in rows),
+            hint="name the workflow, which a comment cannot do and `crcr bisect --workflow` does: "
+            + ", ".join(repr(row["workflow"]) for row in rows),
         )
     workflow: str = rows[0]["workflow"]
     return workflow

@@ -180,20 +180,25 @@ class Bisections:
 
     async def stop(self, upstream: RepoName, bisection_id: int, *, who: str, now: datetime) -> None:
         """Stop a running bisection; its run in progress is not waited for."""
+        await self._database.write(lambda tx: self.stop_in(tx, upstream, bisection_id, who=who, now=now))
 
-        async def unit(tx: Tx) -> None:
-            row = await tx.one(_BISECTION, bisection_id=bisection_id, upstream=upstream.key)
-            if row is None:
-                raise NotFound(f"there is no bisection {bisection_id}")
-            if row["state"] != "running":
-                raise NotPossible(f"bisection {bisection_id} has ended: {row['outcome']}")
-            left = CommitsLeft(row["left_good"], row["left_bad"])
-            await note_act(tx, upstream, who=who, act="stop_bisection", subject=str(bisection_id), now=now)
-            await self._finish(
-                tx, row, FinishSearch(BisectionOutcome.STOPPED, left), now, f"stopped by {who}"
-            )
+    async def stop_in(
+        self, tx: Tx, upstream: RepoName, bisection_id: int, *, who: str, now: datetime
+    ) -> None:
+        """Stop one in the caller's transaction; nothing is written where an error is raised."""
+        row = await tx.one(_BISECTION, bisection_id=bisection_id, upstream=upstream.key)
+        if row is None:
+            raise NotFound(f"there is no bisection {bisection_id}")
+        if row["state"] != "running":
+            raise NotPossible(f"bisection {bisection_id} has ended: {row['outcome']}")
+        left = CommitsLeft(row["left_good"], row["left_bad"])
+        await note_act(tx, upstream, who=who, act="stop_bisection", subject=str(bisection_id), now=now)
+        await self._finish(tx, row, FinishSearch(BisectionOutcome.STOPPED, left), now, f"stopped by {who}")
 
-        await self._database.write(unit)
+    async def read_range(self, tx: Tx, upstream: RepoName, bisection_id: int) -> tuple[RangeCommit, ...]:
+        """The commits of one as it began: the good end first, the bad end last."""
+        row = await tx.one(_BISECTION, bisection_id=bisection_id, upstream=upstream.key)
+        return read_range_commits(row["commits"]) if row else ()
 
     async def advance_after(self, upstream: RepoName, delivery: str, now: datetime) -> None:
         """Advance the bisection that a delivery is a run of."""

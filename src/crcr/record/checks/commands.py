@@ -8,12 +8,14 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import bindparam, select, text
 
+from crcr.decide.bisection.request import BisectionRequest
 from crcr.decide.checks.text.check import gate_words
-from crcr.decide.checks.text.markdown import code
+from crcr.decide.checks.text.markdown import code, prose
 from crcr.decide.commands.answers import (
     CommandAnswer,
     CommandAuthor,
     KnownHead,
+    bisection_begun_text,
     failing_jobs_text,
     refuse_head,
     refuse_unknown_job,
@@ -21,6 +23,8 @@ from crcr.decide.commands.answers import (
 from crcr.decide.commands.grammar import (
     MOST_COMMANDS_AN_HOUR,
     ApproveCommand,
+    BisectCommand,
+    BisectedJob,
     Command,
     FailureTarget,
     InvalidCommand,
@@ -38,6 +42,8 @@ from crcr.decide.commands.grammar import (
 from crcr.decide.failures.known import KNOWN_FOR, parse_issue_url
 from crcr.decide.health.relay import Health
 from crcr.decide.model import KnownPull, Level, RepoName
+from crcr.errors import BadRequest, CrcrError, NotFound, NotPossible
+from crcr.record.bisection.bisections import Bisections
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.requests import PeopleRequests
@@ -131,11 +137,15 @@ class Commands:
         allowlists: Allowlists,
         requests: PeopleRequests,
         refresher: CheckRefresher,
+        bisections: Bisections,
         *,
         github_url: str,
+        hud_url: str,
     ) -> None:
-        """`github_url` is the web address of GitHub, which the addresses of issues begin with."""
+        """`github_url` is the web address of GitHub, which the addresses of issues begin with; `hud_url` is the relay's own."""
         self._github_url = github_url
+        self._hud_url = hud_url.rstrip("/")
+        self._bisections = bisections
         self._database = database
         self._allowlists = allowlists
         self._requests = requests
@@ -238,6 +248,8 @@ class Commands:
                 return await self._link(context, command)
             case UnknownCommand():
                 return await self._unlink(context, command)
+            case BisectCommand():
+                return await self._bisect(context, command)
             case StatusCommand():
                 return await self._status(context)
 
@@ -353,6 +365,34 @@ class Commands:
             return _DONE
         return _Reply(ok=False, words=f"{code(format_command(command))}: no such failure is known")
 
+    async def _bisect(self, context: _CommandContext, command: BisectCommand) -> _Reply:
+        """Begin or stop a bisection. A refusal is raised before anything of it is written."""
+        tx, upstream, now, who = context.tx, context.upstream, context.now, context.speaker.who
+        try:
+            if command.target is not None:
+                return await self._begin_bisection(context, command.target)
+            await self._bisections.stop_in(tx, upstream, command.stop or 0, who=who, now=now)
+        except (BadRequest, NotFound, NotPossible) as refusal:
+            return _Reply(ok=False, words=f"{code(format_command(command))}: {_explain_refusal(refusal)}")
+        return _DONE
+
+    async def _begin_bisection(self, context: _CommandContext, target: BisectedJob) -> _Reply:
+        tx, upstream = context.tx, context.upstream
+        request = BisectionRequest(
+            downstream=target.downstream,
+            job=target.job,
+            who=context.speaker.who,
+            good=target.good,
+            bad=target.bad,
+        )
+        bisection_id = await self._bisections.start_in(tx, upstream, request, context.now)
+        commits = await self._bisections.read_range(tx, upstream, bisection_id)
+        visible = await visible_backends(tx, self._allowlists, upstream)
+        is_shown = target.downstream.key in visible.reporting
+        url = f"{self._hud_url}/crcr/bisections/{bisection_id}?upstream={upstream}" if is_shown else None
+        words = bisection_begun_text(bisection_id, target, [commit.sha for commit in commits], url)
+        return _Reply(ok=True, words=words)
+
     async def _find_groups(self, context: _CommandContext, target: FailureTarget) -> list[HeadFailure]:
         """The groups of the head that are meant; where no backend is named, those that every reader may see."""
         found = await find_head_failures(
@@ -431,6 +471,11 @@ class Commands:
         heads = [context.pull.head_sha, *(row["head_sha"] for row in groups)]
         await self._refresher.request_refresh(context.tx, context.upstream, heads, context.now)
         await note_change(context.tx, context.upstream, "gate", number=context.pull.number, now=context.now)
+
+
+def _explain_refusal(refusal: CrcrError) -> str:
+    detail = prose(refusal.detail, _MOST_LINE)
+    return f"{detail}. {prose(refusal.hint, _MOST_LINE)}" if refusal.hint else detail
 
 
 async def _known_head(tx: Tx, upstream: RepoName, pull: KnownPull) -> KnownHead:

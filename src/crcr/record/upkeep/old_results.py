@@ -1,10 +1,10 @@
-"""Deletes old results that belong to no delivery (self-reports of backends, results of other relays), and old failures.
+"""Deletes old results that belong to no delivery (self-reports of backends, results of other relays), failures and bisections.
 
 Each backend's newest result stays, so that its page still shows the last report. Sums are not changed.
 
 A failure is deleted after its result, and a group with its last failure: until then it keeps the time of its first one and its
 count. The newest commit of the default branch, and of each branch that a recorded pull request goes into, stays: later pushes are
-ordered after it.
+ordered after it. A running bisection stays, however old it is.
 """
 # ruff: noqa: S608 - every name in these statements is our own
 
@@ -166,7 +166,25 @@ _DROP_OPINIONS = Statement(
         " WHERE upstream = :upstream AND at < :before ORDER BY at LIMIT :most)"
     )
 )
-OTHER_ROWS = (_DROP_GROUPS, _DROP_KNOWN, _DROP_BASE_COMMITS, _DROP_OPINIONS, DROP_COMMITS)
+_OLD_BISECTION = "b.upstream = :upstream AND b.state = 'finished' AND b.finished_at < :before"
+_DROP_BISECTION_RUNS = Statement(
+    text(
+        "DELETE FROM bisection_runs WHERE (bisection_id, number, upstream) IN (SELECT r.bisection_id, r.number, r.upstream"
+        " FROM bisections b JOIN bisection_runs r ON r.bisection_id = b.bisection_id AND r.upstream = b.upstream"
+        f" WHERE {_OLD_BISECTION} ORDER BY r.bisection_id, r.number LIMIT :most)"
+    )
+)
+_DROP_BISECTIONS = Statement(
+    text(
+        "DELETE FROM bisections WHERE bisection_id IN (SELECT b.bisection_id FROM bisections b"
+        f" WHERE {_OLD_BISECTION} AND NOT EXISTS (SELECT 1 FROM bisection_runs r WHERE r.bisection_id = b.bisection_id"
+        " AND r.upstream = b.upstream) ORDER BY b.bisection_id LIMIT :most)"
+    )
+)
+OTHER_ROWS = (
+    *(_DROP_GROUPS, _DROP_KNOWN, _DROP_BASE_COMMITS, _DROP_OPINIONS, DROP_COMMITS),
+    *(_DROP_BISECTION_RUNS, _DROP_BISECTIONS),
+)
 """What is deleted after the failures: each deletes at most `most` rows of an `upstream` from `before` a time."""
 
 

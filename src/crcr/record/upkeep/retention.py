@@ -87,7 +87,7 @@ class RetentionPeriods:
     bodies: timedelta
     effects: timedelta
     jobs: timedelta | None
-    """Deliveries with their dispatches, runs and jobs, other results, and the failures and base commits behind verdicts."""
+    """Deliveries with their dispatches, runs and jobs, other results, the failures and base commits behind verdicts, and bisections."""
     audit: timedelta | None
 
 

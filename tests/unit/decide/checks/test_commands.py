@@ -12,6 +12,8 @@ from crcr.decide.commands.grammar import (
     LONGEST_WAIVER,
     REQUIRED_ROLES,
     ApproveCommand,
+    BisectCommand,
+    BisectedJob,
     Command,
     InvalidCommand,
     RetryCommand,
@@ -110,6 +112,27 @@ def _why(text: str) -> InvalidCommand:
             "verdict Org/npu.backend a is flaky because it is new because of x",
             VerdictCommand(NPU, "a", VerdictKind.FLAKY, "it is new because of x"),
         ),
+        ("bisect Org/npu.backend:test", BisectCommand(BisectedJob(NPU, "test"))),
+        ("bisect Org/npu.backend: build (cuda)", BisectCommand(BisectedJob(NPU, "build (cuda)"))),
+        (
+            "BISECT Org/npu.backend:a b GOOD 1A2B3C4 bad 5d6e7f8 ",
+            BisectCommand(BisectedJob(NPU, "a b", "1a2b3c4", "5d6e7f8")),
+        ),
+        (
+            "bisect Org/npu.backend:a bad 5d6e7f8 good 1a2b3c4",
+            BisectCommand(BisectedJob(NPU, "a", "1a2b3c4", "5d6e7f8")),
+        ),
+        (
+            f"bisect Org/npu.backend:a bad {'5' * 64}",
+            BisectCommand(BisectedJob(NPU, "a", None, "5" * 64)),
+        ),
+        (
+            'bisect Org/npu.backend:"say ""hi"" good 1a2b3c4" good 5d6e7f8',
+            BisectCommand(BisectedJob(NPU, 'say "hi" good 1a2b3c4', "5d6e7f8")),
+        ),
+        ("bisect Org/npu.backend:“a bad one”", BisectCommand(BisectedJob(NPU, "a bad one"))),
+        ("bisect Org/npu.backend:goodness", BisectCommand(BisectedJob(NPU, "goodness"))),
+        ("bisect STOP  12", BisectCommand(None, 12)),
         ("STATUS  ", StatusCommand()),
     ],
 )
@@ -209,6 +232,24 @@ def test_where_a_jobs_name_ends(words: str, job: str, until: timedelta | None, r
         ('verdict o/r "a is new because x', "quotes around the job's name are not closed"),
         ('verdict o/r:"a" b is new because x', "`b` does not belong there"),
         ("verdict o/r " + "j" * 257 + " is new because x", "at most 256 characters"),
+        ("bisect", "backend is missing"),
+        ("bisect o/r", "the job after the backend and a colon is missing"),
+        ("bisect o/r test", "the job after the backend and a colon is missing"),
+        ("bisect o/r:", "name after the colon is empty"),
+        ("bisect o/r: good 1a2b3c4", "name after the colon is empty"),
+        ('bisect o/r:"a', "quotes around the job's name are not closed"),
+        ('bisect o/r:"a" good 1a2b3c', "`good 1a2b3c` does not belong there"),
+        ("bisect o/r:a good 1a2b3c", "hexadecimal digits of a commit follow `good` and `bad`"),
+        ("bisect o/r:a good main", "hexadecimal digits of a commit follow `good` and `bad`"),
+        ("bisect o/r:a good", "hexadecimal digits of a commit follow `good` and `bad`"),
+        ("bisect o/r:a good 1a2b3c4 good 1a2b3c4", "put a job's name that contains these words in quotes"),
+        ("bisect o/r:a good 1a2b3c4 b", "put a job's name that contains these words in quotes"),
+        ("bisect o/r:" + "j" * 257, "at most 256 characters"),
+        ("bisect stop", "the number of the bisection after `stop` is missing"),
+        ("bisect stop #12", "the number of the bisection after `stop` is missing"),
+        ("bisect stop 12 13", "the number of the bisection after `stop` is missing"),
+        ("bisect stop ٣", "the number of the bisection after `stop` is missing"),
+        ("bisect stop " + "9" * 16, "the number of the bisection after `stop` is missing"),
         ("approve it", "`it` does not belong there"),
         ("status please", "`please` does not belong there"),
     ],
@@ -232,7 +273,8 @@ def test_a_near_miss_is_told_what_was_meant(text: str, near: str) -> None:
 def test_an_unknown_word_is_told_all_commands(text: str) -> None:
     hint = _why(text).hint
     assert hint == (
-        "the commands are `waive`, `unwaive`, `retry`, `approve`, `verdict`, `known`, `unknown`, `status`"
+        "the commands are `waive`, `unwaive`, `retry`, `approve`, `verdict`, `known`, `unknown`,"
+        " `bisect`, `status`"
     )
 
 
@@ -406,6 +448,8 @@ WAIVE, UNWAIVE = WaiveCommand(NPU, None, None, "x"), UnwaiveCommand(NPU, None)
         (UNWAIVE, Role.MAINTAIN, False),
         (ApproveCommand(), Role.WRITE, False),
         (VerdictCommand(NPU, "a", VerdictKind.NEW, "x"), Role.MAINTAIN, False),
+        (BisectCommand(BisectedJob(NPU, "a")), Role.MAINTAIN, False),
+        (BisectCommand(None, 12), Role.MAINTAIN, False),
         (RetryCommand(None), Role.WRITE, True),
         (StatusCommand(), Role.WRITE, True),
     ],
@@ -436,6 +480,9 @@ JOBS = st.lists(
             "at",
             "is",
             "new",
+            "good",
+            "bad",
+            "stop",
             "1a2b3c4",
             "3d",
             '"',
@@ -475,6 +522,7 @@ def test_a_waiver_that_is_spelled_is_read_back(
         ApproveCommand(head),
     ]
     if job is not None:
+        commands.append(BisectCommand(BisectedJob(downstream, job, head, head)))
         commands.append(VerdictCommand(downstream, job, VerdictKind.PRE_EXISTING, reason))
     for command in commands:
         assert parse_commands(f"Hello\n\n{format_command(command)}\n") == (command,)
@@ -493,6 +541,9 @@ FRAGMENTS = st.sampled_from(
             "waive ",
             "unwaive ",
             "verdict ",
+            "bisect ",
+            "stop ",
+            " good ",
             " is new",
             "retry ",
             "approve",
@@ -546,6 +597,10 @@ def test_no_command_is_found_in_an_html_comment(lines: list[str]) -> None:
         "/crcr waive o/r:" + "until " * 10_000 + "because x",
         "/crcr waive o/r until " + "0" * 60_000 + " because x",
         "/crcr waive " + " " * 60_000,
+        "/crcr bisect o/r:" + "good " * 12_000,
+        "/crcr bisect o/r:" + "good 1a2b3c4 " * 4_000 + "x",
+        "/crcr bisect o/r:good" + " " * 60_000 + "x",
+        "/crcr bisect stop" + " " * 60_000 + "x",
         "/crcr waive o/r:" + " " * 60_000 + "x",
         "/crcr waive o/r because " + "\u202e" * 60_000,
         "/crcr " + string.ascii_letters * 1_000,

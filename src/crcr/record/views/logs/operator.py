@@ -13,6 +13,7 @@ from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.dispatch.webhook_body import decompress_body
 from crcr.decide.health.relay import Health, judge_health
 from crcr.decide.model import Level, RepoName
+from crcr.decide.views.bisections import BisectionDetail, BisectionPage, BisectionQuery
 from crcr.decide.views.failing import FailingPage, FailingQuery
 from crcr.decide.views.failures import ContradictedVerdicts
 from crcr.decide.views.operator import (
@@ -33,6 +34,7 @@ from crcr.record.schema.main_tables import audit, effects, repositories
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
+from crcr.record.views.culprits.bisections import bisection_detail, bisection_page
 from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.relay.health import NOTHING_HINDERS, health_facts, waiting_reason
 from crcr.record.views.visibility import AllowlistReader, allowlist_state, visible_backends
@@ -158,6 +160,24 @@ class OperatorViews:
         async def unit(tx: Tx) -> FailingPage:
             visible = await visible_backends(tx, self._lists, query.upstream, everything=True)
             return await failing_page(tx, query, visible, now)
+
+        return await self._database.read(unit)
+
+    async def bisections(self, query: BisectionQuery) -> BisectionPage:
+        async def unit(tx: Tx) -> BisectionPage:
+            visible = await visible_backends(tx, self._lists, query.upstream, everything=True)
+            return await bisection_page(tx, query, visible)
+
+        return await self._database.read(unit)
+
+    async def bisection(self, upstream: RepoName, bisection_id: int) -> BisectionDetail:
+        async def unit(tx: Tx) -> BisectionDetail:
+            visible = await visible_backends(tx, self._lists, upstream, everything=True)
+            try:
+                return await bisection_detail(tx, upstream, bisection_id, visible)
+            except NotFound as missing:
+                hint = "one of a backend that is no longer listed at L2 or above is not shown either"
+                raise NotFound(missing.detail, hint=hint) from None
 
         return await self._database.read(unit)
 

@@ -1,4 +1,7 @@
-"""Retention of failures: they go with their results, groups with their last failure, and branches keep their newest commit."""
+"""Retention of failures: they go with their results, groups with their last failure, and branches keep their newest commit.
+
+Bisections go with their runs, when they have ended.
+"""
 # ruff: noqa: S608 - every name in these statements is our own
 
 from datetime import UTC, datetime, timedelta
@@ -8,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from crcr.record.failures.known_failures import KnownFailures, NewKnownFailure
+from crcr.record.schema.bisections import bisection_runs, bisections
 from crcr.record.schema.failures import base_commits, person_verdicts
 from crcr.record.schema.main_tables import upstreams
 from crcr.record.store.statement import Statement, inserting
@@ -26,6 +30,7 @@ MESSAGE, OTHER_MESSAGE = (
 TABLES = (
     *("failures", "failure_fingerprints", "failure_groups"),
     *("known_failures", "base_commits", "person_verdicts"),
+    *("bisections", "bisection_runs"),
 )
 _COMMIT = Statement(inserting(base_commits, "sha", "upstream", "ref", "position", "before", "pushed_at"))
 _OPINION = Statement(
@@ -33,6 +38,16 @@ _OPINION = Statement(
         person_verdicts,
         *("upstream", "number", "head_sha", "downstream", "job", "verdict", "who", "reason", "at"),
     )
+)
+_BISECTION = Statement(
+    inserting(
+        bisections,
+        *("bisection_id", "upstream", "downstream", "workflow", "job_name", "ref", "commits", "flake_rate"),
+        *("most_runs", "who", "created_at", "ends_at", "state", "left_good", "left_bad", "finished_at"),
+    )
+)
+_BISECTION_RUN = Statement(
+    inserting(bisection_runs, "bisection_id", "number", "upstream", "delivery", "position", "created_at")
 )
 _UPSTREAM = Statement(inserting(upstreams, "upstream", "name", "created_at", "default_branch"))
 
@@ -127,9 +142,45 @@ async def test_branches_that_are_built_on_keep_their_newest_commit(stores: Store
     assert [row["sha"] for row in kept] == ["busy-2", "main-2", "release-2"]
 
 
+async def bisect(
+    stores: Stores,
+    bisection_id: int,
+    finished_at: datetime | None,
+    *,
+    runs: int = 2,
+    upstream: str = CORE.key,
+) -> None:
+    """A bisection that began long ago."""
+    key = {"bisection_id": bisection_id, "upstream": upstream}
+    row = {"downstream": "org/one", "workflow": "ci.yml", "job_name": f"build-{bisection_id}", "ref": "main"}
+    search = {"commits": "[]", "flake_rate": 0.01, "most_runs": 12, "left_good": 0, "left_bad": 1}
+    began = {"who": "ada", "created_at": to_us(OLD - DAY), "ends_at": to_us(OLD)}
+    ended = {
+        "state": "running" if finished_at is None else "finished",
+        "finished_at": to_us(finished_at) if finished_at else None,
+    }
+    await run(stores, _BISECTION, **key, **row, **search, **began, **ended)
+    for number in range(1, runs + 1):
+        sent = {"delivery": f"d-{bisection_id}-{number}", "position": 1, "created_at": to_us(OLD - DAY)}
+        await run(stores, _BISECTION_RUN, **key, number=number, **sent)
+
+
+async def test_a_bisection_goes_with_its_runs_long_after_its_end(stores: Stores) -> None:
+    await bisect(stores, 1, OLD)
+    await bisect(stores, 2, NEW)
+    await bisect(stores, 3, None)
+    await bisect(stores, 4, OLD, runs=0, upstream=OTHER.key)
+    await forget(stores)
+    kept = await stores.rows("SELECT bisection_id FROM bisections ORDER BY bisection_id")
+    assert [row["bisection_id"] for row in kept] == [2, 3]
+    runs = await stores.rows("SELECT bisection_id FROM bisection_runs ORDER BY bisection_id, number")
+    assert [row["bisection_id"] for row in runs] == [2, 2, 3, 3]
+
+
 async def test_nothing_goes_where_results_are_kept_for_ever(stores: Stores) -> None:
     await fail(stores, "d-1", OLD, with_result=False)
     await commit(stores, "feature", 1, OLD)
+    await bisect(stores, 1, OLD)
     before = await row_counts(stores, *TABLES)
     await forget(stores, keeps=KEEP_ALL)
     assert await row_counts(stores, *TABLES) == before
@@ -138,6 +189,8 @@ async def test_nothing_goes_where_results_are_kept_for_ever(stores: Stores) -> N
 async def test_no_unit_deletes_many_rows(stores: Stores) -> None:
     for number in range(150):
         await fail(stores, f"d-{number}", OLD + timedelta(seconds=number), with_result=False)
+    for number in range(1, 4):
+        await bisect(stores, number, OLD, runs=100)
     counting = CountingDatabase(stores.database)
     await retention(counting).forget(NOW)
     assert max(counting.units) <= MOST_ROWS

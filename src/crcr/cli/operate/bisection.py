@@ -160,11 +160,11 @@ async def _begin(
         print_line(f"follow it with: crcr bisect --show {bisection_id}")
     if not wait:
         if as_json:
-            print_json(detail)
+            print_json(_detail_fields(detail))
         return True
     detail = await _wait_for_end(session, upstream, detail, quiet=as_json)
     if as_json:
-        print_json(detail)
+        print_json(_detail_fields(detail))
     else:
         print_line(detail.bisection.sentence)
     return detail.bisection.culprit is not None
@@ -215,7 +215,7 @@ async def _list(session: "OperatorSession", upstream: RepoName, *, as_json: bool
 
     page = await session.views.bisections(BisectionQuery(upstream=upstream, limit=_LISTED))
     if as_json:
-        print_json(page.items)
+        print_json([_view_fields(view) for view in page.items])
     elif not page.items:
         print_line("no bisections")
     else:
@@ -234,13 +234,23 @@ def _cells(view: "BisectionView") -> list[Cell]:
 async def _show(session: "OperatorSession", upstream: RepoName, bisection_id: int, *, as_json: bool) -> None:
     detail = await session.views.bisection(upstream, bisection_id)
     if as_json:
-        print_json(detail)
+        print_json(_detail_fields(detail))
         return
     view = detail.bisection
     print_line(f"bisection {view.id} of {view.job} on {view.backend}, by {view.who}: {_range(detail)}")
     for run in detail.runs:
         print_line(_run_line(run))
     print_line(view.sentence)
+
+
+def _view_fields(view: "BisectionView") -> dict[str, object]:
+    import msgspec
+
+    return {**msgspec.to_builtins(view), "backend": str(view.backend), "sentence": view.sentence}
+
+
+def _detail_fields(detail: "BisectionDetail") -> dict[str, object]:
+    return {"bisection": _view_fields(detail.bisection), "commits": detail.commits, "runs": detail.runs}
 
 
 def _range(detail: "BisectionDetail") -> str:

@@ -16,6 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import IntegrityError
 
 from crcr.decide.checks.gate import GatePolicy, GateState, judge_gate
 from crcr.decide.checks.verification import awaits_github
@@ -30,6 +31,7 @@ from crcr.record.store.database import DatabaseLocation, PostgresLocation
 from crcr.record.store.times import from_us
 from support.services.postgres import new_database
 from support.stores.tables import open_handle, open_table_engine
+from support.upgrades.database import write_database
 
 
 @pytest.mark.filterwarnings("ignore:.*expression-based index")
@@ -240,3 +242,33 @@ async def test_a_head_that_was_dispatched_for_another_base_than_todays_is_unknow
     await database.close()
 
     assert [subject.in_doubt for subject in commit.subjects] == [not known]
+
+
+# From the release before bisections on
+
+_BISECTION = {
+    "upstream": UP, "downstream": DOWN, "workflow": "ci.yml", "job_name": "build", "ref": "main", "commits": "[]",
+    "flake_rate": 0.01, "most_runs": 12, "who": "ada", "created_at": AT, "ends_at": AT, "left_good": 0, "left_bad": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_database_of_revision_0011_keeps_its_rows_and_gets_the_tables_of_bisections(
+    kind: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "crcr.db" if kind == "sqlite" else PostgresLocation(new_database(empty=True))
+    write_database(place, "0011", LEFT)
+    assert migrate(place) == ("0011", head())
+    columns, marks = ", ".join(_BISECTION), ", ".join(f":{name}" for name in _BISECTION)
+    insert = text(f"INSERT INTO bisections ({columns}, state) VALUES ({marks}, :state)")  # noqa: S608
+    engine = open_table_engine(place)
+    with engine.begin() as hand:
+        for table, row in LEFT:
+            where = " AND ".join(f"{name} = :{name}" for name in row)
+            found = hand.execute(text(f"SELECT count(*) FROM {table} WHERE {where}"), row)  # noqa: S608
+            assert found.scalar() == 1, table
+        for state in ("finished", "finished", "running"):
+            hand.execute(insert, {**_BISECTION, "state": state})
+    with pytest.raises(IntegrityError), engine.begin() as hand:  # a job has one running bisection
+        hand.execute(insert, {**_BISECTION, "state": "running"})
+    engine.dispose()

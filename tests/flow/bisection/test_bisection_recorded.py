@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from crcr.decide.bisection.request import AUTOMATIC
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotFound, NotPossible
 from support.bisection import (
@@ -348,7 +349,7 @@ async def test_a_backend_with_auto_is_bisected_once_for_each_breakage(relay: Run
     await begin()
     await relay.drain()
     (row,) = relay.rows("SELECT bisection_id, who FROM bisections")
-    assert row["who"] == "crcr"
+    assert row["who"] == AUTOMATIC
     ended = await base.finish(row["bisection_id"])
     assert (ended["outcome"], ended["culprit"]) == ("found", base.commits[3])
     relay.clock.advance(2 * HOUR)

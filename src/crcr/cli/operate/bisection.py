@@ -32,9 +32,7 @@ _NO_WORKER = "check that `crcr serve` or `crcr worker` is running and dispatchin
 
 BackendArgument = Annotated[
     RepoName | None,
-    typer.Argument(
-        metavar="[OWNER/REPO]", parser=parse_repo_name, help="The downstream with the broken job."
-    ),
+    typer.Argument(metavar="OWNER/REPO", parser=parse_repo_name, help="The downstream with the broken job."),
 ]
 JobOption = Annotated[
     str | None, typer.Option("--job", metavar="NAME", help="The broken job.", show_default=False)
@@ -57,8 +55,10 @@ BadOption = Annotated[
     typer.Option("--bad", metavar="SHA", help="A base commit where it fails. Default: as recorded."),
 ]
 RunsOption = Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Maximum number of runs.")]
-HoursOption = Annotated[int, typer.Option("--hours", metavar="H", min=1, max=1_000, help="Maximum time.")]
-WaitOption = Annotated[bool, typer.Option("--wait", help="Print each run until it ends; 0 if it was found.")]
+HoursOption = Annotated[
+    int, typer.Option("--hours", metavar="H", min=1, max=1_000, help="Maximum number of hours.")
+]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait and print each run; exit with 0 if found.")]
 ListOption = Annotated[bool, typer.Option("--list", help="List bisections, newest first.")]
 ShowOption = Annotated[
     int | None, typer.Option("--show", metavar="ID", min=1, help="Show one with its runs.")

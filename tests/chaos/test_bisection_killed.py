@@ -135,9 +135,9 @@ async def test_a_bisection_that_is_killed_at_every_step_finds_its_culprit(tmp_pa
         assert outcome == [("found", commits[CULPRIT])]
         runs = relay.rows("SELECT number, result, position, delivery FROM bisection_runs ORDER BY number")
         assert [number for number, *_ in runs] == list(range(1, step + 1))
-        assert all((result == "failed") is (position >= CULPRIT) for _, result, position, _ in runs)
+        assert all((result == "failed") is (int(str(position)) >= CULPRIT) for _, result, position, _ in runs)
         arrived = Counter(each.delivery_id for each in github.dispatches(BACKEND))
         unsure = {row[0] for row in relay.rows("SELECT delivery FROM dispatches WHERE unsure = 1")}
-        assert all(arrived[delivery] for *_, delivery in runs)
+        assert all(arrived[str(delivery)] for *_, delivery in runs)
         assert {delivery for delivery, count in arrived.items() if count > 1} <= unsure
         assert unsure  # else nothing was killed between a dispatch and its record

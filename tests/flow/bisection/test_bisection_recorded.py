@@ -369,8 +369,8 @@ async def test_results_of_other_jobs_and_repeated_reports_advance_nothing(relay:
     base = await broken_base(relay, commits=8, culprit=3)
     bisection = await base.start()
     run = base.run
-    for status, more in (("in_progress", {}), ("completed", {"conclusion": "success"})):
-        await post_report(relay, run, "lint", status, **more)
+    await post_report(relay, run, "lint", "in_progress")
+    await post_report(relay, run, "lint", "completed", conclusion="success")
     await relay.drain()
     assert base.runs(bisection) == [(8, None)]
     await base.answer(run)

@@ -73,7 +73,7 @@ async def test_the_api_has_counts_and_safe_links(store: StoreRows, browser: http
         "passed": 1,
         "failed": 1,
         "running": 0,
-        "failing": [{"name": "unit", "url": None, "conclusion": "failure"}],
+        "failing": [{"name": "unit", "url": None, "conclusion": "failure", "on_base": None, "since": None}],
     }
     for path in ("/api/v1/pulls/7", f"/api/v1/commits/{HEAD}"):
         answer = await browser.get(path)

@@ -64,6 +64,7 @@ class InTreeCulprits:
         self._ref = ref
         self._results = InTreeResults(tx, upstream)
         self._heads: dict[tuple[int, ...], tuple[_PullHead, ...]] = {}
+        self._commits: dict[tuple[int, int], tuple[BaseCommit, ...]] = {}
 
     async def read_evidence(self, breakage: BreakageRange, commits: Sequence[BaseCommit]) -> InTreeEvidence:
         """What in-tree checks show about the changes of a downstream's range."""
@@ -113,7 +114,7 @@ class InTreeCulprits:
         breakage: BreakageRange,
         others: tuple[TurnedRed, ...],
     ) -> JobCulprits:
-        commits = await read_commits(self._tx, job, breakage)
+        commits = await self._read_commits(job, breakage)
         heads = await self._read_heads(commits)
         results = await self._results.read(head.sha for head in heads)
         failed = [head for head in heads if results[head.sha].get(key) is False]
@@ -131,6 +132,13 @@ class InTreeCulprits:
             candidates=rank_candidates(breakage, commits, evidence)[:MOST_CANDIDATES],
             since=breakage.first_bad.at,
         )
+
+    async def _read_commits(self, job: RedJob, breakage: BreakageRange) -> tuple[BaseCommit, ...]:
+        """Checks that turned red together have the same commits."""
+        span = breakage.good.position if breakage.good is not None else -1, breakage.bad.position
+        if span not in self._commits:
+            self._commits[span] = await read_commits(self._tx, job, breakage)
+        return self._commits[span]
 
     async def _read_heads(self, commits: Iterable[BaseCommit]) -> tuple[_PullHead, ...]:
         numbers = tuple(sorted({commit.number for commit in commits if commit.number is not None}))

@@ -23,8 +23,15 @@ def find_red_checks(commits: Sequence[CheckedCommit]) -> dict[CheckKey, Breakage
     recent = commits[-RED_WITHIN:]
     newest = {key: passed for commit in recent for key, passed in commit.results.items()}
     red = sorted((key for key, passed in newest.items() if not passed), key=lambda key: (key[1], key[0]))
-    found = {key: find_breakages(_as_results(key, commits)) for key in red}
-    return {key: breakages[0] for key, breakages in found.items() if breakages}
+    found: dict[CheckKey, BreakageRange] = {}
+    alike: dict[tuple[bool | None, ...], tuple[BreakageRange, ...]] = {}
+    for key in red:  # checks that broke together have the same course
+        course = tuple(commit.results.get(key) for commit in commits)
+        if course not in alike:
+            alike[course] = find_breakages(_as_results(key, commits))
+        if alike[course]:
+            found[key] = alike[course][0]
+    return found
 
 
 def _as_results(key: CheckKey, commits: Sequence[CheckedCommit]) -> list[CommitResult]:

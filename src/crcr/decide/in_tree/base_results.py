@@ -10,7 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from itertools import takewhile
 
-from crcr.decide.in_tree.checks import CheckKey, is_clear_pass
+from crcr.decide.in_tree.checks import CLEAR_CONCLUSIONS, CheckKey
 
 _ENOUGH_COMMITS = 2
 """A failure on a single commit that the next one does not have is chance."""
@@ -32,8 +32,8 @@ class CheckedCommit:
 
 def clear_results(conclusions: Iterable[tuple[CheckKey, str | None]]) -> dict[CheckKey, bool]:
     """The checks of a commit that say whether its code passed."""
-    judged = ((key, is_clear_pass(conclusion)) for key, conclusion in conclusions)
-    return {key: passed for key, passed in judged if passed is not None}
+    clear = CLEAR_CONCLUSIONS
+    return {key: clear[conclusion] for key, conclusion in conclusions if conclusion in clear}
 
 
 class OnBase(StrEnum):

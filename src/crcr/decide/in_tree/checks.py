@@ -6,7 +6,7 @@ run the completed state is newer than any other, and of two completions the late
 result: whatever arrives when, the same one remains.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import NamedTuple
@@ -22,8 +22,14 @@ _LONGEST_SHOWN = 80
 _DIGEST_CHARS = 16
 _PASSING = frozenset({"success", "neutral", "skipped"})
 """What GitHub lets pass as a required check."""
-_CLEAR = {"success": True, "failure": False, "timed_out": False, "error": False}
-"""Conclusions that tell something about the tested code; `error` is a commit status."""
+CLEAR_CONCLUSIONS: Mapping[str | None, bool] = {
+    "success": True,
+    "failure": False,
+    "timed_out": False,
+    "error": False,
+}
+"""Those that say whether the tested code passed. A check that was skipped, cancelled or left for somebody to act on counts as
+passed or failed for GitHub, and nothing was tested; `error` is a commit status."""
 CheckKey = tuple[int, str]
 """An App's id, and the name of a check."""
 
@@ -107,15 +113,6 @@ def change_counts(known: InTreeCheck | None, reported: InTreeCheck) -> Counts | 
     if not reported.is_newer_than(known):
         return None
     return _ONE[reported.outcome].add(_ONE_LESS[known.outcome])
-
-
-def is_clear_pass(conclusion: str | None) -> bool | None:
-    """Whether the tested code passed or failed; None for a check that says nothing about it.
-
-    A check that was skipped, cancelled or left for somebody to act on counts as passed or failed for GitHub, and nothing was
-    tested.
-    """
-    return _CLEAR.get(conclusion) if conclusion is not None else None
 
 
 def shorten_name(name: str) -> str:

@@ -26,8 +26,8 @@ _NEWEST_COMMITS = 100
 _CONTEXT = 20
 """Commits before a range on which a check must not have failed to be evidence."""
 _FOLLOWING = 5
-_MOST_AROUND = 150
-_MOST_PULLS = 100
+_MOST_AROUND = 100
+_MOST_PULLS = 50
 _AFTER_ALL = 2**62
 
 _HEADS_OF = (

@@ -168,6 +168,15 @@ async def test_the_pull_request_on_which_the_check_failed_is_its_first_candidate
     assert "the job passed on #106 before it was merged" in found.candidates[-1].reasons
 
 
+async def test_a_check_that_was_always_red_blames_no_pull_request_on_which_it_failed_too(
+    store: StoreRows, base: BaseHistory
+) -> None:
+    add_base(store, old="xxxxxxxx")
+    for number in range(101, 109):
+        add_pull(store, number, old="x")
+    assert (await read_one(store, IN_TREE)).candidates == ()
+
+
 async def test_what_was_broken_at_that_time_explains_a_failure_on_a_pull_request(
     store: StoreRows, base: BaseHistory
 ) -> None:

@@ -96,11 +96,10 @@ class InTreeResults:
         return tuple(
             CheckedCommit(row["position"], row["sha"], from_us(row["pushed_at"]), results[row["sha"]])
             for row in rows
-            if row["sha"] in results
         )
 
     async def read(self, shas: Iterable[str]) -> Mapping[str, Mapping[CheckKey, bool]]:
-        """The clear results of these commits; those without in-tree checks are left out."""
+        """The clear results of these commits, and of all that were read before; none for a commit without in-tree checks."""
         missing = [sha for sha in dict.fromkeys(shas) if sha not in self._results]
         if missing:
             await self._load(missing)
@@ -108,6 +107,7 @@ class InTreeResults:
 
     async def _load(self, shas: Sequence[str]) -> None:
         chosen: dict[str, Any] = {"shas": json.dumps(shas), "upstream": self._upstream}
+        self._results |= {sha: {} for sha in shas}
         rows = await self._tx.all(_PACKED, **chosen)
         for row in rows:
             self._results[row["sha"]] = clear_results(unpack_conclusions(row["packed"]))

@@ -135,12 +135,12 @@ class RedJob:
         return self.downstream, self.workflow, self.job_name
 
 
-async def read_commits(tx: Tx, job: RedJob, breakage: BreakageRange) -> tuple[BaseCommit, ...]:
+async def read_commits(tx: Tx, branch: Mapping[str, str], breakage: BreakageRange) -> tuple[BaseCommit, ...]:
     """The commits of the range in their order, each with its pull request; the last ones of a very long range."""
     good = breakage.good
     after = good.position if good is not None else -1
     most = _MOST_COMMITS if good is not None else _MOST_WITHOUT_GOOD
-    return await read_commits_between(tx, job.branch, after, breakage.bad.position, most)
+    return await read_commits_between(tx, branch, after, breakage.bad.position, most)
 
 
 def describe_range(breakage: BreakageRange, commits: Sequence[BaseCommit]) -> CulpritRange:
@@ -178,13 +178,13 @@ def _commit_from(row: Row) -> BaseCommit:
     )
 
 
-async def read_earlier_pulls(tx: Tx, job: RedJob, breakage: BreakageRange) -> frozenset[int]:
+async def read_earlier_pulls(tx: Tx, branch: Mapping[str, str], breakage: BreakageRange) -> frozenset[int]:
     """The pull requests in the ranges of earlier breakages with the same failure, where these are narrow."""
     numbers: set[int] = set()
     for earlier in breakage.earlier[:_MOST_EARLIER]:
         if earlier.good is None or earlier.first_bad - earlier.good > _WIDEST_EARLIER:
             continue
-        commits = await read_commits_between(tx, job.branch, earlier.good, earlier.first_bad, _WIDEST_EARLIER)
+        commits = await read_commits_between(tx, branch, earlier.good, earlier.first_bad, _WIDEST_EARLIER)
         numbers |= {commit.number for commit in commits if commit.number is not None}
     return frozenset(numbers)
 

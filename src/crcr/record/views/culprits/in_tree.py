@@ -19,7 +19,7 @@ from crcr.decide.views.culprits import MOST_CANDIDATES, CulpritQuery, JobCulprit
 from crcr.record.in_tree.base_results import InTreeResults
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
-from crcr.record.views.culprits.evidence import RedJob, describe_range, read_commits, read_earlier_pulls
+from crcr.record.views.culprits.evidence import describe_range, read_commits, read_earlier_pulls
 
 _NEWEST_COMMITS = 100
 """With in-tree checks: how far back the last pass of a check is looked for."""
@@ -57,11 +57,18 @@ class _PullHead:
     """The position of its merge base."""
 
 
+@dataclass(frozen=True, slots=True)
+class _RedCheck:
+    key: CheckKey
+    breakage: BreakageRange
+    others: tuple[TurnedRed, ...]
+    """Other checks that turned red within the same commits."""
+
+
 class InTreeCulprits:
     def __init__(self, tx: Tx, upstream: str, ref: str) -> None:
         self._tx = tx
-        self._upstream = upstream
-        self._ref = ref
+        self._branch = {"upstream": upstream, "ref": ref}
         self._results = InTreeResults(tx, upstream)
         self._heads: dict[tuple[int, ...], tuple[_PullHead, ...]] = {}
         self._commits: dict[tuple[int, int], tuple[BaseCommit, ...]] = {}
@@ -73,7 +80,7 @@ class InTreeCulprits:
         heads = [head for head in await self._read_heads(commits) if head.has_failures]
         width = breakage.bad.position - breakage.good.position
         checked = await self._results.read_around(
-            self._ref,
+            self._branch["ref"],
             breakage.bad.position,
             before=min(width + _CONTEXT, _MOST_AROUND),
             after=_FOLLOWING,
@@ -93,7 +100,7 @@ class InTreeCulprits:
     async def find_culprits(self, query: CulpritQuery, limit: int) -> list[JobCulprits]:
         """The in-tree checks that are red on the branch, by name, each with the changes that may have broken it."""
         checked = await self._results.read_up_to(
-            self._ref, _AFTER_ALL, _NEWEST_COMMITS, failed_within=RED_WITHIN
+            self._branch["ref"], _AFTER_ALL, _NEWEST_COMMITS, failed_within=RED_WITHIN
         )
         turned_red = find_turned_red(checked)
         red = {
@@ -101,50 +108,50 @@ class InTreeCulprits:
         }
         found = []
         for key, breakage in list(red.items())[:limit]:
-            job = RedJob(self._upstream, self._ref, self._upstream, _describe_app(key), key[1])
             others = tuple(one for one in turned_red if one.key != key and _meets(one, breakage))
-            found.append(await self._name_culprits(query, job, key, breakage, others))
+            found.append(await self._name_culprits(query, _RedCheck(key, breakage, others)))
         return found
 
-    async def _name_culprits(
-        self,
-        query: CulpritQuery,
-        job: RedJob,
-        key: CheckKey,
-        breakage: BreakageRange,
-        others: tuple[TurnedRed, ...],
-    ) -> JobCulprits:
-        commits = await self._read_commits(job, breakage)
-        heads = await self._read_heads(commits)
-        results = await self._results.read(head.sha for head in heads)
-        failed = [head for head in heads if results[head.sha].get(key) is False]
-        evidence = CulpritEvidence(
-            failed_on={head.number: None for head in failed if not _is_explained(head, breakage)},
-            passed_on=frozenset(head.number for head in heads if results[head.sha].get(key)),
-            came_with=await read_earlier_pulls(self._tx, job, breakage),
-            in_tree=InTreeEvidence(turned_red=others if breakage.good is not None else ()),
-        )
+    async def _name_culprits(self, query: CulpritQuery, check: _RedCheck) -> JobCulprits:
+        breakage = check.breakage
+        commits = await self._read_commits(breakage)
+        evidence = CulpritEvidence()
+        if breakage.good is not None:
+            # A check without a known pass fails on the pull requests too, and would blame all of them.
+            evidence = await self._read_own_evidence(check, commits)
         return JobCulprits(
             backend=query.upstream,
-            workflow=job.workflow,
-            job=job.job_name,
+            workflow=_describe_app(check.key),
+            job=check.key[1],
             range=describe_range(breakage, commits),
             candidates=rank_candidates(breakage, commits, evidence)[:MOST_CANDIDATES],
             since=breakage.first_bad.at,
         )
 
-    async def _read_commits(self, job: RedJob, breakage: BreakageRange) -> tuple[BaseCommit, ...]:
+    async def _read_own_evidence(self, check: _RedCheck, commits: Sequence[BaseCommit]) -> CulpritEvidence:
+        key, breakage = check.key, check.breakage
+        heads = await self._read_heads(commits)
+        results = await self._results.read(head.sha for head in heads)
+        failed = [head for head in heads if results[head.sha].get(key) is False]
+        return CulpritEvidence(
+            failed_on={head.number: None for head in failed if not _is_explained(head, breakage)},
+            passed_on=frozenset(head.number for head in heads if results[head.sha].get(key)),
+            came_with=await read_earlier_pulls(self._tx, self._branch, breakage),
+            in_tree=InTreeEvidence(turned_red=check.others),
+        )
+
+    async def _read_commits(self, breakage: BreakageRange) -> tuple[BaseCommit, ...]:
         """Checks that turned red together have the same commits."""
         span = breakage.good.position if breakage.good is not None else -1, breakage.bad.position
         if span not in self._commits:
-            self._commits[span] = await read_commits(self._tx, job, breakage)
+            self._commits[span] = await read_commits(self._tx, self._branch, breakage)
         return self._commits[span]
 
     async def _read_heads(self, commits: Iterable[BaseCommit]) -> tuple[_PullHead, ...]:
         numbers = tuple(sorted({commit.number for commit in commits if commit.number is not None}))
         if numbers and numbers not in self._heads:
-            place = {"upstream": self._upstream, "ref": self._ref, "most": _MOST_PULLS}
-            rows = await self._tx.all(_HEADS, numbers=json.dumps(numbers), **place)
+            limit = {"most": _MOST_PULLS}
+            rows = await self._tx.all(_HEADS, numbers=json.dumps(numbers), **self._branch, **limit)
             self._heads[numbers] = tuple(
                 _PullHead(row["number"], row["head_sha"], bool(row["failed"]), row["position"])
                 for row in rows

@@ -149,7 +149,7 @@ class _CulpritReader:
 
     async def _name_culprits(self, job: RedJob, history: _JobHistory, breakage: BreakageRange) -> JobCulprits:
         entry = self._visible.reporting[job.downstream]
-        commits = await read_commits(self._tx, job, breakage)
+        commits = await read_commits(self._tx, job.branch, breakage)
         evidence = await self._read_evidence(job, entry, history, breakage, commits)
         return JobCulprits(
             backend=entry.name,
@@ -188,7 +188,7 @@ class _CulpritReader:
             elsewhere=await self._read_elsewhere(job, breakage, alike),
             pulls_passed_at=await read_pulls_passed_at(self._tx, job, breakage, entry),
             pulls_failed_at=alike.find_failed_at(breakage, numbers),
-            came_with=await read_earlier_pulls(self._tx, job, breakage),
+            came_with=await read_earlier_pulls(self._tx, job.branch, breakage),
             in_tree=await self._in_tree.read_evidence(breakage, commits),
         )
 

@@ -70,8 +70,16 @@ async def test_an_open_pull_request_is_compared_with_the_newest_commits_too(stor
 
 async def test_without_a_known_place_the_newest_commits_of_the_base_count(store: StoreRows) -> None:
     add_base(store, test="++++xx", lint="++++++")
-    add_head(store, "lint", "test", is_open=0)
+    add_head(store, "lint", "test")
     assert await read_pull(store) == {"lint": PASSED, "test": FAILED}
+
+
+async def test_a_closed_pull_request_is_not_compared_with_what_the_base_became_since(
+    store: StoreRows,
+) -> None:
+    add_base(store, test="++++xx", lint="++++++")
+    add_head(store, "lint", "test", is_open=0)
+    assert await read_pull(store) == {"lint": None, "test": None}
 
 
 async def test_the_same_name_of_another_app_is_another_check(store: StoreRows) -> None:

@@ -32,8 +32,8 @@ def test_a_seed_repeats_its_histories() -> None:
     assert first != other
 
 
-def ask_culprits(seed: int, *, with_in_tree: bool = False) -> CulpritScore:
-    return run_breakages(3, seed, Console(quiet=True), with_in_tree=with_in_tree)
+def ask_culprits(seed: int, number: int = 3, *, with_in_tree: bool = False) -> CulpritScore:
+    return run_breakages(number, seed, Console(quiet=True), with_in_tree=with_in_tree)
 
 
 def test_landed_breakages_are_asked_about_and_no_commit_that_passed_is_blamed() -> None:
@@ -44,7 +44,7 @@ def test_landed_breakages_are_asked_about_and_no_commit_that_passed_is_blamed() 
 
 
 def test_in_tree_checks_change_the_order_of_candidates_and_not_the_range() -> None:
-    without, beside = ask_culprits(SEED), ask_culprits(SEED, with_in_tree=True)
+    without, beside = ask_culprits(SEED, 1), ask_culprits(SEED, 1, with_in_tree=True)
     assert (beside.refused, beside.blamed_passes) == ([], 0)
     assert [(one.place, one.culprit, one.candidates) for one in beside.questions] == [
         (one.place, one.culprit, one.candidates) for one in without.questions

@@ -103,7 +103,7 @@ async def _read_base(results: InTreeResults, base: ComparedBase) -> tuple[Sequen
     """The commits that the compared one is built on, and the newest ones where they count, newest first."""
     position = None if base.built_on is None else await results.find_position(base.ref, base.built_on)
     places = [] if position is None else [position]
-    places += [_AFTER_ALL] if base.with_newest or position is None else []
+    places += [_AFTER_ALL] if base.with_newest else []
     spans = [await results.read_up_to(base.ref, place, _COMMITS_COMPARED) for place in places]
     return tuple(span[::-1] for span in spans)
 

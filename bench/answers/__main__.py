@@ -34,6 +34,9 @@ def _parse_options() -> Namespace:
     parser.add_argument(
         "--breakages", type=int, metavar="N", help="instead, ask who broke the base branch, N times"
     )
+    parser.add_argument(
+        "--in-tree", action="store_true", help="with --breakages, the upstream's own CI tests commits too"
+    )
     parser.add_argument("--explain", type=int, default=0, metavar="N", help="print N wrong answers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and wrong answer there")
     return parser.parse_args()
@@ -47,7 +50,7 @@ def main() -> None:
     numbers = range(options.histories) if options.only is None else [options.only]
     began = time.process_time()
     if options.breakages:
-        asked = run_breakages(options.breakages, seed, console)
+        asked = run_breakages(options.breakages, seed, console, with_in_tree=options.in_tree)
         reached = print_culprits(asked, console, options.explain)
         for refused in asked.refused[:10]:
             console.print(f"refused: {refused}", markup=False)

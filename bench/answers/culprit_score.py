@@ -12,7 +12,7 @@ from bench.answers.culprit_answers import CulpritAnswer
 from bench.answers.history import History
 from bench.answers.landed_breakages import write_landed_history
 from bench.answers.playback import AskedCulprits, Playback, Played, Result
-from bench.answers.relay import run_relay
+from bench.answers.relay import UPSTREAM, run_relay
 from bench.answers.report import Figure
 
 _FIRST_BAR, _THREE_BAR = 0.6, 0.9
@@ -48,6 +48,12 @@ class CulpritScore:
     answers: int = 0
     refused: list[str] = field(default_factory=list)
     histories: int = 0
+    red_checks: int = 0
+    """Answers about in-tree checks that a known change broke."""
+    red_checks_right: int = 0
+    """Of these, answers whose first candidate is the change."""
+    checks_in_vain: int = 0
+    """Candidates of in-tree checks that nothing broke."""
 
     @property
     def breakages(self) -> int:
@@ -80,11 +86,11 @@ class CulpritScore:
         ]
 
 
-def run_breakages(number: int, seed: int, console: Console) -> CulpritScore:
+def run_breakages(number: int, seed: int, console: Console, *, with_in_tree: bool = False) -> CulpritScore:
     """Play histories until the relay was asked about so many breakages."""
     score = CulpritScore()
     while score.breakages < number:
-        history = write_landed_history(score.histories, seed)
+        history = write_landed_history(score.histories, seed, with_in_tree=with_in_tree)
         played = asyncio.run(_play(history))
         score_history(history, played, score)
         if score.histories % 10 == 0:
@@ -106,9 +112,24 @@ def score_history(history: History, played: Played, score: CulpritScore) -> None
         score.questions += [question for question in questions if question.is_decidable]
         score.undecidable += sum(not question.is_decidable for question in questions)
         for answer in asked.answers:
+            if answer.backend == UPSTREAM:
+                _score_in_tree(history, played, asked, answer, score)
+                continue
             score.answers += 1
             score.blamed_passes += _count_blamed_passes(answer, played, results)
             score.named_in_vain += not _has_breakage(history, asked, answer)
+
+
+def _score_in_tree(
+    history: History, played: Played, asked: AskedCulprits, answer: CulpritAnswer, score: CulpritScore
+) -> None:
+    culprits = history.in_tree.culprits(answer.job, asked.tip) if history.in_tree else set()
+    if not culprits:
+        score.checks_in_vain += bool(answer.candidates)
+        return
+    score.red_checks += 1
+    first = played.base.index(answer.candidates[0]) if answer.candidates else None
+    score.red_checks_right += first in culprits
 
 
 def _question(
@@ -234,6 +255,10 @@ def print_culprits(score: CulpritScore, console: Console, explain: int = 0) -> b
     table.add_row(
         "answers about jobs that nothing broke", f"{score.named_in_vain} of {score.answers}", "", ""
     )
+    if score.red_checks:
+        right = f"{score.red_checks_right} of {score.red_checks}"
+        table.add_row("in-tree check's culprit is its first candidate", right, "", "")
+        table.add_row("candidates for in-tree checks that nothing broke", str(score.checks_in_vain), "", "")
     console.print(table)
     wrong = [one for one in score.questions if one.place_in_list != 0]
     for one in wrong[:explain]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from bench.answers.causes import Backend, Breakage, Cause, Job, Outage, Places, Regression
+from bench.answers.in_tree_checks import InTreeCi
 from bench.answers.symptoms import DEVICES, Symptom, SymptomBook
 
 MERGE_OPTION_IS_ACCEPTED = True
@@ -93,6 +94,8 @@ class History:
     causes: tuple[Cause, ...]
     steps: tuple[tuple[datetime, Step], ...]
     authors: dict[str, str] = field(default_factory=lambda: dict(AUTHORS))
+    in_tree: InTreeCi | None = None
+    """The upstream's own CI; None where the relay is told of none."""
 
     def backend(self, name: str) -> Backend:
         return next(backend for backend in self.backends if backend.name == name)
@@ -113,6 +116,7 @@ class HistoryBuilder:
         self.pace_s = self.rng.choice((900, 1800, 3600, 5400))
         self.push_share = self.rng.uniform(0.35, 0.6)
         self.furthest_behind = self.rng.choice((0, 0, 1, 2, self.commits_between_tests))
+        self.in_tree: InTreeCi | None = None
         self._pulls = 0
         self._bases: dict[str, int] = {}
         self._heads: dict[str, int] = {}
@@ -125,6 +129,7 @@ class HistoryBuilder:
             backends=tuple(self.backends),
             causes=tuple(self.causes),
             steps=tuple(self.steps),
+            in_tree=self.in_tree,
         )
 
     def add_backends(self, number: int | None = None, **options: object) -> None:

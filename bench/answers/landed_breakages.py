@@ -5,8 +5,11 @@ break only together with what landed meanwhile, some are merged before their res
 because their `paths` leave the pull request out. Backends test every push, some of them, or one in ten.
 """
 
+import random
+
 from bench.answers.causes import Breakage, Flake, Places
 from bench.answers.history import History, HistoryBuilder
+from bench.answers.in_tree_checks import InTreeCi
 from bench.answers.symptoms import Symptom
 
 SCENARIO = "landed-breakages"
@@ -17,15 +20,19 @@ _HASTY = 0.3
 _AREAS = ("core", "docs", "build")
 
 
-def write_landed_history(number: int, seed: int) -> History:
+def write_landed_history(number: int, seed: int, *, with_in_tree: bool = False) -> History:
+    """The same history with and without the upstream's own CI."""
     writer = _LandedHistory(HistoryBuilder(number, SCENARIO, seed))
     writer.write()
+    if with_in_tree:
+        writer.builder.in_tree = writer.in_tree
     return writer.builder.finish()
 
 
 class _LandedHistory:
     def __init__(self, builder: HistoryBuilder) -> None:
         self.builder, self._rng = builder, builder.rng
+        self.in_tree = InTreeCi(random.Random(f"{builder.seed}-{builder.number}-in-tree"))  # noqa: S311
         builder.pace_s, builder.furthest_behind = 1800, 3
         for _ in range(self._rng.randint(2, 4)):
             self._add_backend()
@@ -98,6 +105,7 @@ class _LandedHistory:
         # By the first commit, a breakage that lands again is another one with the same failure.
         broken = Breakage(f"breakage of {pull}", where, symptoms, start, landed_from=pull)
         self.builder.causes.append(broken)
+        self.in_tree.land_culprit(broken)
         return broken
 
     def _land(self, pull: str) -> int:
@@ -117,7 +125,7 @@ class _LandedHistory:
             if chance < 0.5:
                 pull = self.builder.open(paths=self._innocent_paths())
                 self.builder.wait(1800)
-                self.builder.land(pull)
+                self.in_tree.land_innocent(pull, self.builder.land(pull))
             elif chance < 0.9:
                 self.builder.push(self._rng.choice((1, 1, 2, 4)), self._innocent_paths())
             else:

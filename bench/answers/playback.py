@@ -284,6 +284,7 @@ class Playback:
         if event == "pull" and key is not None:
             for name, cause in silenced.items():
                 self._note_silence(name, cause, key)
+        self._plan_in_tree(key)
         for run in self._take_started():
             backend = self._by_id[run.repository_id]
             code = self._code(key, backend)
@@ -291,6 +292,23 @@ class Playback:
                 self.played.pulls[key].runs[backend.name] = run
             outage = silenced.get(backend.name)
             self._plan_reports(run, Attempt(backend, code, now), event, outage)
+
+    def _plan_in_tree(self, key: str | None) -> None:
+        """The upstream's own CI tests the head of a pull request, or the last commit of a push."""
+        in_tree = self._history.in_tree
+        if in_tree is None:
+            return
+        pull = self.played.pulls[key] if key is not None else None
+        code = self._pushed_code() if pull is None else self._pull_code(key or "", pull.base)
+        self._plan(
+            self._relay.clock.now() + timedelta(seconds=in_tree.rng.randint(600, 2400)),
+            partial(self._test_in_tree, code, in_tree.test(code)),
+        )
+
+    async def _test_in_tree(self, code: TestedCode, ends: dict[str, str]) -> None:
+        for name, conclusion in ends.items():
+            check = await self._github.start_ci_check(UPSTREAM, code.sha, name)
+            self._check_webhook(await self._github.end_ci_check(check, conclusion))
 
     def _skipping(self) -> set[str]:
         """The backends that do not test this push."""
@@ -314,13 +332,18 @@ class Playback:
             self.played.refused.append(f"webhook {answer}")
 
     def _code(self, key: str | None, backend: Backend) -> TestedCode:
-        tip = len(self._base) - 1
         if key is None:
-            # The commits of a push are noted after it.
-            newest = self._upstream.head_sha
-            return TestedCode(newest, tip if self._base[-1] == newest else self._position(newest))
+            return self._pushed_code()
+        return self._pull_code(key, len(self._base) - 1 if backend.merges else self.played.pulls[key].base)
+
+    def _pushed_code(self) -> TestedCode:
+        # The commits of a push are noted after it.
+        newest = self._upstream.head_sha
+        position = len(self._base) - 1 if self._base[-1] == newest else self._position(newest)
+        return TestedCode(newest, position)
+
+    def _pull_code(self, key: str, base: int) -> TestedCode:
         pull = self.played.pulls[key]
-        base = tip if backend.merges else pull.base
         return TestedCode(pull.record.head_sha, base, key, pull.head, pull.below)
 
     def _position(self, sha: str) -> int:

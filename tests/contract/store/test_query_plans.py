@@ -19,7 +19,9 @@ from starlette.applications import Starlette
 import crcr.record
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.failures.verdict import VerdictKind
+from crcr.decide.in_tree.checks import InTreeCheck
 from crcr.decide.model import RepoName
+from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.overview import JobQuery
 from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
@@ -34,6 +36,8 @@ from crcr.record.views.sql_views import SqlViews
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.routes import routes
 from support.clock import ManualClock
+from support.data import store_rows
+from support.data.base_history import BaseHistory, sha_of
 
 T = TypeVar("T")
 
@@ -225,3 +229,30 @@ async def test_what_a_page_asks_of_a_store_with_a_past_walks_nothing(past: Past,
         assert (await reader.get(path)).status_code == 200
     assert past.asked
     assert {sql: found for sql, params in past.asked if (found := walks(past.connection, sql, params))} == {}
+
+
+async def test_in_tree_checks_are_compared_by_few_statements_that_walk_nothing(tmp_path: Path) -> None:
+    async with store_rows.open_store_rows(tmp_path, on_postgresql=False) as store:
+        base = BaseHistory(store)
+        for position in range(1, 31):
+            sha = base.place(position, title=f"Change (#{100 + position})", number=100 + position)
+            checks = [
+                InTreeCheck(1, f"test {number}", 7, 9, "success" if position < 20 else "failure", None)
+                for number in range(200)
+            ]
+            store.in_tree(sha, *checks, packed=position < 25)
+        store.pull(119, is_open=0, merged=1)
+        store.pull(700, merge_base=sha_of(18))
+        store.in_tree(f"{700:040x}", *checks)
+        base.push(10, "success", hours_ago=9, downstream="big/backend")
+        base.push(22, "failure", hours_ago=8, downstream="big/backend")
+        recorded = Past(tmp_path / "crcr.db")
+        views = SqlViews(cast("Database", recorded), Lists(), (store_rows.UPSTREAM,))
+        found = await views.culprits(CulpritQuery(upstream=store_rows.UPSTREAM, limit=150), store.clock.now())
+        assert len(found) == 150
+        number = len(recorded.asked)
+        await views.pull(store_rows.UPSTREAM, 700, store.clock.now())
+        await views.commit(store_rows.UPSTREAM, sha_of(30), store.clock.now())
+    asked = [(sql, params) for sql, params in recorded.asked if "in_tree" in sql or "base_commits" in sql]
+    assert {sql: steps for sql, params in asked if (steps := walks(recorded.connection, sql, params))} == {}
+    assert number < 25

@@ -32,8 +32,8 @@ def test_a_seed_repeats_its_histories() -> None:
     assert first != other
 
 
-def ask_culprits(seed: int) -> CulpritScore:
-    return run_breakages(3, seed, Console(quiet=True))
+def ask_culprits(seed: int, number: int = 3, *, with_in_tree: bool = False) -> CulpritScore:
+    return run_breakages(number, seed, Console(quiet=True), with_in_tree=with_in_tree)
 
 
 def test_landed_breakages_are_asked_about_and_no_commit_that_passed_is_blamed() -> None:
@@ -41,3 +41,12 @@ def test_landed_breakages_are_asked_about_and_no_commit_that_passed_is_blamed() 
     assert (score.refused, score.blamed_passes) == ([], 0)
     assert score.breakages >= 3
     assert score.questions == ask_culprits(SEED).questions
+
+
+def test_in_tree_checks_change_the_order_of_candidates_and_not_the_range() -> None:
+    without, beside = ask_culprits(SEED, 1), ask_culprits(SEED, 1, with_in_tree=True)
+    assert (beside.refused, beside.blamed_passes) == ([], 0)
+    assert [(one.place, one.culprit, one.candidates) for one in beside.questions] == [
+        (one.place, one.culprit, one.candidates) for one in without.questions
+    ]
+    assert beside.red_checks_right == beside.red_checks > 0

@@ -225,6 +225,14 @@ class StoreRows:
         if not packed:
             self.add(in_tree.in_tree_checks, *({**commit, **check._asdict()} for check in checks))
 
+    def rerun(self, sha: str, check: InTreeCheck) -> None:
+        """Add the row of a check of a packed commit that runs again; counts stay as they are."""
+        commit = {"sha": sha, "upstream": UPSTREAM.key}
+        self.add(in_tree.in_tree_checks, {**commit, **check._asdict()})
+        with self.engine.begin() as connection:
+            table = in_tree.in_tree_commits
+            connection.execute(update(table).where(table.c.sha == sha).values(unpacked=1))
+
     def base_commit(self, sha: str, position: int, ref: str = "main") -> None:
         """Add a commit of a branch, which becomes the default one."""
         row = {"sha": sha, "upstream": UPSTREAM.key, "ref": ref, "position": position, "before": None}

@@ -12,6 +12,8 @@ from crcr.decide.culprits.commit_message import is_revert, named_pulls
 from crcr.decide.culprits.commit_range import BreakageRange
 from crcr.decide.culprits.merged_pulls import BaseCommit, group_by_pull
 from crcr.decide.globs import path_glob
+from crcr.decide.in_tree.base_results import TurnedRed
+from crcr.decide.in_tree.checks import describe_names
 
 FAILED_ON_PULL = 100.0
 FAILED_ON_PULL_ELSEWHERE = 30.0
@@ -24,6 +26,11 @@ TOUCHES_TEST = 5.0
 TOUCHES_PATHS = 2.0
 TOUCHES_OTHER_PATHS = 0.3
 IN_OTHER_RANGE = 4.0
+IN_TREE_TURNED_RED = 5.0
+"""An in-tree check began to fail at the change; where it may be one of several changes, they share it."""
+IN_TREE_TURNED_RED_ONCE = 2.0
+"""The same, seen on one commit only."""
+IN_TREE_FAILED_ON_PULL = 4.0
 OUTSIDE_OTHER_RANGE = 0.1
 PULL_PASSED_AFTER = 0.1
 PULL_FAILED_BEFORE = 0.05
@@ -47,6 +54,16 @@ class OtherRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InTreeEvidence:
+    """What the upstream's own CI shows about the changes of a range; its failures have no message to compare."""
+
+    turned_red: tuple[TurnedRed, ...] = ()
+    """In-tree checks that began to fail within the range."""
+    failed_on: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Pull requests on whose last head in-tree checks failed that passed on the base, with the names of the checks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CulpritEvidence:
     """What is recorded about the changes of a range, besides the job's own results on the base."""
 
@@ -67,6 +84,7 @@ class CulpritEvidence:
     """Pull requests in the ranges of earlier breakages with the same failure."""
     bisected: Mapping[str, int] = field(default_factory=dict)
     """Commits that a bisection of this breakage found, with the bisection."""
+    in_tree: InTreeEvidence = field(default_factory=InTreeEvidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +154,7 @@ def _weigh(
     yield from _weigh_paths(change, evidence)
     yield from _weigh_history(change, commits, evidence)
     yield from _weigh_elsewhere(change, evidence)
+    yield from _weigh_in_tree(breakage, change, commits, evidence.in_tree)
     yield from _weigh_place(breakage, change, commits)
 
 
@@ -216,6 +235,42 @@ def _weigh_elsewhere(change: Sequence[BaseCommit], evidence: CulpritEvidence) ->
         yield _Factor(PULL_PASSED_AFTER, "a pull request on top of it passed")
     if failed is not None and position > failed:
         yield _Factor(PULL_FAILED_BEFORE, "a pull request without it failed alike")
+
+
+def _weigh_in_tree(
+    breakage: BreakageRange,
+    change: Sequence[BaseCommit],
+    commits: Sequence[BaseCommit],
+    evidence: InTreeEvidence,
+) -> Iterator[_Factor]:
+    """Checks that turned red together, or failed on the pull request together, count once."""
+    places = {commit.position for commit in change}
+    around = [one for one in evidence.turned_red if any(one.good < place <= one.bad for place in places)]
+    if around:
+        weights = [_weigh_turned_red(one, breakage, commits) for one in around]
+        weight = max(weights)
+        strongest = [one for one, own in zip(around, weights, strict=True) if own == weight]
+        is_exact = _count_between(strongest[0], breakage, commits) == 1
+        names = describe_names([one.name for one in strongest], "`")
+        yield _Factor(weight, f"in-tree check {names} began to fail {'at' if is_exact else 'around'} it")
+    number = change[-1].number
+    if number is not None and number in evidence.failed_on:
+        names = describe_names(evidence.failed_on[number], "`")
+        yield _Factor(
+            IN_TREE_FAILED_ON_PULL, f"#{number} was merged while in-tree check {names} failed on it"
+        )
+
+
+def _weigh_turned_red(one: TurnedRed, breakage: BreakageRange, commits: Sequence[BaseCommit]) -> float:
+    weight = IN_TREE_TURNED_RED if one.is_lasting else IN_TREE_TURNED_RED_ONCE
+    return 1 + (weight - 1) / _count_between(one, breakage, commits)
+
+
+def _count_between(one: TurnedRed, breakage: BreakageRange, commits: Sequence[BaseCommit]) -> int:
+    """How many changes may have turned the check red: those of the range, and commits outside of it."""
+    inside = [commit for commit in commits if one.good < commit.position <= one.bad]
+    before = max(0, breakage.good.position - one.good) if breakage.good is not None else 0
+    return max(1, len(group_by_pull(inside)) + before + max(0, one.bad - breakage.bad.position))
 
 
 def _weigh_place(

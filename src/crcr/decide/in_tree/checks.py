@@ -6,6 +6,7 @@ run the completed state is newer than any other, and of two completions the late
 result: whatever arrives when, the same one remains.
 """
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
 from typing import NamedTuple
@@ -17,9 +18,20 @@ NO_APP = 0
 MOST_CHECKS = 5_000
 """Of one commit: those with further names are not recorded."""
 _LONGEST_NAME = 250
+_LONGEST_SHOWN = 80
 _DIGEST_CHARS = 16
 _PASSING = frozenset({"success", "neutral", "skipped"})
 """What GitHub lets pass as a required check."""
+CLEAR_CONCLUSIONS: Mapping[str | None, bool] = {
+    "success": True,
+    "failure": False,
+    "timed_out": False,
+    "error": False,
+}
+"""Those that say whether the tested code passed. A check that was skipped, cancelled or left for somebody to act on counts as
+passed or failed for GitHub, and nothing was tested; `error` is a commit status."""
+CheckKey = tuple[int, str]
+"""An App's id, and the name of a check."""
 
 
 class Outcome(StrEnum):
@@ -41,7 +53,7 @@ class InTreeCheck(NamedTuple):
     url: str | None
 
     @property
-    def key(self) -> tuple[int, str]:
+    def key(self) -> CheckKey:
         """Of checks with the same key only the newest counts."""
         return self.app_id, self.name
 
@@ -109,3 +121,10 @@ def shorten_name(name: str) -> str:
         return name
     digest = sha256(name.encode("utf-8", "replace")).hexdigest()[:_DIGEST_CHARS]
     return f"{name[: _LONGEST_NAME - _DIGEST_CHARS - 1]}…{digest}"
+
+
+def describe_names(names: Sequence[str], quote: str = "") -> str:
+    """The first of these names for a sentence, and how many more there are; names are text of the authors of workflows."""
+    name = " ".join(names[0].split()).replace("`", "'")
+    shown = name if len(name) <= _LONGEST_SHOWN else f"{name[: _LONGEST_SHOWN - 1]}…"
+    return f"{quote}{shown}{quote}{f' (+{len(names) - 1})' if len(names) > 1 else ''}"

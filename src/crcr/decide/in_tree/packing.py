@@ -8,7 +8,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator
 
-from crcr.decide.in_tree.checks import InTreeCheck, Outcome
+from crcr.decide.in_tree.checks import CheckKey, InTreeCheck, Outcome
 
 
 def pack_checks(checks: Iterable[InTreeCheck]) -> bytes:
@@ -40,5 +40,14 @@ def unpack_checks(packed: bytes | None) -> Iterator[InTreeCheck]:
         yield InTreeCheck(app_id, name, check_id + first_id, ended_at, conclusion, url)
 
 
-def find_packed(packed: bytes | None, key: tuple[int, str]) -> InTreeCheck | None:
+def unpack_conclusions(packed: bytes | None) -> Iterator[tuple[CheckKey, str | None]]:
+    """Only the conclusion of each check, which takes half of the time."""
+    if packed is None:
+        return
+    columns = json.loads(zlib.decompress(packed))
+    keys = zip(columns["apps"], columns["names"], strict=True)
+    yield from zip(keys, columns["conclusions"], strict=True)
+
+
+def find_packed(packed: bytes | None, key: CheckKey) -> InTreeCheck | None:
     return next((check for check in unpack_checks(packed) if check.key == key), None)

@@ -113,6 +113,8 @@ class CommitGroup(FailureGroup):
     sentence: str
     members: tuple[Any, ...] = ()
     """Its jobs on the commit, each a `JobView`."""
+    in_tree: str | None = None
+    """What the upstream's own CI shows on the same commit and on the base."""
 
 
 class KnownFilter(StrEnum):

@@ -1,9 +1,23 @@
-"""The upstream's own CI as pages and API show it: of one commit, and of the newest commits of the base branch."""
+"""The upstream's own CI as pages and API show it: of one commit, and of the newest commits of the base branch.
+
+The names of checks are unescaped here.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
 
-from crcr.decide.in_tree.checks import Counts, Outcome
+from crcr.decide.in_tree.base_results import OnBase
+from crcr.decide.in_tree.checks import Counts, Outcome, describe_names
+
+
+@dataclass(frozen=True, slots=True)
+class RedSince:
+    """Where a check of the base branch began to fail."""
+
+    sha: str
+    """The first commit of the row on which it fails."""
+    number: int | None = None
+    """The pull request, where it is the only change since the check passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +26,10 @@ class FailingCheck:
     url: str | None
     conclusion: str
     """GitHub's word."""
+    on_base: OnBase | None = None
+    """The same check on the commits of the base that this one is built on; None where it has no result there."""
+    since: RedSince | None = None
+    """For a commit of a branch; None where no pass of the check is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +41,28 @@ class InTreeView:
     running: int
     failing: tuple[FailingCheck, ...] = ()
     """The first ones, where there are very many."""
+
+
+_ON_BASE = {
+    OnBase.PASSED: "which passed on the base",
+    OnBase.FAILED: "which also fails on the base",
+    None: "of which the base has no result",
+}
+
+
+def describe_in_tree(view: InTreeView) -> str | None:
+    """A sentence for failures of downstreams on the same commit: whether in-tree CI fails there too, and on the base.
+
+    None while it runs and nothing has failed.
+    """
+    if not view.failed:
+        return None if view.running or not view.passed else "In-tree CI passed on this commit."
+    clauses = [
+        f"{describe_names([check.name for check in alike])}, {words}"
+        for on_base, words in _ON_BASE.items()
+        if (alike := [check for check in view.failing if check.on_base is on_base])
+    ]
+    return f"In-tree CI fails on this commit too: {'; '.join(clauses)}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ async def _find_commit(tx: Tx, job: RedJob, prefix: str) -> Row:
 async def _read_range(tx: Tx, job: RedJob, good: Row, bad: Row) -> tuple[RangeCommit, ...]:
     """The commits of the range, both ends included."""
     commits = await read_commits_between(
-        tx, job, good["position"] - 1, bad["position"], most=MOST_COMMITS + 1
+        tx, job.branch, good["position"] - 1, bad["position"], most=MOST_COMMITS + 1
     )
     if commits[0].sha != good["sha"]:
         raise NotPossible(

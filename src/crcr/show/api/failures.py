@@ -163,7 +163,7 @@ def add(api: APIRouter) -> None:
     async def culprits(
         make_query: params.CulpritQueryParam, api_request: params.RequestParam, limit: params.LimitParam = 50
     ) -> list[Model]:
-        """Jobs in the order of their names, at most `limit`; a job that was broken twice is listed twice."""
+        """Jobs in the order of their names, at most `limit`; a job that was broken twice is listed twice. In-tree checks are last."""
         query = make_query(upstream=api_request.upstream, limit=limit)
         found = await api_request.views.culprits(query, api_request.now)
         return [models.JOB_CULPRITS.model_validate(one) for one in found]

@@ -382,9 +382,13 @@ def failing_query(
 def culprit_query(
     *,
     backend: Annotated[
-        str | None, Query(pattern=f"^{_ORG}/{_REPO}$", description="`owner/repo`: only this backend")
+        str | None,
+        Query(
+            pattern=f"^{_ORG}/{_REPO}$",
+            description="`owner/repo`: only this backend; the upstream for in-tree checks",
+        ),
     ] = None,
-    job: Annotated[str | None, _text("only the job of exactly this name", 300)] = None,
+    job: Annotated[str | None, _text("only the job, or the in-tree check, of exactly this name", 300)] = None,
 ) -> Callable[..., CulpritQuery]:
     return partial(
         CulpritQuery, backend=_repository(backend, BadRequest) if backend else None, job=job or None

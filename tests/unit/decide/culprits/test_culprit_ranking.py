@@ -12,9 +12,11 @@ from crcr.decide.culprits.merged_pulls import BaseCommit
 from crcr.decide.culprits.ranking import (
     CulpritCandidate,
     CulpritEvidence,
+    InTreeEvidence,
     OtherRange,
     rank_candidates,
 )
+from crcr.decide.in_tree.base_results import TurnedRed
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 LAST_PASS, FIRST_BAD = 10, 15
@@ -47,6 +49,12 @@ COMMITS = tuple(
     )
     for position in range(1, 20)
 )
+
+
+def turned_red(*spans: tuple[int, int], failing: int = 2) -> CulpritEvidence:
+    """In-tree checks `test 0`, `test 1` and so on that passed and failed at these positions."""
+    checks = [TurnedRed((1, f"test {index}"), *span, failing) for index, span in enumerate(spans)]
+    return CulpritEvidence(in_tree=InTreeEvidence(turned_red=tuple(checks)))
 
 
 def rank(evidence: CulpritEvidence, breakage: BreakageRange = BREAKAGE) -> tuple[CulpritCandidate, ...]:
@@ -96,6 +104,19 @@ EVIDENCE: dict[str, tuple[CulpritEvidence, str]] = {
         CulpritEvidence(came_with=frozenset({112})),
         "lands #112 again, which was there when this failure first came",
     ),
+    "in-tree check turned red": (turned_red((11, 12)), "in-tree check `test 0` began to fail at it"),
+    "in-tree check turned red on one commit": (
+        turned_red((11, 12), failing=1),
+        "in-tree check `test 0` began to fail at it",
+    ),
+    "in-tree checks turned red together": (
+        turned_red((11, 12), (11, 12), (9, 15)),
+        "in-tree check `test 0` (+1) began to fail at it",
+    ),
+    "in-tree check failed on it": (
+        CulpritEvidence(in_tree=InTreeEvidence(failed_on={112: ("linux / test", "lint")})),
+        "#112 was merged while in-tree check `linux / test` (+1) failed on it",
+    ),
     "all others passed": (
         CulpritEvidence(passed_on=frozenset({111, 113, 114, 115})),
         "one of 5 changes since the last pass: 3 before the first failing commit",
@@ -118,6 +139,28 @@ def test_a_failure_on_the_pull_request_outweighs_files() -> None:
         test_files=frozenset({"src/13.py"}),
     )
     assert numbers(rank(against))[0] == 111
+
+
+def test_a_failure_on_the_pull_request_outweighs_in_tree_checks() -> None:
+    in_tree = InTreeEvidence(
+        turned_red=(TurnedRed((1, "test"), 13, 14, 2),), failed_on={114: ("test",), 113: ("test",)}
+    )
+    assert numbers(rank(CulpritEvidence(in_tree=in_tree)))[:2] == [114, 113]
+    assert numbers(rank(CulpritEvidence(failed_on={111: None}, in_tree=in_tree)))[0] == 111
+
+
+def test_changes_that_may_have_turned_an_in_tree_check_red_share_its_weight() -> None:
+    alone, shared = rank(turned_red((11, 12))), rank(turned_red((11, 14)))
+    assert numbers(shared)[:3] == [114, 113, 112]
+    assert shared[0].reasons[0] == "in-tree check `test 0` began to fail around it"
+    assert shared[0].score < alone[0].score
+    wide = rank(turned_red((2, 19)))
+    assert numbers(wide) == numbers(rank(CulpritEvidence()))
+
+
+def test_many_in_tree_checks_weigh_as_much_as_one() -> None:
+    many = rank(turned_red(*((11, 12) for _ in range(300))))
+    assert many[0].score == rank(turned_red((11, 12)))[0].score
 
 
 def test_a_change_that_was_reverted_within_the_range_and_its_revert_come_last() -> None:

@@ -73,7 +73,7 @@ async def test_the_api_has_counts_and_safe_links(store: StoreRows, browser: http
         "passed": 1,
         "failed": 1,
         "running": 0,
-        "failing": [{"name": "unit", "url": None, "conclusion": "failure"}],
+        "failing": [{"name": "unit", "url": None, "conclusion": "failure", "on_base": None, "since": None}],
     }
     for path in ("/api/v1/pulls/7", f"/api/v1/commits/{HEAD}"):
         answer = await browser.get(path)
@@ -103,3 +103,54 @@ async def test_the_card_warns_while_the_newest_decided_commit_fails(
     page = (await browser.get("/crcr")).text
     assert '<div class="card alert" data-key="in-tree">' in page
     assert "0 of 1 passed" in page
+
+
+async def test_failing_checks_are_marked_as_new_here_or_also_red_on_the_base(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
+    for position in (1, 2):
+        store.base_commit(f"{position:040x}", position)
+        store.in_tree(f"{position:040x}", a_check("lint", "failure"), a_check("unit"), packed=True)
+    delivery = store.pull(merge_base=f"{2:040x}")
+    store.dispatch(delivery, head_sha=HEAD)
+    store.job(delivery, "failure")
+    store.failure(delivery, "good/backend", "NotImplementedError: aten::foo")
+    store.in_tree(HEAD, a_check("lint", "failure"), a_check("unit", "failure"), a_check("cla", "failure"))
+    words = "In-tree CI fails on this commit too: unit, which passed on the base; lint, which also fails on the base;"
+    for path in ("/crcr/pr/7", f"/crcr/commit/{HEAD}"):
+        page = (await browser.get(path)).text
+        assert page.count('<span class="mark bad">new here</span>') == 1
+        assert page.count('<span class="mark">also red on the base</span>') == 1
+        assert page.index(">unit<") < page.index(">cla<") < page.index(">lint<")
+        assert words in page
+    for path in ("/api/v1/pulls/7", f"/api/v1/commits/{HEAD}"):
+        answer = (await browser.get(path)).json()
+        assert {check["name"]: check["on_base"] for check in answer["in_tree"]["failing"]} == {
+            "cla": None,
+            "lint": "failed",
+            "unit": "passed",
+        }
+        assert [group["in_tree"] for group in answer["groups"]] == [
+            f"{words} cla, of which the base has no result."
+        ]
+
+
+async def test_a_commit_of_the_base_names_where_a_check_began_to_fail(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
+    for position, conclusion in enumerate(("success", "failure", "failure"), 1):
+        store.base_commit(f"{position:040x}", position)
+        store.in_tree(f"{position:040x}", a_check("<b>unit</b>", conclusion), packed=True)
+    store.pull(12, is_open=0, merged=1, merge_commit_sha=f"{2:040x}")
+    page = (await browser.get(f"/crcr/commit/{3:040x}")).text
+    assert (
+        f'red since <a class="sha" href="/crcr/commit/{2:040x}">00000000</a>, by <a href="/crcr/pr/12">#12</a>?'
+        in page
+    )
+    assert "<b>unit</b>" not in page
+    answer = (await browser.get(f"/api/v1/commits/{3:040x}")).json()
+    assert answer["in_tree"]["failing"][0]["since"] == {"sha": f"{2:040x}", "number": 12}
+    (found,) = (await browser.get(f"/api/v1/culprits?backend={UPSTREAM}")).json()
+    assert (found["backend"], found["job"], found["bisection"]) == (str(UPSTREAM), "<b>unit</b>", None)
+    assert found["range"] == {"good": f"{1:040x}", "bad": f"{2:040x}", "commits": 1}
+    assert [candidate["number"] for candidate in found["candidates"]] == [12]

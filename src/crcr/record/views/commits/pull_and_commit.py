@@ -6,7 +6,8 @@ group, by a delivery in the page's address, among the newest deliveries, by self
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +24,8 @@ from crcr.decide.views.commit import (
     PullView,
     StateCount,
 )
+from crcr.decide.views.failures import CommitGroup
+from crcr.decide.views.in_tree import InTreeView, describe_in_tree
 from crcr.decide.views.timeline import TimelineFacts, build_timeline
 from crcr.errors import NotFound
 from crcr.record.deliveries.merge_groups import load_group
@@ -32,7 +35,7 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.commits.commit_backends import CommitReader
-from crcr.record.views.commits.in_tree import read_in_tree
+from crcr.record.views.commits.in_tree import ComparedBase, read_in_tree
 from crcr.record.views.commits.waivers import read_waivers_of_pulls
 from crcr.record.views.relay.health import unpublished_gate
 from crcr.record.views.relay.state import newest_change
@@ -41,6 +44,7 @@ from crcr.record.views.visibility import VisibleBackends
 _MOST_ARRIVALS = 50
 _MOST_OF_PULL = 500
 _MOST_OF_COMMIT = 2_000
+_MOST_COMPARED = 5
 _TESTED = ("opened", "reopened", "synchronize", "checks_requested", None)
 
 _DELIVERY = (
@@ -104,6 +108,8 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         pull=_pull_state(pull),
     )
     moments, left_out = build_timeline(facts)
+    in_tree = await read_in_tree(tx, upstream, pull.head_sha, _base_of(pull))
+    groups = await reader.groups(tested_delivery, backends) if tested_delivery else ()
     return PullView(
         upstream=upstream,
         number=number,
@@ -118,8 +124,8 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         timeline=moments,
         timeline_left_out=left_out + max(0, len(deliveries) - _MOST_ARRIVALS),
         merge_groups=facts.groups,
-        groups=await reader.groups(tested_delivery, backends) if tested_delivery else (),
-        in_tree=await read_in_tree(tx, upstream, pull.head_sha),
+        groups=_add_in_tree(groups, in_tree),
+        in_tree=in_tree,
         **{name: getattr(pull, name) for name in _AS_STORED},
     )
 
@@ -134,7 +140,10 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     named = [delivery, group["delivery"] if group else None]
     deliveries = await _read_deliveries(reader, head_sha, [row["number"] for row in heads], named)
     self_reporting = await reader.read_self_reporting(head_sha)
-    in_tree = await read_in_tree(tx, upstream, head_sha)
+    numbers = {row["number"] for row in deliveries if row["number"] is not None}
+    in_tree = await read_in_tree(
+        tx, upstream, head_sha, await _find_base(tx, upstream, head_sha, numbers, group)
+    )
     if not deliveries and not self_reporting and in_tree is None:
         raise NotFound(
             f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",
@@ -143,7 +152,6 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         )
     tested_delivery = _find_tested_delivery(deliveries, *_TESTED)
     gate = await reader.gate(head_sha, tested_delivery)
-    numbers = {row["number"] for row in deliveries if row["number"] is not None}
     related_pulls = numbers | set(json.loads(group["numbers"] or "[]") if group else ())
     group_shown = await _read_group(tx, upstream, group, reader.now) if group else None
     dispatched = await reader.backends(tested_delivery) if tested_delivery else ()
@@ -172,9 +180,33 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         checks=facts.checks,
         timeline=moments,
         timeline_left_out=left_out + max(0, len(deliveries) - _MOST_ARRIVALS),
-        groups=await reader.groups(tested_delivery or head_sha, facts.backends),
+        groups=_add_in_tree(await reader.groups(tested_delivery or head_sha, facts.backends), in_tree),
         in_tree=in_tree,
     )
+
+
+def _base_of(pull: KnownPull) -> ComparedBase:
+    return ComparedBase(pull.base_ref, pull.merge_base or pull.base_sha, with_newest=pull.is_open)
+
+
+async def _find_base(
+    tx: Tx, upstream: RepoName, head_sha: str, numbers: Collection[int], group: Row | None
+) -> ComparedBase | None:
+    """The base of the first pull request with this head, or of the merge group."""
+    for number in sorted(numbers)[:_MOST_COMPARED]:
+        pull = await load_pull(tx, upstream, number)
+        if pull is not None and pull.head_sha == head_sha:
+            return _base_of(pull)
+    if group is None:
+        return None
+    ref = str(group["base_ref"]).removeprefix("refs/heads/")
+    return ComparedBase(ref, group["base_sha"], with_newest=False)
+
+
+def _add_in_tree(groups: Iterable[CommitGroup], in_tree: InTreeView | None) -> tuple[CommitGroup, ...]:
+    """The groups, each with what in-tree CI shows on the same commit: names of checks join no failures of other commits."""
+    sentence = None if in_tree is None else describe_in_tree(in_tree)
+    return tuple(replace(group, in_tree=sentence) for group in groups)
 
 
 async def _read_deliveries(

@@ -18,13 +18,14 @@ from crcr.decide.failures.fingerprint import fingerprint_failure
 from crcr.decide.failures.history import FailedAs
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.statistics.window import ResultKind
+from crcr.decide.views.culprits import CulpritRange
 from crcr.record.failures.recorder import read_failed_tests
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from crcr.record.views.visibility import VisibleBackends
 
-MOST_COMMITS = 500
+_MOST_COMMITS = 500
 """Of a range: those before its bad end."""
 _MOST_WITHOUT_GOOD = 50
 _MOST_ALIKE = 200
@@ -121,6 +122,10 @@ class RedJob:
     job_name: str
 
     @property
+    def branch(self) -> dict[str, str]:
+        return {"upstream": self.upstream, "ref": self.ref}
+
+    @property
     def names(self) -> dict[str, str]:
         columns = ("upstream", "downstream", "workflow", "job_name")
         return {name: getattr(self, name) for name in columns}
@@ -130,22 +135,32 @@ class RedJob:
         return self.downstream, self.workflow, self.job_name
 
 
-async def read_commits(tx: Tx, job: RedJob, breakage: BreakageRange) -> tuple[BaseCommit, ...]:
+async def read_commits(tx: Tx, branch: Mapping[str, str], breakage: BreakageRange) -> tuple[BaseCommit, ...]:
     """The commits of the range in their order, each with its pull request; the last ones of a very long range."""
     good = breakage.good
     after = good.position if good is not None else -1
-    most = MOST_COMMITS if good is not None else _MOST_WITHOUT_GOOD
-    return await read_commits_between(tx, job, after, breakage.bad.position, most)
+    most = _MOST_COMMITS if good is not None else _MOST_WITHOUT_GOOD
+    return await read_commits_between(tx, branch, after, breakage.bad.position, most)
+
+
+def describe_range(breakage: BreakageRange, commits: Sequence[BaseCommit]) -> CulpritRange:
+    """The range of a breakage, `commits` being those that were read of it."""
+    good = breakage.good
+    number = len(commits)
+    if good is not None and number == _MOST_COMMITS:
+        number = breakage.bad.position - good.position
+    return CulpritRange(
+        good=good.sha if good else None, bad=breakage.bad.sha, commits=number if good else None
+    )
 
 
 async def read_commits_between(
-    tx: Tx, job: RedJob, after: int, until: int, most: int
+    tx: Tx, branch: Mapping[str, str], after: int, until: int, most: int
 ) -> tuple[BaseCommit, ...]:
-    """The newest `most` commits after one position, up to another, in their order."""
-    place = {"upstream": job.upstream, "ref": job.ref}
-    rows = await tx.all(_COMMITS, after=after, until=until, most=most, **place)
+    """The last commits of a branch between two positions, in their order, each with its pull request."""
+    rows = await tx.all(_COMMITS, after=after, until=until, most=most, **branch)
     shas = json.dumps([row["sha"] for row in rows])
-    merged = await tx.all(_MERGED, shas=shas, upstream=job.upstream) if rows else []
+    merged = await tx.all(_MERGED, shas=shas, upstream=branch["upstream"]) if rows else []
     merged_as = {row["merge_commit_sha"]: row["number"] for row in merged}
     return assign_pulls((_commit_from(row) for row in rows), merged_as)
 
@@ -163,13 +178,13 @@ def _commit_from(row: Row) -> BaseCommit:
     )
 
 
-async def read_earlier_pulls(tx: Tx, job: RedJob, breakage: BreakageRange) -> frozenset[int]:
+async def read_earlier_pulls(tx: Tx, branch: Mapping[str, str], breakage: BreakageRange) -> frozenset[int]:
     """The pull requests in the ranges of earlier breakages with the same failure, where these are narrow."""
     numbers: set[int] = set()
     for earlier in breakage.earlier[:_MOST_EARLIER]:
         if earlier.good is None or earlier.first_bad - earlier.good > _WIDEST_EARLIER:
             continue
-        commits = await read_commits_between(tx, job, earlier.good, earlier.first_bad, _WIDEST_EARLIER)
+        commits = await read_commits_between(tx, branch, earlier.good, earlier.first_bad, _WIDEST_EARLIER)
         numbers |= {commit.number for commit in commits if commit.number is not None}
     return frozenset(numbers)
 

@@ -6,7 +6,7 @@ the evidence about its range; `limit` bounds the number of jobs.
 
 # ruff: noqa: S608 - every name in these statements is our own
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -21,14 +21,14 @@ from crcr.decide.culprits.ranking import CulpritEvidence, OtherRange, rank_candi
 from crcr.decide.failures.history import FailedAs
 from crcr.decide.failures.verdict import Confidence, VerdictKind
 from crcr.decide.statistics.figures import EndedAs
-from crcr.decide.views.culprits import MOST_CANDIDATES, CulpritQuery, CulpritRange, JobCulprits
+from crcr.decide.views.culprits import MOST_CANDIDATES, CulpritQuery, JobCulprits
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
 from crcr.record.views.culprits.evidence import (
-    MOST_COMMITS,
     AlikeFailures,
     RedJob,
+    describe_range,
     read_alike,
     read_commits,
     read_earlier_pulls,
@@ -36,6 +36,7 @@ from crcr.record.views.culprits.evidence import (
     read_pulls_passed_at,
     read_test_files,
 )
+from crcr.record.views.culprits.in_tree import InTreeCulprits
 from crcr.record.views.failures.failing_jobs import HISTORY, find_red_jobs, read_base_branch
 from crcr.record.views.visibility import VisibleBackends
 
@@ -90,16 +91,21 @@ _FAILED_WITH = Statement(
 async def culprit_list(
     tx: Tx, query: CulpritQuery, visible: VisibleBackends, now: datetime
 ) -> tuple[JobCulprits, ...]:
-    """The breakages of the red jobs, by backend and job; of one job the oldest first."""
-    if query.backend is not None:
+    """The breakages of the red jobs, by backend and job; of one job the oldest first. In-tree checks are the last ones."""
+    is_upstream = query.backend is not None and query.backend.key == query.upstream.key
+    if query.backend is not None and not is_upstream:
         visible.entry(query.backend)
     branch = await read_base_branch(tx, query.upstream)
     if branch is None:
         return ()
-    reader = _CulpritReader(tx, visible, now)
+    in_tree = InTreeCulprits(tx, query.upstream.key, branch)
+    reader = _CulpritReader(tx, visible, now, in_tree)
     found: list[JobCulprits] = []
-    for job in await _choose_jobs(tx, query, branch, visible, now):
+    jobs = await _choose_jobs(tx, query, branch, visible, now)
+    for job in jobs:
         found += await reader.read(job, query.fingerprint)
+    if query.fingerprint is None and (query.backend is None or is_upstream):
+        found += await in_tree.find_culprits(query, query.limit - len(jobs))
     return tuple(found)
 
 
@@ -148,8 +154,9 @@ class RedJobHistory:
 class _CulpritReader:
     """Reads the breakages of jobs; each job's results are read once, also as evidence for another job."""
 
-    def __init__(self, tx: Tx, visible: VisibleBackends, now: datetime) -> None:
+    def __init__(self, tx: Tx, visible: VisibleBackends, now: datetime, in_tree: InTreeCulprits) -> None:
         self._tx = tx
+        self._in_tree = in_tree
         self._visible = visible
         self._since = now - HISTORY
         self._histories: dict[tuple[str, str, str], RedJobHistory] = {}
@@ -163,7 +170,7 @@ class _CulpritReader:
         self, job: RedJob, history: RedJobHistory, breakage: BreakageRange
     ) -> JobCulprits:
         entry = self._visible.reporting[job.downstream]
-        commits = await read_commits(self._tx, job, breakage)
+        commits = await read_commits(self._tx, job.branch, breakage)
         bisections = await self._read_bisections(job, breakage)
         evidence = replace(
             await self._read_evidence(job, entry, history, breakage, commits),
@@ -175,7 +182,7 @@ class _CulpritReader:
             backend=entry.name,
             workflow=job.workflow,
             job=job.job_name,
-            range=_describe_range(breakage, commits),
+            range=describe_range(breakage, commits),
             candidates=rank_candidates(breakage, commits, evidence)[:MOST_CANDIDATES],
             fingerprints=tuple(mark for mark in breakage.fingerprints if mark is not None),
             since=breakage.first_bad.at,
@@ -193,7 +200,7 @@ class _CulpritReader:
         entry: AllowlistEntry,
         history: RedJobHistory,
         breakage: BreakageRange,
-        commits: Iterable[BaseCommit],
+        commits: Sequence[BaseCommit],
     ) -> CulpritEvidence:
         numbers = {commit.number for commit in commits if commit.number is not None}
         first, newest = history.first_failure(breakage), history.newest_failure(breakage)
@@ -214,7 +221,8 @@ class _CulpritReader:
             elsewhere=await self._read_elsewhere(job, breakage, alike),
             pulls_passed_at=await read_pulls_passed_at(self._tx, job, breakage, entry),
             pulls_failed_at=alike.find_failed_at(breakage, numbers),
-            came_with=await read_earlier_pulls(self._tx, job, breakage),
+            came_with=await read_earlier_pulls(self._tx, job.branch, breakage),
+            in_tree=await self._in_tree.read_evidence(breakage, commits),
         )
 
     async def _read_elsewhere(
@@ -245,16 +253,6 @@ async def read_history(tx: Tx, job: RedJob, since: datetime) -> RedJobHistory:
     results = [_read_pass(row) for row in passes]
     results += [result for row in failures for result in _read_failure(row)]
     return RedJobHistory(find_breakages(results), tuple(failures), len(passes))
-
-
-def _describe_range(breakage: BreakageRange, commits: tuple[BaseCommit, ...]) -> CulpritRange:
-    good = breakage.good
-    number = len(commits)
-    if good is not None and number == MOST_COMMITS:
-        number = breakage.bad.position - good.position
-    return CulpritRange(
-        good=good.sha if good else None, bad=breakage.bad.sha, commits=number if good else None
-    )
 
 
 def _tells_apart(other: BreakageRange, breakage: BreakageRange) -> bool:

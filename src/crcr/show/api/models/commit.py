@@ -74,6 +74,7 @@ COMMIT_GROUP = derive_model(
         "is_first_here": "Nobody failed alike before.",
         "on_base": "How often it failed on the base branch in the last 7 days.",
         "known": "Null unless a maintainer linked it to an issue.",
+        "in_tree": "Whether the upstream's own CI fails on this commit too, and on the base; null where that is not known.",
     },
 )
 FAILING_JOB = derive_model(
@@ -124,9 +125,11 @@ CULPRIT_RANGE = derive_model(
 JOB_CULPRITS = derive_model(
     culprits.JobCulprits,
     "JobCulprits",
-    "One breakage of a job on the base branch.",
+    "One breakage of a job, or of an in-tree check, on the base branch.",
     without=("workflow", "fingerprints", "since"),
     described={
+        "backend": "The upstream itself for an in-tree check.",
+        "job": "Or the name of an in-tree check.",
         "candidates": "The likeliest first, at most 50; without a recorded pass only those with evidence for them.",
         "bisection": "Null where no bisection was started.",
     },
@@ -190,11 +193,24 @@ MOMENT = derive_model(
 MERGE_GROUP = derive_model(
     views.GroupView, "MergeGroup", described={"unpublished": "Null when its gate on GitHub is up to date."}
 )
+RED_SINCE = derive_model(
+    in_tree.RedSince,
+    "RedSince",
+    "Where a check of the default branch began to fail.",
+    described={
+        "sha": "The first commit of the row on which it fails.",
+        "number": "The pull request, if it is the only change since the check passed.",
+    },
+)
 FAILING_CHECK = derive_model(
     in_tree.FailingCheck,
     "FailingCheck",
     types={"url": Link},
-    described={"conclusion": "GitHub's word, such as `failure`, `timed_out` or `cancelled`."},
+    described={
+        "conclusion": "GitHub's word, such as `failure`, `timed_out` or `cancelled`.",
+        "on_base": "The same check on the base, or for a commit of the default branch on those before it; null without a result.",
+        "since": "For a commit of the default branch; null where no pass of the check is recorded.",
+    },
 )
 IN_TREE = derive_model(
     in_tree.InTreeView,

@@ -168,6 +168,8 @@ IN_TREE: Json = {
             "name": "linux-jammy-py3.12 / test (default, 2, 5)",
             "url": "https://github.com/owner/repo/actions/runs/17200000001/job/48100000002",
             "conclusion": "failure",
+            "on_base": "passed",
+            "since": {"sha": "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00", "number": 1234},
         }
     ],
 }

@@ -22,7 +22,7 @@ from crcr.record.views.sql_views import SqlViews
 from crcr.settings import AllowlistOnGitHub, Settings
 from crcr.show.access import admin_routes as admin
 from crcr.show.access import login
-from crcr.show.access.admin_orders import make_performer
+from crcr.show.access.admin_orders import make_performer, read_written_bisection
 from crcr.show.access.middleware import AccessMiddleware, AccessSettings
 from crcr.show.access.sessions import NamedToken, Sessions, TokenStore
 from crcr.show.api import routes as api_routes
@@ -84,7 +84,7 @@ def build_app(services: Services, *, work: bool = True, takes_in: bool = True) -
             *health_routes(services, views, services.rate_limits.check if takes_in else None),
         ],
         routers=[
-            admin.router(perform, on=on),
+            admin.router(perform, partial(read_written_bisection, operations, upstreams), on=on),
             api_setup.router(setup),
             _onboarding_router(services, app_page),
         ],
@@ -140,6 +140,8 @@ def _admin_operations(services: Services) -> HttpAdminOperations:
         services.upstreams,
         services.clock,
         known_failures=KnownFailures(services.database, web_url(services.settings)),
+        bisections=services.bisections,
+        allowlists=services.allowlists,
     )
 
 

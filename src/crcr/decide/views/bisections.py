@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.bisection.search import BisectionOutcome, CommitFinding, RunResult
+from crcr.decide.bisection.search import BisectionOutcome, CommitFinding, RunResult, SearchLimits
 from crcr.decide.model import RepoName
 
 
@@ -82,6 +82,12 @@ class BisectionView:
     def sentence(self) -> str:
         return describe_bisection(self)
 
+    @property
+    def failures_needed(self) -> int:
+        """How many failures of one commit are no chance."""
+        limits = SearchLimits(commits=self.commits, most_runs=self.most_runs, flake_rate=self.flake_rate)
+        return limits.failures_needed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BisectionDetail:
@@ -112,6 +118,15 @@ class BisectionPage:
     change: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CulpritBisection:
+    """A bisection that found a commit to be the one that broke a job."""
+
+    id: int
+    backend: RepoName
+    job: str
+
+
 def name_commit(sha: str, number: int | None) -> str:
     return f"{sha[:10]} (#{number})" if number is not None else sha[:10]
 
@@ -129,6 +144,14 @@ _SENTENCES: Mapping[BisectionOutcome, str] = {
     BisectionOutcome.STOPPED: "It was stopped with {left} of {commits} commits left.",
     BisectionOutcome.WITHDRAWN: "It ended with {left} of {commits} commits left.",
 }
+
+
+def describe_briefly(view: BisectionView) -> str:
+    """A few words, where the page names the job and links to the rest."""
+    if view.culprit is not None:
+        return f"{name_commit(view.culprit.sha, view.culprit.number)} broke it"
+    left = f"{view.left} of {view.commits} commits left"
+    return left if view.outcome is None else f"{view.outcome.value.replace('_', ' ')}, {left}"
 
 
 def describe_bisection(view: BisectionView) -> str:

@@ -19,6 +19,7 @@ from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.views.bisections import CulpritBisection
 from crcr.decide.views.failures import CommitGroup, VerdictView
 from crcr.decide.views.in_tree import InTreeView
 from crcr.decide.views.overview import DispatchAnswer, DispatchView, JobView
@@ -349,6 +350,8 @@ class PullView:
     """The failures of its backends by fingerprint, those of the most backends first."""
     in_tree: InTreeView | None = None
     """The upstream's own CI on its head; None where no check was recorded."""
+    bisections: tuple[CulpritBisection, ...] = ()
+    """Those that found the commit that it became to have broken a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,6 +375,8 @@ class CommitView:
     timeline_left_out: int
     groups: tuple[CommitGroup, ...] = ()
     in_tree: InTreeView | None = None
+    bisections: tuple[CulpritBisection, ...] = ()
+    """Those that found this commit to have broken a job."""
 
 
 _MOST_PARTS = 10

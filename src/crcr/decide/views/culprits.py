@@ -35,6 +35,8 @@ class JobCulprits:
     """The likeliest first."""
     bisection: int | None = None
     """The newest bisection of this breakage."""
+    may_bisect: bool = False
+    """Whether the backend's entry lets administrators begin one."""
     fingerprints: tuple[str, ...] = ()
     """Empty for a failure without details."""
     since: datetime

@@ -3,15 +3,21 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from crcr.decide.bisection.request import BisectionRequest
 from crcr.decide.failures.known import KNOWN_FOR
 from crcr.decide.model import RepoName
+from crcr.decide.views.bisections import BisectionDetail
 from crcr.errors import NotFound
 from crcr.ports import Clock
 from crcr.record.admin.operations import AdminOperations, ParkedFilter
+from crcr.record.bisection.bisections import Bisections
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.failures.known_failures import KnownFailures, NewKnownFailure
+from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
-from crcr.record.store.database import Database
+from crcr.record.store.database import Database, Tx
+from crcr.record.views.culprits.bisections import bisection_detail
+from crcr.record.views.visibility import visible_backends
 
 _AT_ONCE = 500
 """How many effects are retried in one transaction."""
@@ -27,6 +33,8 @@ class HttpAdminOperations:
         clock: Clock,
         *,
         known_failures: KnownFailures,
+        bisections: Bisections,
+        allowlists: Allowlists,
     ) -> None:
         self._database = database
         self._acts = acts
@@ -34,6 +42,8 @@ class HttpAdminOperations:
         self._upstreams = upstreams
         self._clock = clock
         self._known_failures = known_failures
+        self._bisections = bisections
+        self._allowlists = allowlists
 
     async def replay(self, upstream: RepoName, guid: str, *, who: str, everyone: bool) -> int:
         return await self._acts.replay(upstream, guid, who=who, now=self._clock.now(), everyone=everyone)
@@ -83,6 +93,22 @@ class HttpAdminOperations:
 
     async def unlink_failure(self, upstream: RepoName, fingerprint: str, *, who: str) -> None:
         await self._known_failures.unlink(upstream, fingerprint, who=who, now=self._clock.now())
+
+    async def bisect(self, upstream: RepoName, request: BisectionRequest) -> int:
+        """Begin a bisection; return its id."""
+        return await self._bisections.start(upstream, request, self._clock.now())
+
+    async def stop_bisection(self, upstream: RepoName, bisection_id: int, *, who: str) -> None:
+        await self._bisections.stop(upstream, bisection_id, who=who, now=self._clock.now())
+
+    async def read_bisection(self, upstream: RepoName, bisection_id: int) -> BisectionDetail:
+        """Read it where it was just written: a replica may not have it yet."""
+
+        async def unit(tx: Tx) -> BisectionDetail:
+            visible = await visible_backends(tx, self._allowlists, upstream, everything=True)
+            return await bisection_detail(tx, upstream, bisection_id, visible)
+
+        return await self._database.write(unit)
 
     async def note_sign_in(self, who: str, act: str) -> None:
         """Write a sign-in into the audit log; it concerns all upstreams and is recorded for the first."""

@@ -4,7 +4,7 @@ Nothing here writes. The allowlist in force decides which backends are visible (
 `decide.statistics.figures` defines every number. The queries are in the sub-packages beside this module.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -23,7 +23,7 @@ from crcr.decide.views.backend import (
     JobKey,
     MetricsView,
 )
-from crcr.decide.views.bisections import BisectionDetail, BisectionPage, BisectionQuery
+from crcr.decide.views.bisections import BisectionDetail, BisectionPage, BisectionQuery, BisectionView
 from crcr.decide.views.commit import CommitView, PullView, WaiverPage
 from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.decide.views.failing import FailingPage, FailingQuery
@@ -62,7 +62,7 @@ from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
-from crcr.record.views.culprits.bisections import bisection_detail, bisection_page
+from crcr.record.views.culprits.bisections import bisection_detail, bisection_page, bisections_by_id
 from crcr.record.views.culprits.job_culprits import culprit_list
 from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.failures.groups import failure_page, group_page
@@ -220,6 +220,9 @@ class SqlViews:
         return await self._view(
             upstream, lambda tx, visible: bisection_detail(tx, upstream, bisection_id, visible)
         )
+
+    async def bisections_by_id(self, upstream: RepoName, ids: Collection[int]) -> dict[int, BisectionView]:
+        return await self._view(upstream, lambda tx, visible: bisections_by_id(tx, upstream, ids, visible))
 
     async def waivers(
         self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int

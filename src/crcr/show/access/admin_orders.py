@@ -5,12 +5,21 @@ The forms and the JSON API build the same requests; nothing here depends on whic
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from crcr.decide.bisection.request import (
+    DEFAULT_RUNS,
+    DEFAULT_TIME,
+    LONGEST_TIME,
+    MOST_RUNS,
+    BisectionRequest,
+)
 from crcr.decide.failures.known import KNOWN_FOR, LONGEST_KNOWN
 from crcr.decide.model import RepoName, is_repo_name
+from crcr.decide.views.bisections import BisectionDetail
 from crcr.errors import BadRequest
 from crcr.record.admin.http_operations import HttpAdminOperations
 from crcr.show.urls.location import pick_upstream
@@ -20,6 +29,9 @@ Reason = Annotated[str | None, Field(max_length=500, description="for the audit 
 Guid = Annotated[str, Field(min_length=1, max_length=200, description="the delivery's id")]
 Number = Annotated[int, Field(ge=1, le=2**62)]
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{16}$", description="of the group of failures")]
+
+_HOUR = timedelta(hours=1)
+_DEFAULT_HOURS, _MOST_HOURS = DEFAULT_TIME // _HOUR, LONGEST_TIME // _HOUR
 
 
 class AdminOrder(BaseModel):
@@ -82,6 +94,35 @@ class Unknown(AdminOrder):
     fingerprint: Fingerprint
 
 
+class Bisect(AdminOrder):
+    backend: Annotated[Name, Field(description="`owner/repo` of the backend on which commits are tested")]
+    job: Annotated[str, Field(min_length=1, max_length=300, description="its name, as pages show it")]
+    workflow: Annotated[
+        str | None, Field(max_length=300, description="needed where two workflows have a job of this name")
+    ] = None
+    good: Annotated[
+        str | None,
+        Field(
+            max_length=64,
+            description="a commit where it passes, at least 7 digits; default: the recorded one",
+        ),
+    ] = None
+    bad: Annotated[
+        str | None,
+        Field(max_length=64, description="a later commit where it fails; default: the recorded one"),
+    ] = None
+    runs: Annotated[
+        int, Field(ge=3, le=MOST_RUNS, description=f"how many runs at most; default {DEFAULT_RUNS}")
+    ] = DEFAULT_RUNS
+    hours: Annotated[
+        int, Field(ge=1, le=_MOST_HOURS, description=f"how long at most; default {_DEFAULT_HOURS}")
+    ] = _DEFAULT_HOURS
+
+
+class StopBisection(AdminOrder):
+    bisection: Annotated[Number, Field(description="its number")]
+
+
 class AdminResult(BaseModel):
     ok: bool = True
     act: str
@@ -95,6 +136,8 @@ class AdminAction:
     done: str
     """The code of the notice that is shown afterwards."""
     summary: str
+    has_route: bool = True
+    """Whether the API has it under `/api/v1/admin`; else it has an address of its own."""
 
 
 ADMIN_ACTIONS: tuple[AdminAction, ...] = (
@@ -116,14 +159,22 @@ ADMIN_ACTIONS: tuple[AdminAction, ...] = (
     AdminAction("unknown", Unknown, "unknown", "End the link of a group of failures to its issue"),
     AdminAction("pause", Pause, "paused", "Stop dispatching for an upstream; its events are taken and wait"),
     AdminAction("unpause", Unpause, "unpaused", "Go on dispatching for an upstream"),
+    AdminAction(
+        "bisect", Bisect, "bisected", "Begin to search for the commit that broke a job", has_route=False
+    ),
+    AdminAction("stop_bisection", StopBisection, "stopped", "Stop a bisection", has_route=False),
 )
 
 Perform = Callable[[AdminOrder, str], Awaitable[int]]
 
 
 def make_performer(acts: HttpAdminOperations, upstreams: tuple[RepoName, ...]) -> Perform:
+    """The result is the number that its notice names; for a bisection its id."""
+
     async def perform(order: AdminOrder, who: str) -> int:
         upstream = _require_upstream(upstreams, order.upstream)
+        if isinstance(order, Bisect | StopBisection):
+            return await _perform_bisection(acts, upstream, order, who)
         match order:
             case Replay():
                 return await acts.replay(upstream, order.delivery, who=who, everyone=order.everyone)
@@ -155,6 +206,31 @@ def make_performer(acts: HttpAdminOperations, upstreams: tuple[RepoName, ...]) -
         return 1
 
     return perform
+
+
+async def _perform_bisection(
+    acts: HttpAdminOperations, upstream: RepoName, order: Bisect | StopBisection, who: str
+) -> int:
+    if isinstance(order, StopBisection):
+        await acts.stop_bisection(upstream, order.bisection, who=who)
+        return order.bisection
+    request = BisectionRequest(
+        downstream=_parse_repository(order.backend),
+        job=order.job,
+        who=who,
+        workflow=order.workflow,
+        good=order.good.lower() if order.good else None,
+        bad=order.bad.lower() if order.bad else None,
+        most_runs=order.runs,
+        time=order.hours * _HOUR,
+    )
+    return await acts.bisect(upstream, request)
+
+
+async def read_written_bisection(
+    acts: HttpAdminOperations, upstreams: tuple[RepoName, ...], requested: str | None, bisection_id: int
+) -> BisectionDetail:
+    return await acts.read_bisection(_require_upstream(upstreams, requested), bisection_id)
 
 
 def read_order(act: AdminAction, fields: dict[str, str]) -> AdminOrder:

@@ -4,7 +4,7 @@ A form needs the CSRF field of its session, so that no other site can send it. T
 and never a cookie, so that no browser can be made to call them.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,22 +15,28 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message
 
+from crcr.decide.views.bisections import BisectionDetail
 from crcr.errors import NotAdmin, NotFound, NotSignedIn
 from crcr.show.access.admin_orders import (
     ADMIN_ACTIONS,
     AdminAction,
     AdminOrder,
     AdminResult,
+    Bisect,
     Known,
     LinkIssue,
     Perform,
+    StopBisection,
     Unknown,
     read_order,
 )
 from crcr.show.access.login import check_form, require_session
 from crcr.show.access.reader import Reader, SignInMethod, get_reader
 from crcr.show.api.failures import FingerprintPath
+from crcr.show.api.models.commit import BISECTION_DETAIL
+from crcr.show.api.models.derive import Model
 from crcr.show.api.models.shared import ErrorBody
+from crcr.show.api.parameters import BisectionPath
 from crcr.show.http.forms import read_form, read_small
 from crcr.show.http.same_site import local_path
 from crcr.show.render.notices import with_notice
@@ -68,7 +74,11 @@ class AdminForms:
         return RedirectResponse(with_notice(local_path(fields.get("next")), act.done, count), status_code=303)
 
 
-def router(perform: Perform, *, on: bool) -> APIRouter:
+ReadBisection = Callable[[str | None, int], Awaitable[BisectionDetail]]
+"""Reads a bisection that was just written, by the requested upstream and its id."""
+
+
+def router(perform: Perform, read_bisection: ReadBisection, *, on: bool) -> APIRouter:
     def read_admin_name(request: Request) -> str:
         if not on:
             raise NotFound(_OFF, hint="set CRCR_ADMIN_TOKENS")
@@ -94,7 +104,8 @@ def router(perform: Perform, *, on: bool) -> APIRouter:
 
     api = APIRouter(prefix="/api/v1", tags=["admin"], responses=_ERRORS, route_class=CheckCallerFirst)
     _add_known_failures(api, perform, read_admin_name)
-    for act in ADMIN_ACTIONS:
+    _add_bisections(api, perform, read_admin_name, read_bisection)
+    for act in (action for action in ADMIN_ACTIONS if action.has_route):
         api.add_api_route(
             f"/admin/{act.name}",
             _endpoint(act, perform, read_admin_name),
@@ -125,6 +136,33 @@ def _add_known_failures(api: APIRouter, perform: Perform, read_name: Callable[[R
     ) -> AdminResult:
         order = Unknown(fingerprint=fingerprint, upstream=upstream)
         return AdminResult(act="unknown", count=await perform(order, name))
+
+
+def _add_bisections(
+    api: APIRouter, perform: Perform, read_name: Callable[[Request], str], read_bisection: ReadBisection
+) -> None:
+    @api.post(
+        "/bisections",
+        summary="Begin to search for the commit that broke a job",
+        status_code=201,
+        response_model=BISECTION_DETAIL,
+    )
+    async def start_bisection(
+        name: Annotated[str, Depends(read_name)], order: Annotated[Bisect, Body()]
+    ) -> Model:
+        """`409` where the backend does not allow it, a bisection of the job runs already, or its range is not recorded."""
+        bisection_id = await perform(order, name)
+        return BISECTION_DETAIL.model_validate(await read_bisection(order.upstream, bisection_id))
+
+    @api.delete("/bisections/{id}", summary="Stop a bisection", response_model=BISECTION_DETAIL)
+    async def stop_bisection(
+        name: Annotated[str, Depends(read_name)],
+        id: BisectionPath,  # noqa: A002  its name in the address
+        upstream: Annotated[str | None, Query(max_length=150, description="`owner/repo`")] = None,
+    ) -> Model:
+        """Its run in progress is not waited for. `409` where it has ended."""
+        await perform(StopBisection(bisection=id, upstream=upstream), name)
+        return BISECTION_DETAIL.model_validate(await read_bisection(upstream, id))
 
 
 def _endpoint(act: AdminAction, perform: Perform, read_name: Callable[[Request], str]) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from crcr.decide.model import DeliveryState, EffectState, JobState, RepoName, is
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery
+from crcr.decide.views.bisections import BisectionQuery, BisectionState
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
@@ -94,6 +95,7 @@ OrderParam = Annotated[TimeOrder, Query(alias="sort", description="`-at`: newest
 OrgPath = Annotated[str, Path(pattern=f"^{_ORG}$", description="the backend's owner", examples=["org"])]
 RepoPath = Annotated[str, Path(pattern=f"^{_REPO}$", description="the backend's name", examples=["repo"])]
 GuidPath = Annotated[str, Path(max_length=200, pattern=_TEXT, description="the GUID that GitHub sent")]
+BisectionPath = Annotated[int, Path(ge=1, le=2**62, description="the bisection's number", examples=[17])]
 NumberPath = Annotated[int, Path(ge=1, le=_BIGGEST_NUMBER, description="number of a pull request")]
 _SHA = {"pattern": "^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$"}
 
@@ -395,6 +397,24 @@ def culprit_query(
     )
 
 
+def bisection_query(
+    *,
+    backend: Annotated[
+        str | None, Query(pattern=f"^{_ORG}/{_REPO}$", description="`owner/repo`: only this backend")
+    ] = None,
+    job: Annotated[str | None, _text("only the job of exactly this name", 300)] = None,
+    state: Annotated[BisectionState | None, Query(description="only bisections in this state")] = None,
+    cursor: CursorParam = None,
+) -> Callable[..., BisectionQuery]:
+    return partial(
+        BisectionQuery,
+        backend=_repository(backend, BadRequest) if backend else None,
+        job=job or None,
+        state=state,
+        after=cursors.decode(cursor),
+    )
+
+
 BackendQueryParam = Annotated[Callable[..., BackendQuery], Depends(backend_query)]
 JobQueryParam = Annotated[Callable[..., JobQuery], Depends(job_query)]
 DeliveryQueryParam = Annotated[Callable[..., DeliveryQuery], Depends(delivery_query)]
@@ -403,6 +423,7 @@ AuditQueryParam = Annotated[Callable[..., AuditQuery], Depends(audit_query)]
 WaiverQueryParam = Annotated[Callable[..., WaiverQuery], Depends(waiver_query)]
 FailingQueryParam = Annotated[Callable[..., FailingQuery], Depends(failing_query)]
 CulpritQueryParam = Annotated[Callable[..., CulpritQuery], Depends(culprit_query)]
+BisectionQueryParam = Annotated[Callable[..., BisectionQuery], Depends(bisection_query)]
 
 
 def _repository(name: str, failure: type[BadRequest | NotFound]) -> RepoName:

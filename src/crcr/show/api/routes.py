@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from crcr.decide.model import RepoName
 from crcr.ports import Clock
 from crcr.record.views.sql_views import SqlViews
-from crcr.show.api import failures, lists, overview, refusals_and_sandbox, setup
+from crcr.show.api import bisections, failures, lists, overview, refusals_and_sandbox, setup
 from crcr.show.api.models.shared import ErrorBody
 from crcr.show.api.parameters import CONTEXT, ApiContext, require_utf8
 from crcr.show.csv import routes as csv_routes
@@ -78,6 +78,7 @@ def _build_routes() -> tuple[ReadRoute, ...]:
     csv_routes.add(csv)
     refusals_and_sandbox.add_csv(csv)
     failures.add_csv(csv)
+    bisections.add_csv(csv)
     json = APIRouter(
         **shared, responses={**_ERRORS, **_UNCHANGED}, dependencies=[Depends(require_utf8), Depends(_headers)]
     )
@@ -86,6 +87,7 @@ def _build_routes() -> tuple[ReadRoute, ...]:
     setup.add(json)
     refusals_and_sandbox.add(json)
     failures.add(json)
+    bisections.add(json)
     # CSV first: otherwise `name.csv` would match the JSON route of a name.
     return tuple(route for route in (*csv.routes, *json.routes) if isinstance(route, ReadRoute))
 

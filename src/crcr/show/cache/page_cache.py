@@ -33,21 +33,24 @@ _LONGEST_QUERY = 2_000
 _KEPT_PAGES = (
     "/crcr/pr/",
     "/crcr/commit/",
+    "/crcr/bisections/",
     "/badge/",
     "/api/v1/pulls/",
     "/api/v1/commits/",
     "/api/v1/backends/",
+    "/api/v1/bisections/",
 )
 _KEPT_PATHS = frozenset(
     {
-        *("/crcr", "/crcr/metrics", "/crcr/failing"),
-        *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing", "/api/v1/culprits"),
+        *("/crcr", "/crcr/metrics", "/crcr/failing", "/crcr/bisections"),
+        *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing", "/api/v1/culprits", "/api/v1/bisections"),
     }
 )
 _OWN_PAGES = frozenset(
     {
         "admin",
         "audit",
+        "bisections",
         "deliveries",
         "effects",
         "failing",

@@ -1,6 +1,7 @@
 """The page of a backend: its numbers, its matrix of events and jobs, and the details of the requested job."""
 
 from collections.abc import Callable
+from typing import Any
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -14,6 +15,7 @@ from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures
 from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.errors import NotFound
+from crcr.show.pages.bisections import read_breakage_bisections
 from crcr.show.pages.frame import Frame, NotListed
 from crcr.show.pages.job_panel import backend_panel, make_panel, requested_token, wants_panel_only
 from crcr.show.render.matrix import draw_cells, lay_out
@@ -72,11 +74,10 @@ class BackendPages:
             # Reading these costs more than the rest of the page, and they are about the base branch.
             culprits = CulpritQuery(upstream=location.upstream, backend=name, limit=_MOST_BROKEN)
             breakages = await views.culprits(culprits, now)
-        return self._render(request, links, page, breakages)
+        bisections = await read_breakage_bisections(views, location.upstream, breakages)
+        return self._render(request, links, page, breakages=breakages, bisections=bisections)
 
-    def _render(
-        self, request: Request, links: PageLinks, page: BackendPage, breakages: tuple[JobCulprits, ...]
-    ) -> Response:
+    def _render(self, request: Request, links: PageLinks, page: BackendPage, **context: Any) -> Response:
         chosen = links.kept
         reports = page.summary.figures is not None
         opened = frozenset(chosen.get("open", "").split(","))
@@ -87,7 +88,6 @@ class BackendPages:
             links.location,
             cursor=page.cursor,
             page=page,
-            breakages=breakages,
             links=links,
             chosen=chosen,
             chosen_on={name: value for name, value in chosen.items() if name != "after"},
@@ -108,6 +108,7 @@ class BackendPages:
             meaning=refusal_meaning,
             settled=SETTLED,
             refused_formats=data_links(links.location, f"backends/{page.summary.name}/refusals"),
+            **context,
         )
 
 

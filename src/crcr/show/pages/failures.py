@@ -10,6 +10,7 @@ from crcr.decide.views.backend import JobKey
 from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.decide.views.failures import FailureQuery, GroupMember, KnownFilter
 from crcr.errors import NotFound
+from crcr.show.pages.bisections import read_breakage_bisections
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.job_panel import shared_panel, wants_panel_only
 from crcr.show.urls import cursors
@@ -71,7 +72,8 @@ class FailurePages:
         panel = await shared_panel(self._frame, request, links)
         if panel and wants_panel_only(request):
             return self._frame.page(request, "job_panel.html", location, panel=panel)
-        page = await self._frame.views(request).failure_group(
+        views = self._frame.views(request)
+        page = await views.failure_group(
             location.upstream,
             fingerprint,
             self._frame.clock.now(),
@@ -81,7 +83,7 @@ class FailurePages:
         breakages: tuple[JobCulprits, ...] = ()
         if page.is_open and after is None:
             culprits = CulpritQuery(upstream=location.upstream, fingerprint=fingerprint, limit=_MOST_BROKEN)
-            breakages = await self._frame.views(request).culprits(culprits, self._frame.clock.now())
+            breakages = await views.culprits(culprits, self._frame.clock.now())
         return self._frame.page(
             request,
             "failure_group.html",
@@ -90,6 +92,7 @@ class FailurePages:
             page=page,
             group=page.group,
             breakages=breakages,
+            bisections=await read_breakage_bisections(views, location.upstream, breakages),
             links=links,
             job_link=lambda member: _job_link(links, member),
             chosen={"after": after} if after else {},

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.model import DeliveryState, DispatchState, RepoName, is_repo_name
+from crcr.decide.model import BISECTION_EVENT, DeliveryState, DispatchState, RepoName, is_repo_name
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.logs import (
     AuditQuery,
@@ -43,7 +43,7 @@ _OLDEST, _NEWEST = "at", "-at"
 
 EVENTS = (
     *("pull_request", "push", "merge_group", "nightly"),
-    *("issue_comment", "check_run", "check_suite", "crcr_test"),
+    *("issue_comment", "check_run", "check_suite", "crcr_test", BISECTION_EVENT),
 )
 EFFECT_STATES = ("parked", "waiting", "retried", "claimed", "done", "cancelled")
 ACTS = (
@@ -61,6 +61,7 @@ ACTS = (
         "unpause",
     ),
     *("known", "unknown", "issue_closed"),
+    *("bisect", "stop_bisection", "bisection_ended"),
     *("suspend", "resume", "rebind", "alarm", "dispatch_test", "refresh_allowlist"),
 )
 _WORST = (

@@ -11,6 +11,7 @@ from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages import (
     backend,
     badge,
+    bisections,
     commit,
     failing,
     failures,
@@ -36,6 +37,7 @@ def routes(
         *failing.routes(frame),
         *logs.routes(frame),
         *failures.routes(frame),
+        *bisections.routes(frame),
         *onboarding.routes(frame, settings),
         *sandbox.routes(frame, (settings or OnboardingSettings()).audience),
         *backend.routes(frame),

@@ -22,6 +22,8 @@ NOTICES: Mapping[str, tuple[str, str, str]] = {
     "unpaused": ("Dispatching is resumed.",) * 3,
     "known": ("The failure is linked to the issue.",) * 3,
     "unknown": ("The failure is no longer linked to an issue.",) * 3,
+    "bisected": ("Bisection {} has begun.",) * 3,
+    "stopped": ("Bisection {} is stopped.",) * 3,
     "checking": (
         "GitHub was asked a moment ago; its answer is shown below.",
         "Asking GitHub.",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from crcr.decide.bisection.search import BisectionOutcome, CommitFinding, RunResult
 from crcr.decide.checks.commit import Verification
 from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitStanding
@@ -150,6 +151,36 @@ WAIVERS = {
     WaiverState.OTHER_COMMIT: Status("—", "for another commit", "off"),
     WaiverState.OTHER_BASE: Status("—", "for another base", "off"),
     WaiverState.OVER: Status("—", "ended", "off"),
+}
+
+BISECTIONS = {
+    None: Status("?", "running", "run"),
+    BisectionOutcome.FOUND: Status("O", "found", "ok"),
+    BisectionOutcome.NARROWED: Status("~", "narrowed", "warn"),
+    BisectionOutcome.NOT_REPRODUCED: Status("~", "not reproduced", "warn"),
+    BisectionOutcome.DOWNSTREAM_CHANGED: Status("~", "downstream changed", "warn"),
+    BisectionOutcome.NO_ANSWER: Status("T", "no answer", "bad"),
+    BisectionOutcome.BUDGET_SPENT: Status("—", "budget spent", "off"),
+    BisectionOutcome.STOPPED: Status("C", "stopped", "off"),
+    BisectionOutcome.WITHDRAWN: Status("C", "withdrawn", "off"),
+}
+"""By outcome; a running one has none."""
+
+FINDINGS = {
+    CommitFinding.GOOD: Status("O", "good", "ok"),
+    CommitFinding.BAD: Status("X", "bad", "bad"),
+    CommitFinding.UNCLEAR: Status("~", "unclear", "warn"),
+    CommitFinding.OPEN: Status("?", "awaited", "run"),
+    None: Status("·", "not tested", "none"),
+}
+"""What the runs of a bisection say about a commit."""
+
+RUN_RESULTS = {
+    RunResult.PASSED: Status("O", "passed", "ok"),
+    RunResult.FAILED: Status("X", "failed", "bad"),
+    RunResult.FAILED_OTHERWISE: Status("~", "failed otherwise", "warn"),
+    RunResult.NO_RESULT: Status("—", "no result", "off"),
+    None: RUNNING,
 }
 
 DOUBTS = {

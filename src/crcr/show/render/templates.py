@@ -146,6 +146,8 @@ _GLOBALS: Mapping[str, Any] = {
     "folded_states": status.FOLDED,
     "pull_statuses": status.PULLS,
     "waiver_statuses": status.WAIVERS,
+    "bisection_statuses": status.BISECTIONS,
+    "run_results": status.RUN_RESULTS,
     "doubts": status.DOUBTS,
     "places": status.PLACES,
     "health_statuses": status.HEALTH,

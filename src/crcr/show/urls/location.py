@@ -106,6 +106,13 @@ class PageLocation:
     def github_commit(self, sha: str) -> str:
         return f"{self.github_url}/{self.upstream}/commit/{quote(sha, safe='')}"
 
+    def github_compare(self, good: str, bad: str) -> str:
+        """The commits after one, up to another."""
+        return f"{self.github_url}/{self.upstream}/compare/{quote(good, safe='')}...{quote(bad, safe='')}"
+
+    def bisection(self, bisection_id: int) -> str:
+        return self.url(f"/crcr/bisections/{bisection_id}")
+
     @property
     def events(self) -> str:
         return f"/api/v1/events?{urlencode({'upstream': self.upstream.full_name}, safe='/')}"

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.model import DeliveryState, DispatchState, KnownPull, RepoName
+from crcr.decide.views.bisections import CulpritBisection
 from crcr.decide.views.commit import (
     Arrival,
     CommitBackend,
@@ -37,6 +38,7 @@ from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.commits.commit_backends import CommitReader
 from crcr.record.views.commits.in_tree import ComparedBase, read_in_tree
 from crcr.record.views.commits.waivers import read_waivers_of_pulls
+from crcr.record.views.culprits.bisections import read_bisections_that_found
 from crcr.record.views.relay.health import unpublished_gate
 from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import VisibleBackends
@@ -126,6 +128,7 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         merge_groups=facts.groups,
         groups=_add_in_tree(groups, in_tree),
         in_tree=in_tree,
+        bisections=await _read_bisections(reader, pull.merge_commit_sha),
         **{name: getattr(pull, name) for name in _AS_STORED},
     )
 
@@ -182,6 +185,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
         timeline_left_out=left_out + max(0, len(deliveries) - _MOST_ARRIVALS),
         groups=_add_in_tree(await reader.groups(tested_delivery or head_sha, facts.backends), in_tree),
         in_tree=in_tree,
+        bisections=await _read_bisections(reader, head_sha),
     )
 
 
@@ -277,6 +281,13 @@ async def _read_arrival(
         received_at=from_us(row["received_at"]),
         dispatches=tuple(StateCount(state, counted[state]) for state in DispatchState if counted[state]),
     )
+
+
+async def _read_bisections(reader: CommitReader, sha: str | None) -> tuple[CulpritBisection, ...]:
+    """`sha` is None for a pull request that became no commit of the base."""
+    if sha is None:
+        return ()
+    return await read_bisections_that_found(reader.tx, reader.upstream, sha, reader.visible)
 
 
 def _pull_state(pull: KnownPull) -> PullState:

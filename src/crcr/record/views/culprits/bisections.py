@@ -1,6 +1,7 @@
 """Bisections as recorded, newest first, and one with its commits and runs; those of backends that the reader may not see are left out."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import text
 
@@ -22,6 +23,7 @@ from crcr.decide.views.bisections import (
     BisectionRun,
     BisectionState,
     BisectionView,
+    CulpritBisection,
 )
 from crcr.errors import NotFound
 from crcr.record.bisection.bisections import read_range_commits
@@ -33,6 +35,8 @@ from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import VisibleBackends
 
 _NEWEST = 2**62
+_MOST_FOUND = 20
+"""Bisections that found the same commit."""
 _COLUMNS = (
     "SELECT b.*, (SELECT count(*) FROM bisection_runs r WHERE r.bisection_id = b.bisection_id"
     " AND r.upstream = b.upstream) AS runs FROM bisections b"
@@ -50,6 +54,17 @@ _OF_BACKEND = Statement(
     )
 )
 _ONE = Statement(text(f"{_COLUMNS} WHERE b.bisection_id = :bisection_id AND b.upstream = :upstream"))
+_SOME = f"{_COLUMNS} WHERE b.bisection_id IN {{0}} AND b.upstream = :upstream"
+_BY_IDS = Statement(
+    text(_SOME.format("(SELECT value FROM json_each(:ids))")),
+    on_postgresql=text(_SOME.format("(SELECT CAST(json_array_elements_text(CAST(:ids AS json)) AS bigint))")),
+)
+_FOUND = Statement(
+    text(
+        "SELECT bisection_id, downstream, job_name FROM bisections WHERE culprit = :culprit AND upstream = :upstream"
+        " AND culprit IS NOT NULL ORDER BY bisection_id LIMIT :most"
+    )
+)
 _RUNS = Statement(
     text(
         "SELECT number, delivery, position, result, sample, url, created_at, finished_at FROM bisection_runs"
@@ -96,6 +111,30 @@ async def bisection_detail(
         commits=_judge(row, commits, runs),
         runs=tuple(_run(run, commits) for run in runs),
         change=await newest_change(tx),
+    )
+
+
+async def bisections_by_id(
+    tx: Tx, upstream: RepoName, ids: Collection[int], visible: VisibleBackends
+) -> dict[int, BisectionView]:
+    """Those of the bisections that the reader may see."""
+    rows = await tx.all(_BY_IDS, ids=json.dumps(sorted(ids)), upstream=upstream.key) if ids else []
+    return {
+        row["bisection_id"]: _view(row, visible) for row in rows if row["downstream"] in visible.reporting
+    }
+
+
+async def read_bisections_that_found(
+    tx: Tx, upstream: RepoName, sha: str, visible: VisibleBackends
+) -> tuple[CulpritBisection, ...]:
+    """The bisections that found this commit to be the one that broke a job."""
+    rows = await tx.all(_FOUND, culprit=sha, upstream=upstream.key, most=_MOST_FOUND)
+    return tuple(
+        CulpritBisection(
+            id=row["bisection_id"], backend=visible.reporting[row["downstream"]].name, job=row["job_name"]
+        )
+        for row in rows
+        if row["downstream"] in visible.reporting
     )
 
 

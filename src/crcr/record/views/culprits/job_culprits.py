@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
+from crcr.decide.bisection.request import refuse_backend
 from crcr.decide.culprits.commit_range import BreakageRange, CommitResult, Fingerprint, find_breakages
 from crcr.decide.culprits.merged_pulls import BaseCommit
 from crcr.decide.culprits.ranking import CulpritEvidence, OtherRange, rank_candidates
@@ -187,6 +188,7 @@ class _CulpritReader:
             fingerprints=tuple(mark for mark in breakage.fingerprints if mark is not None),
             since=breakage.first_bad.at,
             bisection=bisections[0]["bisection_id"] if bisections else None,
+            may_bisect=refuse_backend(entry, suspended=False, automatic=False) is None,
         )
 
     async def _read_bisections(self, job: RedJob, breakage: BreakageRange) -> list[Row]:

@@ -1,9 +1,9 @@
-"""The JSON API's models of pull requests, commits, groups of failures, waivers, continuously failing jobs and culprits."""
+"""The JSON API's models of pull requests, commits, groups of failures, waivers, failing jobs, culprits and bisections."""
 
 from crcr.decide.culprits.ranking import CulpritCandidate
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.views import commit as views
-from crcr.decide.views import culprits, failing, failures, in_tree
+from crcr.decide.views import bisections, culprits, failing, failures, in_tree
 from crcr.show.api.models import examples
 from crcr.show.api.models.derive import Link, Model, Next, derive_model
 from crcr.show.api.models.shared import FAILED_JOB, WithJobToken
@@ -126,7 +126,7 @@ JOB_CULPRITS = derive_model(
     culprits.JobCulprits,
     "JobCulprits",
     "One breakage of a job, or of an in-tree check, on the base branch.",
-    without=("workflow", "fingerprints", "since"),
+    without=("workflow", "fingerprints", "since", "may_bisect"),
     described={
         "backend": "The upstream itself for an in-tree check.",
         "job": "Or the name of an in-tree check.",
@@ -134,6 +134,72 @@ JOB_CULPRITS = derive_model(
         "bisection": "Null where no bisection was started.",
     },
     example=examples.JOB_CULPRITS,
+)
+BISECTION_COMMIT = derive_model(
+    bisections.BisectionCommit,
+    "BisectionCommit",
+    "A commit of the range.",
+    described={
+        "number": "Its pull request; null for a commit that names none.",
+        "finding": "What its runs say together; `open` while another run is needed, null where it was not tested.",
+        "is_candidate": "Whether it may still be the one that broke the job.",
+    },
+)
+BISECTION_RUN = derive_model(
+    bisections.BisectionRun,
+    "BisectionRun",
+    "A test of one commit.",
+    types={"url": Link},
+    described={
+        "delivery": "The `delivery_id` that its reports name.",
+        "result": "Null while it runs; `failed_otherwise` where it failed without showing the failure that is looked for.",
+        "sample": "The first line of a failure's message, as it was reported.",
+        "url": "The job's own page.",
+    },
+)
+BISECTION = derive_model(
+    bisections.BisectionView,
+    "Bisection",
+    "A search for the commit that broke a job, by testing commits on the backend.",
+    properties=("sentence",),
+    described={
+        "outcome": "How it ended; null while it runs.",
+        "reason": "Why it ended, where the outcome does not say it.",
+        "good": "The good end of the range that it began with.",
+        "bad": "The bad end of that range.",
+        "commits": "How many commits after `good`, up to `bad`, there were.",
+        "left": "How many of them may still be the one.",
+        "left_good": "The culprit is after this commit.",
+        "left_bad": "The culprit is this commit or one before it.",
+        "culprit": "The commit that broke the job; null until it is found.",
+        "runs": "How many runs were sent.",
+        "most_runs": "How many runs are sent at most.",
+        "flake_rate": "The share of the job's results that fail by chance, from which follows how often a failure is repeated.",
+        "who": "Who began it; `crcr` for one that the relay began by itself.",
+        "ends_at": "When it ends without a result.",
+        "sentence": "Where it stands, or what it found.",
+    },
+    example=examples.BISECTION,
+)
+BISECTIONS = derive_model(
+    bisections.BisectionPage,
+    "Bisections",
+    "Bisections, newest first.",
+    without=("change",),
+    types={"next": Next},
+    example=examples.BISECTIONS,
+)
+BISECTION_DETAIL = derive_model(
+    bisections.BisectionDetail,
+    "BisectionDetail",
+    "One bisection with the commits of its range, the good end first, and its runs in the order in which they were sent.",
+    without=("change",),
+    example=examples.BISECTION_DETAIL,
+)
+CULPRIT_BISECTION = derive_model(
+    bisections.CulpritBisection,
+    "CulpritBisection",
+    "A bisection that found a commit to be the one that broke a job.",
 )
 OPEN_GROUP = derive_model(
     failures.OpenGroup,
@@ -223,6 +289,7 @@ _DESCRIBED = {
     "in_tree": "Null where no check of the upstream's own CI was recorded.",
     "groups": "The failures by fingerprint, those of the most backends first.",
     "timeline": "From the webhook to the results, newest first.",
+    "bisections": "Those that found the commit, or the one that a pull request became, to have broken a job.",
 }
 PULL_REQUEST = derive_model(
     views.PullView,

@@ -372,6 +372,55 @@ JOB_CULPRITS: Json = {
     ],
     "bisection": 17,
 }
+_CULPRIT: Json = {
+    "sha": "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00",
+    "number": 1234,
+    "title": "Rename an operator (#1234)",
+    "finding": "bad",
+    "is_candidate": True,
+}
+BISECTION: Json = {
+    "id": 17,
+    "backend": "org/backend",
+    "workflow": ".github/workflows/ci.yml",
+    "job": "test (3.12)",
+    "branch": "main",
+    "state": "finished",
+    "outcome": "found",
+    "reason": "",
+    "good": "9b1c2d3e4f5061728394a5b6c7d8e9f001122334",
+    "bad": "4f0a5f8c1d2e3b4a5968778695a4b3c2d1e0f9a8",
+    "commits": 12,
+    "left": 1,
+    "left_good": "9b1c2d3e4f5061728394a5b6c7d8e9f001122334",
+    "left_bad": "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00",
+    "culprit": _CULPRIT,
+    "runs": 6,
+    "most_runs": 12,
+    "flake_rate": 0.01,
+    "who": "grace",
+    "created_at": _AT,
+    "ends_at": _AT,
+    "finished_at": _AT,
+    "sentence": "c0ffee00c0 (#1234) broke it: the job fails there and passes at 9b1c2d3e4f before it.",
+}
+BISECTIONS: Json = {"items": [BISECTION], "next": _NEXT}
+BISECTION_DETAIL: Json = {
+    "bisection": BISECTION,
+    "commits": [_CULPRIT],
+    "runs": [
+        {
+            "number": 1,
+            "sha": "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00",
+            "delivery": _GUID,
+            "result": "failed",
+            "sample": "NotImplementedError: aten::foo",
+            "url": "https://github.com/org/backend/actions/runs/987654321",
+            "sent_at": _AT,
+            "finished_at": _AT,
+        }
+    ],
+}
 _SEEN: Json = {"sha": _SHA, "number": 7, "at": _AT}
 _GROUP: Json = {
     "fingerprint": "5f0c1e9ab2d34c77",

@@ -47,7 +47,7 @@ GROWING = (
     *("hours", "days", "job_days", "ingested", "levels"),
     *("refusals", "sandbox_jobs", "builds", "commits"),
     *("failures", "failure_fingerprints", "failure_groups", "base_commits", "person_verdicts"),
-    *("in_tree_commits", "in_tree_checks"),
+    *("in_tree_commits", "in_tree_checks", "bisections", "bisection_runs"),
 )
 BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested")
 """Of these, all that an upstream or even one delivery of many backends has is too much to walk."""
@@ -178,7 +178,7 @@ PAGES = (
     "/crcr/big/backend?verdict=new", "/crcr/big/backend?verdict=flaky&kind=nightly",
     "/crcr/few/jobs?q=fix", "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/commit/{night}", "/crcr/metrics?range=90d", "/crcr/deliveries",
     "/crcr/deliveries?number={number}", "/crcr/deliveries?sha={sha}", "/crcr/deliveries/{guid}", "/crcr/waivers",
-    "/crcr/failing", "/crcr/failing?kind=nightly", "/crcr/failing?branch=release", "/crcr/audit", "/crcr/failures", "/crcr/failures?q=x&backend=big&known=no", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
+    "/crcr/failing", "/crcr/failing?kind=nightly", "/crcr/failing?branch=release", "/crcr/audit", "/crcr/failures", "/crcr/failures?q=x&backend=big&known=no", "/crcr/bisections", "/crcr/bisections?backend=big/backend&job=build&state=running", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
     "/crcr/search?q=mira-holt", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
     "/badge/big/backend.svg?kind=ingested",
 )  # fmt: skip

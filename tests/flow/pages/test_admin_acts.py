@@ -22,8 +22,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "unknown": {"fingerprint": "0" * 16},
     "pause": {},
     "unpause": {},
+    "bisect": {"backend": "org/one", "job": "build"},
+    "stop_bisection": {"bisection": 1},
 }
 EVERY_ACT = [act.name for act in ADMIN_ACTIONS]
+IN_API = [act.name for act in ADMIN_ACTIONS if act.has_route]
 
 
 async def ask(
@@ -54,7 +57,7 @@ def test_every_act_is_tried_here() -> None:
     assert set(BODIES) == set(EVERY_ACT)
 
 
-@pytest.mark.parametrize("act", EVERY_ACT)
+@pytest.mark.parametrize("act", IN_API)
 @pytest.mark.parametrize("access", ["public", "token"])
 async def test_nobody_without_an_admins_token_acts_through_the_api(
     tmp_path: Path, act: str, access: str
@@ -78,7 +81,7 @@ async def test_nobody_without_an_admins_token_acts_through_the_api(
         assert audit_log(relay) == [("ann", "sign_in", "pages")]
 
 
-@pytest.mark.parametrize("act", EVERY_ACT)
+@pytest.mark.parametrize("act", IN_API)
 async def test_who_asks_is_looked_at_before_what_is_asked(tmp_path: Path, act: str) -> None:
     async with relay_with_tokens(tmp_path) as relay:
         answer = await relay.http.post(f"/api/v1/admin/{act}", content=b"{not json")
@@ -117,7 +120,7 @@ async def test_a_form_needs_a_session_of_an_admin_and_its_own_field(tmp_path: Pa
         assert audit_log(relay) == before
 
 
-@pytest.mark.parametrize("act", EVERY_ACT)
+@pytest.mark.parametrize("act", IN_API)
 async def test_without_admins_administration_is_off(tmp_path: Path, act: str) -> None:
     async with (
         running_relay(tmp_path, "L1:\n  - org/one\n", downstreams=("org/one",)) as relay,
@@ -255,7 +258,7 @@ async def test_fault_30_a_session_writes_no_trusted_rows(tmp_path: Path) -> None
 async def test_the_acts_are_described_with_their_bodies(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay:
         described = (await relay.http.get("/api/openapi.json")).json()
-        for act in ADMIN_ACTIONS:
+        for act in (action for action in ADMIN_ACTIONS if action.has_route):
             operation = described["paths"][f"/api/v1/admin/{act.name}"]["post"]
             schema = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
             assert schema.endswith(f"/{act.order.__name__}")

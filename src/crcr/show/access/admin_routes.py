@@ -157,7 +157,7 @@ def _add_bisections(
     @api.delete("/bisections/{id}", summary="Stop a bisection", response_model=BISECTION_DETAIL)
     async def stop_bisection(
         name: Annotated[str, Depends(read_name)],
-        id: BisectionPath,  # noqa: A002  its name in the address
+        id: BisectionPath,
         upstream: Annotated[str | None, Query(max_length=150, description="`owner/repo`")] = None,
     ) -> Model:
         """Its run in progress is not waited for. `409` where it has ended."""

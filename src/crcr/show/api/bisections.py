@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from crcr.decide.views.bisections import BisectionView
+from crcr.decide.views.bisections import BisectionRun, BisectionView
 from crcr.show.api import parameters as params
 from crcr.show.api.models import commit as models
 from crcr.show.api.models.derive import Model
@@ -30,6 +30,10 @@ def _rows(bisection: BisectionView) -> Iterator[CsvRow]:
 
 
 BISECTIONS: CsvTable[BisectionView] = CsvTable((*_FIELDS, *(f"culprit_{name}" for name in _CULPRIT)), _rows)
+
+_RUN = ("number", "sha", "delivery", "result", "sample", "url", "sent_at", "finished_at")
+_run: Callable[[BisectionRun], CsvRow] = attrgetter(*_RUN)
+RUNS: CsvTable[BisectionRun] = CsvTable(_RUN, lambda run: [_run(run)])
 
 
 def add(api: APIRouter) -> None:
@@ -53,7 +57,7 @@ def add(api: APIRouter) -> None:
         summary="One bisection with the commits of its range and its runs",
         response_model=models.BISECTION_DETAIL,
     )
-    async def bisection(id: params.BisectionPath, api_request: params.RequestParam) -> Model:  # noqa: A002  its name in the address
+    async def bisection(id: params.BisectionPath, api_request: params.RequestParam) -> Model:
         detail = await api_request.views.bisection(api_request.upstream, id)
         return models.BISECTION_DETAIL.model_validate(detail)
 
@@ -76,3 +80,15 @@ def add_csv(api: APIRouter) -> None:
 
         export = CsvExport(request, f"{api_request.upstream}-bisections", limit, query.after)
         return await export.respond_with_pages(BISECTIONS, read)
+
+    of_one = "The runs of one bisection"
+
+    @api.get("/bisections/{id}.csv", summary=f"{of_one}, as CSV", responses=describe_response(of_one))
+    async def bisection_csv(
+        request: Request,
+        id: params.BisectionPath,
+        api_request: params.RequestParam,
+    ) -> Response:
+        detail = await api_request.views.bisection(api_request.upstream, id)
+        export = CsvExport(request, f"{api_request.upstream}-bisection-{id}")
+        return await export.respond_with_items(RUNS, detail.runs)

@@ -106,7 +106,7 @@ class BisectionPages:
             find_status=find_status,
             describe_place=describe_place,
             more_runs=_estimate_runs(detail),
-            formats={"JSON": location.url(f"/api/v1/bisections/{detail.bisection.id}")},
+            formats=data_links(location, f"bisections/{detail.bisection.id}"),
         )
 
 

@@ -2,8 +2,8 @@
 
 from crcr.decide.culprits.ranking import CulpritCandidate
 from crcr.decide.health.texts import GatePublication
-from crcr.decide.views import commit as views
 from crcr.decide.views import bisections, culprits, failing, failures, in_tree
+from crcr.decide.views import commit as views
 from crcr.show.api.models import examples
 from crcr.show.api.models.derive import Link, Model, Next, derive_model
 from crcr.show.api.models.shared import FAILED_JOB, WithJobToken

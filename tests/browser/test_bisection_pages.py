@@ -1,0 +1,91 @@
+"""Bisections in a real browser: a running one updates itself, and its picture fits every width, in both colour schemes."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from browser.conftest import open_site
+from browser.test_accessibility import violations
+from support.bisection import BISECTED, broken_base
+from support.downstream.callbacks import BACKEND, workflow_with_jobs
+from support.published_files import package_file
+from support.sign_in import ADMIN, TOKENS
+
+WIDTHS = (390, 1024, 1440)
+TOO_WIDE = "document.documentElement.scrollWidth - innerWidth"
+
+
+async def test_a_running_bisection_updates_itself(tmp_path: Path, browser: Browser) -> None:
+    async with open_site(tmp_path, browser, allowlist=BISECTED, downstreams=(BACKEND,)) as site:
+        site.relay.github.repository(BACKEND).workflows = list(workflow_with_jobs("test"))
+        base = await broken_base(site.relay, commits=6, culprit=4)
+        number = await base.start()
+        page = site.page
+        await page.goto(f"{site.url}/crcr/bisections/{number}")
+        cells, runs = page.locator(".range-frame > .range > span"), page.locator("#scroll-runs tbody tr")
+        await expect(cells).to_have_count(7)
+        await expect(page.locator("#finding")).to_contain_text("6 of 6 commits are left")
+        await expect(runs).to_have_count(1)
+        await page.locator("#commits summary").click()
+        await base.answer()
+        await expect(runs).to_have_count(2)
+        await expect(cells.last).to_have_text("X")
+        await base.finish(number)
+        await expect(page.locator("#finding")).to_contain_text(f"{base.commits[4][:10]} broke it")
+        await expect(page.locator(".range-frame > .range > .culprit")).to_have_count(1)
+        await expect(page.locator("#commits table")).to_be_visible()
+        assert site.troubles == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_pages_fit_a_phone_and_have_no_serious_violation(
+    tmp_path: Path, browser: Browser, scheme: str
+) -> None:
+    axe = package_file("axe-core", "axe.min.js").read_text()
+    async with open_site(tmp_path, browser, allowlist=BISECTED, downstreams=(BACKEND,)) as site:
+        site.relay.github.repository(BACKEND).workflows = list(workflow_with_jobs("test"))
+        page = site.page
+        await page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        await page.goto(f"{site.url}/crcr/bisections")
+        await expect(page.get_by_role("heading", name="No bisection yet")).to_be_visible()
+        assert await violations(page, axe) == []
+        base = await broken_base(site.relay, commits=130, culprit=77)
+        number = await base.start()
+        for _ in range(3):
+            await base.answer()
+        for path in ("", f"/{number}"):
+            await page.goto(f"{site.url}/crcr/bisections{path}")
+            await assert_fits(page)
+            assert await violations(page, axe) == []
+        await base.finish(number)
+        await page.locator("#commits summary").click()
+        await expect(page.locator(".range-frame .culprit").first).to_be_visible()
+        await assert_fits(page)
+        assert await violations(page, axe) == []
+        assert site.troubles == []
+
+
+async def assert_fits(page: Page) -> None:
+    for width in WIDTHS:
+        await page.set_viewport_size({"width": width, "height": 900})
+        assert await page.evaluate(TOO_WIDE) == 0
+
+
+async def test_an_administrator_begins_and_stops_by_buttons(tmp_path: Path, browser: Browser) -> None:
+    async with open_site(tmp_path, browser, allowlist=BISECTED, downstreams=(BACKEND,), **TOKENS) as site:
+        site.relay.github.repository(BACKEND).workflows = list(workflow_with_jobs("test"))
+        await broken_base(site.relay, commits=4, culprit=2)
+        page = site.page
+        await page.goto(f"{site.url}/crcr/login")
+        await page.get_by_label("Token").fill(ADMIN)
+        await page.get_by_role("button", name="Sign in").click()
+        await page.goto(f"{site.url}/crcr/{BACKEND}?kind=push")
+        await page.get_by_role("button", name="Bisect").click()
+        await expect(page.locator("#notice")).to_contain_text("Bisection 1 has begun.")
+        await page.get_by_role("link", name="bisection 1").click()
+        await page.locator("summary", has_text="Stop").click()
+        await page.get_by_role("button", name="Stop").click()
+        await expect(page.locator("#finding")).to_contain_text("stopped by ann")
+        await expect(page.get_by_role("button", name="Stop")).to_have_count(0)
+        assert site.troubles == []

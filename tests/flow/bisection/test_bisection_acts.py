@@ -1,0 +1,188 @@
+"""Bisections begun and stopped by administrators: by the API and by the buttons of the pages; everybody sees them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.bisection import BISECTED, BrokenBase, broken_base
+from support.downstream.callbacks import BACKEND, workflow_with_jobs
+from support.running_relay import RunningRelay, running_relay
+from support.sign_in import ADMIN, READER, TOKENS, audit_log, forms, visitor
+
+ORDER = {"backend": BACKEND, "job": "test"}
+LIST = "/api/v1/bisections"
+
+
+@pytest.fixture
+async def relay(tmp_path: Path) -> AsyncIterator[RunningRelay]:
+    async with running_relay(tmp_path, BISECTED, downstreams=(BACKEND,), **TOKENS) as running:
+        running.github.repository(BACKEND).workflows = list(workflow_with_jobs("test"))
+        yield running
+
+
+@pytest.fixture
+async def base(relay: RunningRelay) -> BrokenBase:
+    return await broken_base(relay, commits=8, culprit=5)
+
+
+async def ask(
+    relay: RunningRelay, method: str, path: str = LIST, body: Any = None, **more: Any
+) -> httpx.Response:
+    token = more.pop("token", ADMIN)
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return await relay.http.request(method, path, json=body, headers={**headers, **more})
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, str(answer.json()["error"]["code"])
+
+
+async def test_the_api_begins_a_bisection_that_finds_the_commit(
+    relay: RunningRelay, base: BrokenBase
+) -> None:
+    answer = await ask(relay, "POST", body=ORDER)
+    assert answer.status_code == 201, answer.text
+    begun = answer.json()
+    number = begun["bisection"]["id"]
+    assert (begun["bisection"]["state"], begun["bisection"]["who"]) == ("running", "ann")
+    assert [commit["sha"] for commit in begun["commits"]] == base.commits
+    assert [(run["sha"], run["result"]) for run in begun["runs"]] == [(base.commits[-1], None)]
+    await relay.drain()
+    await base.finish(number)
+    ended = (await relay.http.get(f"{LIST}/{number}")).json()
+    assert ended["bisection"]["culprit"]["sha"] == base.commits[5]
+    (culprits,) = (await relay.http.get("/api/v1/culprits")).json()
+    assert culprits["bisection"] == number
+    assert ("ann", "bisect", f"{BACKEND}: test") in audit_log(relay)
+    page = (await relay.http.get(f"/crcr/commit/{base.commits[5]}", headers={"accept": "text/html"})).text
+    assert f"Bisection {number}</a> found that this commit broke" in page
+
+
+async def test_the_orders_of_a_bisection_choose_its_range_and_budget(
+    relay: RunningRelay, base: BrokenBase
+) -> None:
+    order = {**ORDER, "good": base.commits[2][:8].upper(), "bad": base.commits[7], "runs": 5, "hours": 2}
+    begun = (await ask(relay, "POST", body=order)).json()["bisection"]
+    assert (begun["good"], begun["bad"], begun["commits"]) == (base.commits[2], base.commits[7], 5)
+    assert begun["most_runs"] == 5
+
+
+async def test_a_stopped_bisection_sends_nothing_more(relay: RunningRelay, base: BrokenBase) -> None:
+    number = await base.start()
+    answer = await ask(relay, "DELETE", f"{LIST}/{number}")
+    assert answer.status_code == 200
+    stopped = answer.json()["bisection"]
+    assert (stopped["state"], stopped["outcome"], stopped["reason"]) == (
+        "finished",
+        "stopped",
+        "stopped by ann",
+    )
+    assert code(await ask(relay, "DELETE", f"{LIST}/{number}")) == (409, "not_possible")
+    assert code(await ask(relay, "DELETE", f"{LIST}/{number + 1}")) == (404, "not_found")
+    await base.answer()
+    assert len(base.runs(number)) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"backend": "org/unlisted"}, (404, "not_found")),
+        ({"backend": "nobody"}, (400, "bad_request")),
+        ({"job": "lint"}, (404, "not_found")),
+        ({"job": ""}, (400, "bad_request")),
+        ({"job": None}, (400, "bad_request")),
+        ({"runs": 2}, (400, "bad_request")),
+        ({"runs": 101}, (400, "bad_request")),
+        ({"hours": 0}, (400, "bad_request")),
+        ({"hours": 169}, (400, "bad_request")),
+        ({"good": "xyz"}, (400, "bad_request")),
+        ({"good": "0123456789"}, (404, "not_found")),
+        ({"colour": "red"}, (400, "bad_request")),
+    ],
+)
+async def test_orders_that_cannot_be_followed_are_refused(
+    relay: RunningRelay, base: BrokenBase, changes: dict[str, Any], expected: tuple[int, str]
+) -> None:
+    assert code(await ask(relay, "POST", body={**ORDER, **changes})) == expected
+    assert (await relay.http.get(LIST)).json()["items"] == []
+
+
+async def test_one_job_has_one_running_bisection(relay: RunningRelay, base: BrokenBase) -> None:
+    number = await base.start()
+    answer = await ask(relay, "POST", body=ORDER)
+    assert code(answer) == (409, "not_possible")
+    assert f"bisection {number}" in answer.json()["error"]["detail"]
+
+
+async def test_a_backend_that_does_not_allow_it_is_not_bisected(
+    relay: RunningRelay, base: BrokenBase
+) -> None:
+    relay.write_allowlist(f"L2:\n  - {BACKEND}\n")
+    await relay.refresh()
+    answer = await ask(relay, "POST", body=ORDER)
+    assert code(answer) == (409, "not_possible")
+    assert "bisect: manual" in answer.json()["error"]["hint"]
+    async with visitor(relay) as me:
+        await me.sign_in(ADMIN)
+        assert "/crcr/admin/bisect" not in (await me.get(f"/crcr/{BACKEND}?kind=push")).text
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"), [(None, (401, "not_signed_in")), (READER, (403, "not_admin"))]
+)
+async def test_only_administrators_begin_and_stop(
+    relay: RunningRelay, base: BrokenBase, token: str | None, expected: tuple[int, str]
+) -> None:
+    number = await base.start()
+    for method, path in (("POST", LIST), ("DELETE", f"{LIST}/{number}")):
+        assert code(await ask(relay, method, path, ORDER, token=token)) == expected
+    assert base.row(number)["state"] == "running"
+    assert (await ask(relay, "GET", f"{LIST}/{number}", token=token)).status_code == 200
+
+
+async def test_a_session_does_not_act_through_the_api(relay: RunningRelay, base: BrokenBase) -> None:
+    async with visitor(relay) as me:
+        await me.sign_in(ADMIN)
+        cookie = f"crcr_session={me.http.cookies['crcr_session']}"
+    assert code(await ask(relay, "POST", body=ORDER, token=None, cookie=cookie)) == (401, "not_signed_in")
+
+
+async def test_without_admins_nobody_begins_one(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, BISECTED, downstreams=(BACKEND,)) as relay:
+        assert (await ask(relay, "POST", body=ORDER)).status_code == 404
+        assert (await ask(relay, "DELETE", f"{LIST}/1")).status_code == 404
+        assert (await relay.http.get(LIST)).json() == {"items": [], "next": None}
+
+
+async def test_the_buttons_begin_and_stop_a_bisection(relay: RunningRelay, base: BrokenBase) -> None:
+    async with visitor(relay) as me:
+        path = f"/crcr/{BACKEND}?kind=push"
+        assert "/crcr/admin/bisect" not in (await me.get(path)).text
+        await me.sign_in(ADMIN)
+        (button,) = [form for form in forms((await me.get(path)).text) if form[""] == "/crcr/admin/bisect"]
+        answer = await me.send(button.pop(""), button)
+        assert answer.status_code == 303, answer.text
+        shown = (await me.get(answer.headers["location"])).text
+        assert "Bisection 1 has begun." in shown
+        assert "bisection 1</a>" in shown
+        assert "/crcr/admin/bisect" not in shown
+        page = (await me.get("/crcr/bisections/1")).text
+        (stop,) = [form for form in forms(page) if form[""] == "/crcr/admin/stop_bisection"]
+        answer = await me.send(stop.pop(""), stop)
+        assert "Bisection 1 is stopped." in (await me.get(answer.headers["location"])).text
+    assert base.row(1)["reason"] == "stopped by ann"
+    begun = base.row(1)["commits"]
+    assert all(sha in begun for sha in base.commits)
+
+
+async def test_kept_pages_show_each_step(relay: RunningRelay, base: BrokenBase) -> None:
+    number = await base.start()
+    seen = []
+    for _ in range(3):
+        seen.append((await relay.http.get(f"/crcr/bisections/{number}")).text.count('data-key="run-'))
+        seen.append(len((await relay.http.get(f"{LIST}/{number}")).json()["runs"]))
+        await base.answer()
+    assert seen == [1, 1, 2, 2, 3, 3]

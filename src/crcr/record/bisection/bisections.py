@@ -72,8 +72,11 @@ _RUNNING_FOR_JOB = Statement(
         " AND workflow = :workflow AND job_name = :job_name AND state = 'running'"
     )
 )
+# The condition on the upstream holds for all: with it SQLite takes the index of running ones instead of reading the table.
 _RUNNING = Statement(
-    text("SELECT upstream, bisection_id FROM bisections WHERE state = 'running' ORDER BY bisection_id")
+    text(
+        "SELECT upstream, bisection_id FROM bisections WHERE state = 'running' AND upstream >= '' ORDER BY bisection_id"
+    )
 )
 _BISECTION = Statement(
     text("SELECT * FROM bisections WHERE bisection_id = :bisection_id AND upstream = :upstream")

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,7 +134,7 @@ async def test_the_culprits_commit_and_pull_request_name_the_bisection(
     store.delivery(number=None, head_sha=sha)
     store.pull(1005, is_open=0, merged=1, merge_commit_sha=sha)
     store.pull(7)
-    place = {"left_good": 4, "left_bad": 5, "outcome": "found"}
+    place: dict[str, Any] = {"left_good": 4, "left_bad": 5, "outcome": "found"}
     found = rows.add(FOUND, **place)
     rows.add(FOUND, **place, downstream="secret/one")
     rows.add(job_name="lint")

@@ -18,6 +18,7 @@ from crcr.decide.model import Conclusion, DeliveryState, JobState, RepoName
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery, JobKey
+from crcr.decide.views.bisections import BisectionQuery, BisectionState
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
@@ -334,6 +335,9 @@ async def test_lists_of_the_log(twins: Twins) -> None:
     for job in (None, "build"):
         red = CulpritQuery(upstream=up, job=job)
         asked[f"culprits of {job}"] = lambda v, _, q=red: v.culprits(q, now)
+    for state in (None, *BisectionState):
+        begun = BisectionQuery(upstream=up, state=state, limit=4)
+        asked[f"bisections {state}"] = lambda v, _, q=begun: v.bisections(q)
     for waived in (None, *WaiverState):
         mine = WaiverQuery(upstream=up, state=waived, limit=4)
         asked[f"waivers {waived}"] = lambda v, _, q=mine: v.waiver_page(q, now)

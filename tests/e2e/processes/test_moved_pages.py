@@ -65,6 +65,7 @@ class MovedRelay:
             "search?q=fuse",
             "allowlist",
             "culprits",
+            "bisections",
             "effects/list",
         ):
             path, _, query = name.partition("?")

@@ -108,8 +108,9 @@ async def read_numbers(relay: RunningRelay, commits: list[str]) -> dict[str, Any
     for path in (*NUMBERS, *(f"/api/v1/commits/{sha}" for sha in commits)):
         answer = await relay.http.get(path)
         assert answer.status_code == 200, (path, answer.text)
-        # The newest change moves with each run, and the look-ups of L4 results wait in the outbox.
-        shown[path] = re.sub(r'"(change|cursor|waiting)":\s*"?\d+', "", answer.text)
+        # The newest change moves with each run, the look-ups of L4 results wait in the outbox, and the commit names the
+        # bisection that found it.
+        shown[path] = re.sub(r'"(change|cursor|waiting)":\s*"?\d+|"bisections":\[[^]]*\]', "", answer.text)
     return shown | {name: relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in COUNTED}  # noqa: S608
 
 

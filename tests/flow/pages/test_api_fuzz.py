@@ -38,7 +38,16 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-LISTS = ("jobs", "deliveries", "effects/list", "audit", "waivers", "failing", f"backends/{GATING}")
+LISTS = (
+    "jobs",
+    "deliveries",
+    "effects/list",
+    "audit",
+    "waivers",
+    "failing",
+    "bisections",
+    f"backends/{GATING}",
+)
 SampleValues = dict[str, list[Any]]
 
 
@@ -68,6 +77,7 @@ def sample_values(address: str) -> SampleValues:
         "q": ["fuse", "1", "org/gating", "build"],
         "repository": ["new/comer"],
         "fingerprint": ["0123456789abcdef"],
+        "id": [1],
     }
 
 

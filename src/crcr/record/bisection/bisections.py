@@ -75,7 +75,8 @@ _RUNNING_FOR_JOB = Statement(
 # The condition on the upstream holds for all: with it SQLite takes the index of running ones instead of reading the table.
 _RUNNING = Statement(
     text(
-        "SELECT upstream, bisection_id FROM bisections WHERE state = 'running' AND upstream >= '' ORDER BY bisection_id"
+        "SELECT upstream, bisection_id FROM bisections WHERE state = 'running' AND upstream >= ''"
+        " ORDER BY upstream, downstream"
     )
 )
 _BISECTION = Statement(

@@ -16,7 +16,7 @@ from crcr.cli.printing import (
     print_line,
     print_table,
 )
-from crcr.decide.model import DeliveryState
+from crcr.decide.model import BISECTION_EVENT, DeliveryState
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import OperatorSession
@@ -212,7 +212,8 @@ def _print_detail(detail: "DeliveryDetail") -> None:
     print_line(f"  head     {delivery.head_sha or '-'}, body of {delivery.body_bytes:,} bytes, {stored}")
     print_line("")
     columns = ["downstream", "level", "dispatch", "sent", "attempts", "~why"]
-    print_table(columns, map(_dispatch_cells, detail.dispatches))
+    uncounted = "bisection" if delivery.event == BISECTION_EVENT else "test"
+    print_table(columns, (_dispatch_cells(dispatch, uncounted) for dispatch in detail.dispatches))
     jobs = [
         [dispatch.downstream, *_job_cells(job)] for dispatch in detail.dispatches for job in dispatch.jobs
     ]
@@ -223,9 +224,10 @@ def _print_detail(detail: "DeliveryDetail") -> None:
         print_line(f"also {effect.kind} for {effect.target}: {effect.state} {effect.last_error or ''}")
 
 
-def _dispatch_cells(dispatch: "DispatchLine") -> list[str | int | None]:
+def _dispatch_cells(dispatch: "DispatchLine", uncounted: str) -> list[str | int | None]:
+    """`uncounted` is the word for a dispatch that counts nowhere."""
     last = dispatch.effects[-1] if dispatch.effects else None
-    marks = [mark for mark, applies in (("test", dispatch.test), ("unsure", dispatch.unsure)) if applies]
+    marks = [mark for mark, applies in ((uncounted, dispatch.test), ("unsure", dispatch.unsure)) if applies]
     if dispatch.superseded_at:
         marks.append("superseded")
     if dispatch.answer:

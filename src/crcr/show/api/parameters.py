@@ -95,7 +95,9 @@ OrderParam = Annotated[TimeOrder, Query(alias="sort", description="`-at`: newest
 OrgPath = Annotated[str, Path(pattern=f"^{_ORG}$", description="the backend's owner", examples=["org"])]
 RepoPath = Annotated[str, Path(pattern=f"^{_REPO}$", description="the backend's name", examples=["repo"])]
 GuidPath = Annotated[str, Path(max_length=200, pattern=_TEXT, description="the GUID that GitHub sent")]
-BisectionPath = Annotated[int, Path(ge=1, le=2**62, description="the bisection's number", examples=[17])]
+BisectionPath = Annotated[
+    int, Path(ge=1, le=_BIGGEST_NUMBER, description="the bisection's number", examples=[17])
+]
 NumberPath = Annotated[int, Path(ge=1, le=_BIGGEST_NUMBER, description="number of a pull request")]
 _SHA = {"pattern": "^([0-9a-fA-F]{40}|[0-9a-fA-F]{64})$"}
 

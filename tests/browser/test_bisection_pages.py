@@ -25,7 +25,7 @@ async def test_a_running_bisection_updates_itself(tmp_path: Path, browser: Brows
         await page.goto(f"{site.url}/crcr/bisections/{number}")
         cells, runs = page.locator(".range-frame > .range > span"), page.locator("#scroll-runs tbody tr")
         await expect(cells).to_have_count(7)
-        await expect(page.locator("#finding")).to_contain_text("6 of 6 commits are left")
+        await expect(page.locator("#finding")).to_contain_text("Commits left: 6 of 6")
         await expect(runs).to_have_count(1)
         await page.locator("#commits summary").click()
         await base.answer()

@@ -123,7 +123,7 @@ SELECT 'pytorch-like/core', 'send_dispatch', 'org/b' || n % 20, 'pull/' || n % 5
 """
 _DELIVERIES = """
 INSERT INTO deliveries (guid, upstream, event, state, source, number, head_sha, received_at, body_bytes)
-SELECT 'old' || n, 'pytorch-like/core', 'pull_request', 'accepted', 'test', n, lpad(n::text, 40, '0'),
+SELECT 'old' || n, 'pytorch-like/core', 'pull_request', 'accepted', 'webhook', n, lpad(n::text, 40, '0'),
   1767225600000000 + n, 0 FROM generate_series(1, 20000) AS n
 """
 _DISPATCHES = """

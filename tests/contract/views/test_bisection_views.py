@@ -90,7 +90,7 @@ async def test_commits_and_runs_show_what_was_found(store: StoreRows, rows: Bise
     bisection = detail.bisection
     assert (bisection.good, bisection.bad, bisection.left) == (commit_sha(0), commit_sha(12), 7)
     assert (bisection.runs, bisection.culprit) == (5, None)
-    assert bisection.sentence == "7 of 12 commits are left; 5 of at most 12 runs were sent."
+    assert bisection.sentence == "Commits left: 7 of 12. Runs sent: 5 of at most 12."
 
 
 async def test_bisections_by_their_ids_name_the_culprit(store: StoreRows, rows: BisectionRows) -> None:

@@ -138,11 +138,11 @@ _SENTENCES: Mapping[BisectionOutcome, str] = {
     " chance.",
     BisectionOutcome.NARROWED: "One of {left} commits broke it: those between {left_good} and {left_bad} have no clear"
     " result.",
-    BisectionOutcome.BUDGET_SPENT: "The budget is spent with {left} of {commits} commits left, after {left_good} up to"
+    BisectionOutcome.BUDGET_SPENT: "The budget is spent. Commits left: {left} of {commits}, after {left_good} up to"
     " {left_bad}.",
-    BisectionOutcome.NO_ANSWER: "The downstream's runs have no result; {left} of {commits} commits are left.",
-    BisectionOutcome.STOPPED: "It was stopped with {left} of {commits} commits left.",
-    BisectionOutcome.WITHDRAWN: "It ended with {left} of {commits} commits left.",
+    BisectionOutcome.NO_ANSWER: "The downstream's runs have no result. Commits left: {left} of {commits}.",
+    BisectionOutcome.STOPPED: "It was stopped. Commits left: {left} of {commits}.",
+    BisectionOutcome.WITHDRAWN: "It was withdrawn. Commits left: {left} of {commits}.",
 }
 
 
@@ -160,8 +160,7 @@ def describe_bisection(view: BisectionView) -> str:
         culprit = name_commit(view.culprit.sha, view.culprit.number)
         return f"{culprit} broke it: the job fails there and passes at {view.left_good[:10]} before it."
     if view.outcome is None:
-        tested = f"{view.runs} of at most {view.most_runs} runs"
-        return f"{view.left} of {view.commits} commits are left; {tested} were sent."
+        return f"Commits left: {view.left} of {view.commits}. Runs sent: {view.runs} of at most {view.most_runs}."
     sentence = _SENTENCES[view.outcome].format(
         good=view.good[:10],
         bad=view.bad[:10],
@@ -170,4 +169,4 @@ def describe_bisection(view: BisectionView) -> str:
         left_good=view.left_good[:10],
         left_bad=view.left_bad[:10],
     )
-    return f"{sentence.removesuffix('.')}: {view.reason}." if view.reason else sentence
+    return f"{sentence} Reason: {view.reason}." if view.reason else sentence

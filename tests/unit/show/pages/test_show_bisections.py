@@ -110,7 +110,7 @@ async def test_one_has_its_commits_and_runs(rows: BisectionRows, client: httpx.A
     assert set(body) == {"bisection", "commits", "runs"}
     assert [commit["finding"] for commit in body["commits"]] == ["open"] + [None] * 11 + ["bad"]
     assert [run["result"] for run in body["runs"]] == ["failed", None]
-    assert body["bisection"]["sentence"] == "12 of 12 commits are left; 2 of at most 12 runs were sent."
+    assert body["bisection"]["sentence"] == "Commits left: 12 of 12. Runs sent: 2 of at most 12."
 
 
 async def test_hidden_backends_have_no_bisections(rows: BisectionRows, client: httpx.AsyncClient) -> None:
@@ -173,7 +173,7 @@ async def test_the_picture_has_a_cell_for_each_commit(rows: BisectionRows, clien
     text = words(page)
     assert "5 of at most 12 runs" in text
     assert "one failure of a commit is enough" in text
-    assert "7 of 12 commits are left" in text
+    assert "Commits left: 7 of 12" in text
 
 
 async def test_the_culprit_stands_out(rows: BisectionRows, client: httpx.AsyncClient) -> None:

@@ -16,17 +16,24 @@ from tempfile import mkdtemp
 _ACTIONS = ExitStack()
 _AFTER_A_KILL = """
 while read -r folder; do folders="$folders $folder"; done
+send() {
+  for process in /proc/[0-9]*; do
+    case "$(readlink "$process/cwd")/" in "$folder"/*) kill -"$1" "${process#/proc/}" ;; esac
+  done
+}
 for folder in $folders; do
   [ -d "$folder" ] || continue
-  for process in /proc/[0-9]*; do
-    case "$(readlink "$process/cwd")/" in
-      "$folder"/*) kill -QUIT "${process#/proc/}"; kill -CONT "${process#/proc/}" ;;
-    esac
-  done
+  send QUIT
+  send CONT
+  sleep 1
+  send KILL
   rm -rf "$folder"
 done
 """
-"""Reads folders until the test process has ended. Where that process cleaned up, none of them exists."""
+"""Reads folders until the test process has ended. Where that process cleaned up, none of them exists.
+
+PostgreSQL frees its shared memory at SIGQUIT; ClickHouse's engine ends only by SIGKILL.
+"""
 
 
 def at_end(action: Callable[..., object], *arguments: object, **named: object) -> None:

@@ -171,7 +171,7 @@ def _prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # we begin and commit ourselves
     cursor = connection.cursor()
     cursor.execute("PRAGMA busy_timeout=30000")
-    for _ in range(_WAL_TRIES):
+    for _attempt in range(_WAL_TRIES):
         with suppress(sqlite3.OperationalError):
             cursor.execute("PRAGMA journal_mode=WAL")
             break

@@ -6,10 +6,9 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from browser.conftest import Site
-from browser.test_accessibility import violations
+from browser.test_accessibility import add_axe, violations
 from browser.test_pull_page import REPORTING, gated_site
 from support.github.gated_upstream import GATING, newest_run, open_pull, start_jobs
-from support.published_files import package_file
 from support.running_relay import UPSTREAM
 
 NEW = "RuntimeError: no kernel for aten::addmm.out"
@@ -58,7 +57,6 @@ async def is_inside(part: Locator, page: Page) -> bool:
 async def test_groups_and_verdict_lines_are_readable_at_every_width(
     tmp_path: Path, browser: Browser, scheme: str
 ) -> None:
-    axe = package_file("axe-core", "axe.min.js").read_text()
     async with gated_site(tmp_path, browser) as site:
         number = await open_judged_pull(site)
         context = await browser.new_context(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
@@ -82,7 +80,8 @@ async def test_groups_and_verdict_lines_are_readable_at_every_width(
                 for link in await line.locator(".evidence a").all():
                     assert await is_inside(link, page)
             assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-            assert await violations(page, axe) == []
+            await add_axe(page)
+            assert await violations(page) == []
         await context.close()
 
 

@@ -20,6 +20,7 @@ import httpx
 
 from github_sim.github import GitHub, JobSpec, Workflow
 from github_sim.rest.server import serve
+from support.forked_process import ForkedProcess, fork_crcr
 from support.process import environment as only
 from support.process import free_port
 from support.running_relay import AUDIENCE, RELAY_URL, UPSTREAM, environment
@@ -94,7 +95,7 @@ class Member:
         self._it, self._words = installation, words
         self._asked: signal.Signals | None = None
         self._over = False
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ForkedProcess | None = None
         self._living = asyncio.create_task(self._live())
 
     @property
@@ -142,12 +143,8 @@ class Member:
         while not self._over:
             with self.log.open("ab") as log:
                 self._written = log.tell()
-                self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "crcr", *self._words),
-                    cwd=self._it.folder,
-                    env=self._it.environ,
-                    stdout=log,
-                    stderr=log,
+                self._process = await fork_crcr(
+                    self._words, self._it.folder, self._it.environ, stdout=log.fileno(), stderr=log.fileno()
                 )
             code = await self._process.wait()
             self._it.ends.append(End(self.name, self._asked, code, self._it.store_was_away))

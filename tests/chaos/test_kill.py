@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import sqlite3
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,6 +22,7 @@ import pytest
 from github_sim.github import GitHub
 from github_sim.rest.server import serve
 from github_sim.world.faults import Match
+from support.forked_process import ForkedProcess, fork_crcr
 from support.process import free_port
 from support.running_relay import AUDIENCE, UPSTREAM, environment
 
@@ -41,25 +41,25 @@ ROUNDS = 4 * len(POINTS)
 
 class Relay:
     def __init__(self, folder: Path, github: GitHub, listed: str) -> None:
-        self.port = free_port()
+        self.folder, self.port = folder, free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         allowlist = folder / "allowlist.yml"
         allowlist.write_text(listed)
         self.database = folder / "crcr.db"
         own = {"CRCR_PUBLIC_URL": self.url, "CRCR_LOG_LEVEL": "error"}
         self._environment = {**os.environ, **environment(folder, github, allowlist), **own}
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ForkedProcess | None = None
 
     async def start(self, *, pages: bool) -> None:
         role = "all" if pages else "intake"
-        command = (sys.executable, "-m", "crcr", "serve", "--role", role, "--port", str(self.port))
-        self._process = await asyncio.create_subprocess_exec(*command, env=self._environment)
+        words = ("serve", "--role", role, "--port", str(self.port))
+        self._process = await fork_crcr(words, self.folder, self._environment, stdout=1, stderr=2)
         async with httpx.AsyncClient() as http:
             while True:
                 with contextlib.suppress(httpx.TransportError):
                     await http.get(f"{self.url}/healthz")
                     return
-                await asyncio.sleep(0.01)  # a real process starts in real time
+                await asyncio.sleep(0.05)  # a real process starts in real time
 
     async def kill(self) -> None:
         assert self._process is not None

@@ -10,7 +10,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from support.forked_process import ForkedProcess, fork_crcr_with_pipes, is_forkable
+
 STARTS_WITHIN_S = 60.0
+Process = asyncio.subprocess.Process | ForkedProcess
 
 
 def free_port() -> int:
@@ -68,7 +71,7 @@ class Output:
 
 
 class CrcrProcess:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.output = Output(process.stdout)
         self.error_output = Output(process.stderr)
@@ -115,15 +118,19 @@ async def crcr(
     *words: str, folder: Path, environ: Mapping[str, str], program: Path | None = None, umask: int = -1
 ) -> AsyncIterator[CrcrProcess]:
     """Run a command of this checkout, or of an installed `program`, in `folder`; kill it at the end."""
-    process = await asyncio.create_subprocess_exec(
-        *((sys.executable, "-m", "crcr") if program is None else (program,)),
-        *words,
-        cwd=folder,
-        env=environment(environ) if program is None else installed_environment(environ),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        umask=umask,
-    )
+    ours = environment(environ)
+    if program is None and is_forkable(ours):
+        process: Process = await fork_crcr_with_pipes(words, folder, ours, umask=umask)
+    else:
+        process = await asyncio.create_subprocess_exec(
+            *((sys.executable, "-m", "crcr") if program is None else (program,)),
+            *words,
+            cwd=folder,
+            env=ours if program is None else installed_environment(environ),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            umask=umask,
+        )
     running = CrcrProcess(process)
     try:
         yield running

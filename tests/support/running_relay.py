@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import httpx
@@ -30,7 +29,7 @@ from crcr.wiring.services import Services, build
 from crcr.wiring.web_app import build_app
 from github_sim.github import GitHub, JobSpec, Workflow
 from support.clock import ManualClock
-from support.services.cleanup import at_end
+from support.services.cleanup import temporary_folder
 from support.services.postgres import PATIENT_TIMEOUTS, new_database, run_on
 
 UPSTREAM = "pytorch-like/core"
@@ -182,8 +181,7 @@ class RunningRelay:
 @cache
 def _empty_database() -> Path:
     """A database with the schema and no rows, made once per test process."""
-    path = Path(mkdtemp(prefix="crcr-test-")) / "empty.db"
-    at_end(shutil.rmtree, path.parent, ignore_errors=True)
+    path = temporary_folder("crcr-test-") / "empty.db"
     migrate(path)
     return path
 

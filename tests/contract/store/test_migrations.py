@@ -78,6 +78,18 @@ def test_of_processes_that_start_at_once_one_migrates_and_all_find_it_done(tmp_p
     assert {after for _, after in found} == {head()}
 
 
+def test_a_migration_waits_for_a_process_that_writes_to_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "crcr.db"
+    path.touch()
+    with ThreadPoolExecutor(1) as pool, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        migration = pool.submit(migrate, path)
+        with pytest.raises(TimeoutError):
+            migration.result(timeout=0.3)
+        other.execute("COMMIT")
+        assert migration.result() == (None, head())
+
+
 def test_a_file_that_is_no_database_is_told_so_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "crcr.db"
     path.write_text("this is a letter to my grandmother, and not a database at all\n" * 20)

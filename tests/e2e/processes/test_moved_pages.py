@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from functools import cache
 from html import unescape
 from random import Random
 from typing import TYPE_CHECKING, cast
@@ -228,13 +229,16 @@ def _api(relay: RunningRelay) -> list[str]:
 
 def _find_route(address: str, routes: list[str]) -> str:
     path = urlsplit(address).path
-    fitting = [each for each in routes if re.fullmatch(_pattern(each), path)]
+    fitting = [each for each in routes if _pattern(each).fullmatch(path)]
     return max(fitting, key=lambda each: (len(re.sub(r"\{[^}]*\}", "", each)), -each.count("{")), default="")
 
 
-def _pattern(route: str) -> str:
+@cache
+def _pattern(route: str) -> re.Pattern[str]:
     parts = re.split(r"(\{[^}]*\})", route)
-    return "".join(
-        ".*" if part.endswith(":path}") else "[^/]+" if part.startswith("{") else re.escape(part)
-        for part in parts
+    return re.compile(
+        "".join(
+            ".*" if part.endswith(":path}") else "[^/]+" if part.startswith("{") else re.escape(part)
+            for part in parts
+        )
     )

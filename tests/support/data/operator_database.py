@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import structlog
@@ -24,7 +23,7 @@ from crcr.cli.main import app
 from github_sim.github import GitHub
 from github_sim.oidc.signing import private_pem
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
-from support.services.cleanup import at_end
+from support.services.cleanup import temporary_folder
 
 ALLOWLIST = """
 L1:
@@ -110,8 +109,7 @@ def database_with_history(folder: Path) -> OperatorShell:
 @cache
 def _history() -> tuple[Path, str]:
     """Make the history once for all tests of a process: the folder with its database, and the delivery's GUID."""
-    folder = Path(mkdtemp(prefix="crcr-test-"))
-    at_end(shutil.rmtree, folder, ignore_errors=True)
+    folder = temporary_folder("crcr-test-")
     return folder, asyncio.run(_make_history(folder))
 
 

@@ -4,11 +4,9 @@ It is a separate process that can be stopped, restarted on the same data and por
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from functools import cache
 from importlib.util import find_spec
 from itertools import count
@@ -17,7 +15,7 @@ from urllib.parse import quote
 
 import clickhouse_connect
 
-from support.services.cleanup import at_end
+from support.services.cleanup import at_end, temporary_folder
 
 _SHIM = Path(__file__).with_name("clickhouse_shim.py")
 _NUMBERS = count(1)
@@ -51,7 +49,7 @@ class ClickHouseServer:
             command += ["--password", self._password]
         if self._certificate:
             command += ["--certificate", str(self._certificate[0]), "--key", str(self._certificate[1])]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self._folder)
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:
             raise RuntimeError("the ClickHouse shim did not start; see its output above")
@@ -81,10 +79,8 @@ class ClickHouseServer:
 @cache
 def shared_clickhouse() -> ClickHouseServer:
     """The server that all tests of this process share."""
-    folder = Path(tempfile.mkdtemp(prefix="crcr-clickhouse-"))
-    server = ClickHouseServer(folder)
+    server = ClickHouseServer(temporary_folder("crcr-clickhouse-"))
     server.start()
-    at_end(shutil.rmtree, folder, ignore_errors=True)
     at_end(server.stop)
     return server
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import asyncpg
@@ -22,7 +21,7 @@ import asyncpg
 from crcr.record.migrations.run import migrate
 from crcr.record.store.database import PostgresLocation, PostgresTimeouts
 from support.process import free_port
-from support.services.cleanup import at_end
+from support.services.cleanup import at_end, temporary_folder
 
 _QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off")
 _ALWAYS = (
@@ -48,7 +47,7 @@ class Cluster:
 
     @classmethod
     def make(cls, *, durable: bool = False) -> "Cluster":
-        folder = Path(mkdtemp(prefix="crcr-postgres-"))
+        folder = temporary_folder("crcr-postgres-")
         made = cls(folder, free_port(), durable)
         if (user := _other_user()) is not None:
             shutil.chown(folder, user, user)
@@ -71,7 +70,7 @@ class Cluster:
 
     def make_replica(self) -> "Cluster":
         """Start a hot standby of this server, which follows it by streaming."""
-        folder = Path(mkdtemp(prefix="crcr-postgres-"))
+        folder = temporary_folder("crcr-postgres-")
         made = Cluster(folder, free_port(), self.durable)
         if (user := _other_user()) is not None:
             shutil.chown(folder, user, user)

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Self
 
 from support.deploy.certificates import Authority
 from support.process import free_port
-from support.services.cleanup import at_end
+from support.services.cleanup import at_end, temporary_folder
 
 _NAMES = count(1)
 _START_S = 10.0
@@ -35,7 +34,7 @@ class RedisServer:
     @classmethod
     def make(cls, *, authority: Authority | None = None, password: str | None = None) -> Self:
         """Start a new server; with an authority it accepts only TLS, with a certificate that the authority signs."""
-        made = cls(Path(mkdtemp(prefix="crcr-redis-")), free_port(), authority, password)
+        made = cls(temporary_folder("crcr-redis-"), free_port(), authority, password)
         at_end(made.remove)
         made.start()
         return made
@@ -60,7 +59,9 @@ class RedisServer:
         if self.password:
             command += ["--requirepass", self.password]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen([*command, *self._ports()], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [*command, *self._ports()], stdout=log, stderr=log, cwd=self.folder
+            )
         self._wait_until_ready()
 
     def stop(self) -> None:

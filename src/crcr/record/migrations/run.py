@@ -4,8 +4,10 @@ Alembic is imported only where something is to be migrated: a relay on a current
 """
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,6 +31,7 @@ T = TypeVar("T")
 _FOLDER = Path(__file__).parent
 _MIGRATING = 0x63726372_6D696772
 """The advisory lock: one starting process migrates at a time."""
+_WAL_TRIES = 100
 # Texts compare by their bytes, as on SQLite, whatever the server's locale.
 _OTHER_COLLATIONS = text(
     "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = current_schema()"
@@ -168,5 +171,11 @@ def _prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # we begin and commit ourselves
     cursor = connection.cursor()
     cursor.execute("PRAGMA busy_timeout=30000")
-    cursor.execute("PRAGMA journal_mode=WAL")
+    for _attempt in range(_WAL_TRIES):
+        with suppress(sqlite3.OperationalError):
+            cursor.execute("PRAGMA journal_mode=WAL")
+            break
+        # When another process begins to write, SQLite does not wait here but fails; a transaction waits for its end.
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.execute("COMMIT")
     cursor.close()

@@ -513,44 +513,20 @@ percents = st.integers(0, 99)
 seeds = st.integers(0, 2**32)
 
 
+def check_every_rule(commit: CommitFacts, now: datetime, random: Random, percent: int) -> None:
+    check_passing(commit, now)
+    check_no_open_job_is_passed_over(commit, now)
+    check_excuses(commit, now)
+    check_no_going_run_is_passed_over(commit, now)
+    check_order_is_nothing(commit, now, random)
+    check_time_alone_changes_nothing_before_the_recheck(commit, now, percent)
+
+
 @settings(max_examples=600, deadline=None)
-@given(commits)
-def test_the_gate_passes_exactly_when_every_member_may(commit: CommitFacts) -> None:
-    check_passing(commit, NOW)
-
-
-@settings(max_examples=300, deadline=None)
-@given(commits)
-def test_no_open_job_is_passed_over_without_a_waiver(commit: CommitFacts) -> None:
-    check_no_open_job_is_passed_over(commit, NOW)
-
-
-@settings(max_examples=300, deadline=None)
-@given(commits)
-def test_verdicts_open_the_gate_only_where_the_policy_says_so_and_the_rules_are_sure(
-    commit: CommitFacts,
-) -> None:
-    check_excuses(commit, NOW)
-
-
-@settings(max_examples=300, deadline=None)
-@given(commits)
-def test_no_live_run_is_passed_over_without_a_waiver(commit: CommitFacts) -> None:
-    check_no_going_run_is_passed_over(commit, NOW)
-
-
-@settings(max_examples=300, deadline=None)
-@given(commits, seeds)
-def test_the_order_of_facts_is_nothing_to_the_judgement(commit: CommitFacts, seed: int) -> None:
-    check_order_is_nothing(commit, NOW, Random(seed))
-
-
-@settings(max_examples=300, deadline=None)
-@given(commits, percents)
-def test_time_alone_changes_nothing_before_the_gate_asks_to_be_looked_at(
-    commit: CommitFacts, percent: int
-) -> None:
-    check_time_alone_changes_nothing_before_the_recheck(commit, NOW, percent)
+@given(commits, seeds, percents)
+def test_every_rule_holds_for_any_commit(commit: CommitFacts, seed: int, percent: int) -> None:
+    """All rules for each commit: making a commit takes longer than checking it."""
+    check_every_rule(commit, NOW, Random(seed), percent)
 
 
 # Random histories
@@ -813,10 +789,4 @@ def test_every_rule_holds_after_every_step_of_any_history(
     world, random = CommitStory(), Random(seed)
     for step in history:
         step(world)
-        commit = world.commit()
-        check_passing(commit, world.now)
-        check_excuses(commit, world.now)
-        check_no_open_job_is_passed_over(commit, world.now)
-        check_no_going_run_is_passed_over(commit, world.now)
-        check_order_is_nothing(commit, world.now, random)
-        check_time_alone_changes_nothing_before_the_recheck(commit, world.now, percent)
+        check_every_rule(world.commit(), world.now, random, percent)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -182,12 +183,11 @@ async def test_lanes_with_the_same_number_share_each_round_trip(
     await database.write(empty_unit)  # a new connection prepares its locks
     executed.clear()
 
-    async def unit(tx: Tx, key: str) -> None:
+    async def unit(key: str, tx: Tx) -> None:
         assert await tx.one(NAME, key=key) is None
         await tx.many(ADD, [{"key": key, "name": key}])
 
-    units = [database.write(lambda tx, lane=lane: unit(tx, lane), lane=lane) for lane in lanes]
-    await asyncio.gather(*units)
+    await asyncio.gather(*(database.write(partial(unit, lane), lane=lane) for lane in lanes))
     assert executed == {"BEGIN": 1, "SELECT": 1, "INSERT": 1, "COMMIT": 1}
     assert sorted(names(database)) == sorted(lanes)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -14,10 +15,12 @@ from crcr.record.store.database import PostgresLocation, Tx, Unit
 from crcr.record.store.postgres.combined_writes import written_table
 from crcr.record.store.postgres.connection import Connection, PostgresLink
 from crcr.record.store.postgres.database import PostgresDatabase
-from crcr.record.store.postgres.parameter_arrays import distinct_keys, key_parameters, renumbered
+from crcr.record.store.postgres.lane_locks import lane_number
+from crcr.record.store.postgres.parameter_arrays import distinct_keys, join_texts, key_parameters, renumbered
 from crcr.record.store.signals import Signals
 from crcr.record.store.statement import Statement
 from support.services.postgres import new_database, run_on
+from support.stores.race_harness import empty_unit
 
 ADD = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:key, :name, 0)"))
 ADD_ONCE = Statement(
@@ -83,6 +86,8 @@ def add_and_act(key: str) -> Unit[None]:
 async def test_the_last_writes_of_all_units_are_one_statement(
     database: PostgresDatabase, executed: Counter[str]
 ) -> None:
+    await database.write(empty_unit)  # a new connection prepares its locks
+    executed.clear()
     await together(database, *(add_and_act(f"n/{number}") for number in range(10)))
     groups = executed["COMMIT"]
     assert executed == {"BEGIN": groups, "WITH": groups, "COMMIT": groups} | (
@@ -133,6 +138,58 @@ async def test_an_update_by_key_changes_each_row_by_its_own_set(database: Postgr
         lambda tx: tx.many(RENAME, [{"key": "a", "name": "then"}, {"key": "a", "name": "at last"}]), lane="a"
     )
     assert names(database)["a"] == "at last"
+
+
+@pytest.mark.parametrize("number", [1, 5])
+@pytest.mark.parametrize(
+    "value", ["", "\x1f", "\x1e", "a\x1fb", "a\x1e\x1eb", "é 漢 \U0001f600", "{a,NULL}", "NULL", "\\x1f"]
+)
+async def test_any_text_is_written_and_read_as_it_was(
+    database: PostgresDatabase, value: str, number: int
+) -> None:
+    """Texts of several units are sent as one, with separators."""
+    keys = [f"{value}{each}" if each else value for each in range(number)]
+    writes = [lambda tx, key=key: tx.many(ADD, [{"key": key, "name": value}]) for key in keys]
+    act = [lambda tx: tx.many(ACT, [{"key": value, "name": value}])]
+    assert await together(database, *writes, *act) == [None] * (number + 1)
+    found = await together(database, *(lambda tx, key=key: tx.one(NAME, key=key) for key in keys))
+    assert [row["name"] for row in found] == [value] * number
+    assert names(database) == dict.fromkeys(keys, value)
+    assert rows(database, "SELECT upstream, act FROM audit") == [(value, value)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "joined"),
+    [
+        (["a", "b"], "a\x1fb"),
+        (["a", None, ""], "a\x1f\x1e\x1f"),
+        (["", ""], "\x1f"),
+        ([None], "\x1e"),
+        ([""], None),
+        (["a\x1fb", "c"], None),
+        (["\x1e", None], None),
+        (["a", 5], None),
+    ],
+)
+def test_texts_are_joined_where_they_can_be_split_again(texts: list[Any], joined: str | None) -> None:
+    assert join_texts(texts) == joined
+
+
+async def test_lanes_with_the_same_number_share_each_round_trip(
+    database: PostgresDatabase, executed: Counter[str]
+) -> None:
+    lanes = [lane for lane in map(str, range(5_000)) if lane_number(lane) == lane_number("0")][:4]
+    assert len(lanes) == 4
+    await database.write(empty_unit)  # a new connection prepares its locks
+    executed.clear()
+
+    async def unit(key: str, tx: Tx) -> None:
+        assert await tx.one(NAME, key=key) is None
+        await tx.many(ADD, [{"key": key, "name": key}])
+
+    await asyncio.gather(*(database.write(partial(unit, lane), lane=lane) for lane in lanes))
+    assert executed == {"BEGIN": 1, "SELECT": 1, "INSERT": 1, "COMMIT": 1}
+    assert sorted(names(database)) == sorted(lanes)
 
 
 async def test_a_write_that_fails_late_fails_its_own_unit_alone(database: PostgresDatabase) -> None:

@@ -9,7 +9,12 @@ import pytest
 
 import crcr.record
 from crcr.record.store.postgres.batching import _numbered
-from crcr.record.store.postgres.parameter_arrays import ParameterArrays
+from crcr.record.store.postgres.parameter_arrays import (
+    ParameterArrays,
+    insert_over_arrays,
+    select_over_arrays,
+    update_over_arrays,
+)
 from crcr.record.store.statement import Statement, SumUpsert
 from support.services.postgres import new_database
 
@@ -76,16 +81,20 @@ async def test_a_statement_over_arrays_asks_the_same_of_each_parameter_set() -> 
         sql = statement.for_dialect("postgresql").sql
         columns, parameters = await columns_and_parameters(connection, sql)
         lists = [f"{parameter}[]" for parameter in parameters]
-        if (select := await arrays.select_for(connection, sql)) is not None:
-            both = ([*columns, ("query_number", "int8")], lists)
-            assert await columns_and_parameters(connection, select) == both, name
-            rewritten["SELECT"].add(name)
-        if (insert := await arrays.insert_for(connection, sql)) is not None:
-            assert await columns_and_parameters(connection, insert) == (columns, lists), name
-            rewritten["INSERT"].add(name)
-        if (update := await arrays.update_for(connection, sql)) is not None:
-            assert await columns_and_parameters(connection, update) == (columns, lists), name
-            rewritten["UPDATE"].add(name)
+        joined = [
+            "text" if parameter in {"text", "varchar"} else f"{parameter}[]" for parameter in parameters
+        ]
+        for kind, rewrite in (
+            ("SELECT", select_over_arrays),
+            ("INSERT", insert_over_arrays),
+            ("UPDATE", update_over_arrays),
+        ):
+            if (forms := await arrays.forms(connection, rewrite, sql)) is None:
+                continue
+            result = [*columns, ("query_number", "int8")] if kind == "SELECT" else columns
+            assert await columns_and_parameters(connection, forms.arrays) == (result, lists), name
+            assert await columns_and_parameters(connection, forms.joined) == (result, joined), name
+            rewritten[kind].add(name)
     await connection.close()
     assert {
         "crcr.record.jobs.report_context._DISPATCH_AND_JOBS.0",

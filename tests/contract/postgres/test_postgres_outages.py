@@ -12,9 +12,9 @@ from crcr.errors import StoreUnavailable
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.migrations.run import head, migrate
 from crcr.record.store.database import PostgresLocation, PostgresTimeouts, Tx
-from crcr.record.store.postgres import database as postgres
 from crcr.record.store.postgres.connection import FAULTS, PostgresLink, connect
 from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.postgres.lane_locks import LOCKS
 from crcr.record.store.signals import CHANGES, Signals
 from crcr.record.store.statement import Statement
 from support.services.postgres import Cluster, new_database, run_on
@@ -133,7 +133,7 @@ async def test_a_statement_that_takes_for_ever_is_broken_off() -> None:
 async def test_a_process_that_froze_in_a_write_is_thrown_out() -> None:
     place = PostgresLocation(new_database(), timeouts=PostgresTimeouts(idle_in_transaction_ms=300))
     frozen, database = await connect(place), open_postgres(place)
-    await frozen.execute(f"BEGIN; SELECT pg_advisory_xact_lock({postgres._LOCKS}, 0)")
+    await frozen.execute(f"BEGIN; SELECT pg_advisory_xact_lock({LOCKS}, 0)")
     await frozen.execute("INSERT INTO changes (upstream, kind, at) VALUES ('a/b', 'job', 0)")
     await asyncio.wait_for(database.write(note), SOON_S)  # waits until the frozen one is gone
     with pytest.raises(FAULTS):

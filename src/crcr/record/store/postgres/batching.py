@@ -20,7 +20,7 @@ from crcr.record.store.database import Row
 from crcr.record.store.group_commit import PendingSums, QueuedUnit
 from crcr.record.store.postgres.combined_writes import LaterWrites, Write, execute_writes
 from crcr.record.store.postgres.connection import FAULTS, Connection
-from crcr.record.store.postgres.parameter_arrays import NUMBER_COLUMN, ParameterArrays, as_arrays
+from crcr.record.store.postgres.parameter_arrays import NUMBER_COLUMN, ParameterArrays
 from crcr.record.store.statement import Statement, SumUpsert, all_storable
 
 _ARRAYS = ParameterArrays()
@@ -208,8 +208,9 @@ async def _execute_same(
     if len(parameter_sets) == 1:
         return [await _execute_one(connection, sql, shape, parameter_sets[0])]
     rows_by_query: list[list[Row]] = [[] for _ in parameter_sets]
-    if (over_arrays := await _ARRAYS.select_for(connection, sql)) is not None:
-        for row in await connection.fetch(over_arrays, *as_arrays(parameter_sets)):
+    if (execution := await _ARRAYS.select(connection, sql, parameter_sets)) is not None:
+        over_arrays, arguments = execution
+        for row in await connection.fetch(over_arrays, *arguments):
             rows_by_query[row[NUMBER_COLUMN] - 1].append(cast("Row", row))
     elif (numbered := _numbered(sql, len(parameter_sets[0]) + 1)) is not None:
         with_numbers = ([*arguments, number] for number, arguments in enumerate(parameter_sets))

@@ -12,8 +12,8 @@ from typing import Any
 
 from crcr.record.store.postgres.connection import Connection
 from crcr.record.store.postgres.parameter_arrays import (
+    Execution,
     ParameterArrays,
-    as_arrays,
     distinct_keys,
     key_parameters,
     renumbered,
@@ -40,7 +40,11 @@ class Write:
         """The parameter sets of several units: two transactions that change the same rows do so in the same order."""
         if len(parts) == 1:
             return cls(sql, parts[0])
-        return cls(sql, sorted((each for part in parts for each in part), key=_sort_key))
+        parameter_sets = [each for part in parts for each in part]
+        try:
+            return cls(sql, sorted(parameter_sets))
+        except TypeError:  # they differ first in a value that one of them lacks
+            return cls(sql, sorted(parameter_sets, key=_sort_key))
 
 
 class LaterWrites:
@@ -68,7 +72,7 @@ class LaterWrites:
 async def execute_writes(connection: Connection, writes: Iterable[Write]) -> None:
     """Execute them all in as few statements as possible. They must not depend on each other."""
     for group in _once_per_table(writes):
-        combined: list[tuple[str, list[Any]]] = []
+        combined: list[Execution] = []
         for write in group:
             execution = await _as_one_execution(connection, write, alone=len(group) == 1)
             if execution is None:
@@ -109,20 +113,16 @@ def _once_per_table(writes: Iterable[Write]) -> Iterator[list[Write]]:
     yield from ([write] for write in alone)
 
 
-async def _as_one_execution(
-    connection: Connection, write: Write, *, alone: bool
-) -> tuple[str, list[Any]] | None:
+async def _as_one_execution(connection: Connection, write: Write, *, alone: bool) -> Execution | None:
     """A statement for all parameter sets, with its arguments; None where sets could meet, or there is no such form."""
     sql, sets = write.sql, write.parameter_sets
     if len(sets) == 1 and (alone or _JSON_ROWS in sql):
         return sql, sets[0]
     if sql.startswith("UPDATE"):
-        form = await _ARRAYS.update_for(connection, sql) if distinct_keys(sql, sets) else None
-    elif "DO UPDATE" in sql and not write.distinct:
-        form = None
-    else:
-        form = await _ARRAYS.insert_for(connection, sql)
-    return None if form is None else (form, as_arrays(sets))
+        return await _ARRAYS.update(connection, sql, sets) if distinct_keys(sql, sets) else None
+    if "DO UPDATE" in sql and not write.distinct:
+        return None
+    return await _ARRAYS.insert(connection, sql, sets)
 
 
 @cache

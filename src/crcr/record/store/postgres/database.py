@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar, cast
-from zlib import crc32
 
 import asyncpg
 import structlog
@@ -28,6 +27,7 @@ from crcr.record.store.postgres.connection import (
     as_unavailable,
     is_lost_race,
 )
+from crcr.record.store.postgres.lane_locks import EXCLUSIVE, PREPARE, SETTLED, TRY, begin, lane_number
 from crcr.record.store.postgres.stuck_sessions import StuckSessions
 from crcr.record.store.postgres.wakeups import PostgresWakeups
 from crcr.record.store.signals import CHANGES, Signals
@@ -36,9 +36,6 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-EXCLUSIVE = 0
-"""Not a lane: a unit in this queue runs alone."""
-LANES = 1024
 _MOST_LANES = 64
 _GROUP = 128
 _CONCURRENT_GROUPS = 2
@@ -48,34 +45,10 @@ Fewer and larger groups take less time of the relay and of the server."""
 _LONG_S = 1.0
 """A transaction that took longer is logged."""
 _TRIES = 5
-_LOCKS = 0x63726372
-"""The class of our advisory locks; number 0 is shared by all writes, then one for each lane."""
-_TRY = f"SELECT lane FROM unnest($1::int[]) AS lane WHERE pg_try_advisory_xact_lock({_LOCKS}, lane)"  # noqa: S608
-# No transaction can still add a change up to this id (see the ADR): none of the running ones began below it. Locks that
-# name a change begin with 25448, since other applications may use advisory locks of one number as well.
-_SETTLED = """
-SELECT least(seen.newest, locks.lowest) AS settled, coalesce(locks.lowest < seen.newest, false) AS behind
-FROM (SELECT last_value - (CASE WHEN is_called THEN 0 ELSE 1 END) AS newest FROM changes_change_id_seq) AS seen
-LEFT JOIN LATERAL (
-  SELECT min(((classid::bigint & 65535) << 32) | objid::bigint) AS lowest FROM pg_locks
-  WHERE seen.newest IS NOT NULL AND locktype = 'advisory' AND objsubid = 1 AND granted
-  AND classid::bigint >> 16 = 25448
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-) AS locks ON true
-"""
-_MARK_RUNNING = (
-    "SELECT pg_advisory_xact_lock_shared((25448::bigint << 48) + last_value"
-    " - (CASE WHEN is_called THEN 0 ELSE 1 END)) FROM changes_change_id_seq"
-)
 _RECHECK_S = 0.05
 _SHOWN = 120
 _SHOWN_LANES = 5
 """Of a statement's text and of lanes, in the log."""
-
-
-def lane_number(lane: str | None) -> int:
-    """The same in every process; two lanes may share a number, which costs a wait and nothing else."""
-    return EXCLUSIVE if lane is None else 1 + crc32(lane.encode()) % LANES
 
 
 class LaneQueues:
@@ -178,7 +151,7 @@ class PostgresDatabase:
     async def read(self, unit: Unit[T]) -> T:
         async with self._link.reading() as connection:
             # Read before the snapshot is taken: the snapshot contains all changes that were settled then.
-            [(settled, behind)] = await connection.fetch(_SETTLED)
+            [(settled, behind)] = await connection.fetch(SETTLED)
             if behind:
                 self._recheck_soon()
             tx, queued = PostgresTx(settled), QueuedUnit(unit, asyncio.get_running_loop().create_future())
@@ -189,7 +162,7 @@ class PostgresDatabase:
     async def read_position(self, query: str) -> tuple[int | None, int]:
         """Return the change up to which no earlier one can still be committed, and then what the query returns."""
         async with self._link.reading() as connection:
-            [(settled, _)] = await connection.fetch(_SETTLED)
+            [(settled, _)] = await connection.fetch(SETTLED)
             return settled, await connection.fetchval(query)
 
     async def close(self) -> None:
@@ -314,6 +287,14 @@ class _Group:
     def units(self) -> list[QueuedUnit[Any]]:
         return [queued for units in self.by_lane.values() for queued in units]
 
+    @property
+    def by_lane_name(self) -> Iterable[list[QueuedUnit[Any]]]:
+        """The units of each lane in order; lanes that share a number wait for each other only between transactions."""
+        by_name: dict[str | None, list[QueuedUnit[Any]]] = {}
+        for queued in self.units:
+            by_name.setdefault(queued.lane, []).append(queued)
+        return by_name.values()
+
     @contextmanager
     def log_slow_transaction(self) -> Iterator[None]:
         """Log a transaction that took long, also when it failed: its lanes, and its slowest statement."""
@@ -360,7 +341,7 @@ class _Group:
         first, *others = self._lanes
         if tried < len(others):
             held = {
-                row["lane"] for row in await connection.fetch(_TRY, others)
+                row["lane"] for row in await connection.fetch(TRY, others)
             }  # what is held is granted again
             self._queues.release_lanes(lane for lane in others if lane not in held)
             self._lanes = [first, *(lane for lane in others if lane in held)]
@@ -385,14 +366,9 @@ async def _transaction(
     connection: Connection, lanes: list[int], others: list[int], slowest: SlowestStatement
 ) -> AsyncIterator[int]:
     """Wait for the locks of `lanes`, and try those of `others`: yields how many of these were granted."""
-    lane_locks = [f"SELECT pg_advisory_xact_lock({_LOCKS}, {lane})" for lane in lanes if lane != EXCLUSIVE]
-    common_lock = f"SELECT pg_advisory_xact_lock{'_shared' if lane_locks else ''}({_LOCKS}, {EXCLUSIVE})"
     try:
         with slowest.timing("the lane's lock"):
-            begin = ["BEGIN", common_lock, *lane_locks, _MARK_RUNNING]
-            if others:
-                begin.append(_TRY.replace("$1", f"'{{{','.join(map(str, others))}}}'"))
-            status = await connection.execute("; ".join(begin))
+            status = await _begin(connection, begin(lanes, others))
         yield int(status.rpartition(" ")[2]) if others else 0
         with slowest.timing("COMMIT"):
             await _commit(connection)
@@ -400,6 +376,14 @@ async def _transaction(
         with suppress(*FAULTS):
             await connection.execute("ROLLBACK")
         raise
+
+
+async def _begin(connection: Connection, sql: str) -> str:
+    try:
+        return await connection.execute(sql)
+    except asyncpg.InvalidSQLStatementNameError:  # the first transaction of this connection
+        await connection.execute(f"ROLLBACK; {PREPARE}")
+        return await connection.execute(sql)
 
 
 async def _commit(connection: Connection) -> None:
@@ -412,7 +396,7 @@ async def _run_units(connection: Connection, group: _Group) -> set[str]:
     """Run all without savepoints, since a unit rarely fails."""
     tx = PostgresTx()
     try:
-        lanes = [tx.run_units(units) for units in group.by_lane.values()]
+        lanes = [tx.run_units(units) for units in group.by_lane_name]
         await run_batched(connection, lanes, group.slowest, last_writes=tx.sum_writes)
     except Exception as failure:
         if as_unavailable(failure) is not None:  # or a lost race, which concerns the whole group

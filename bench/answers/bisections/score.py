@@ -94,8 +94,18 @@ class BisectionScore:
         blamed = sum(one.blames_pass for one in self.judged)
         return [
             Figure("deterministic: found within ⌈log2 n⌉ + 2 runs", sure, "100 %", sure == 1),
-            Figure("fails by chance: found within 3 × that", by_chance, "≥ 90 %", by_chance >= _CHANCE_BAR),
-            Figure("came and went before: found within 3 × that", came_and_went, "100 %", came_and_went == 1),
+            Figure(
+                "fails by chance: found within three times that",
+                by_chance,
+                "≥ 90 %",
+                by_chance >= _CHANCE_BAR,
+            ),
+            Figure(
+                "came and went before: found within three times that",
+                came_and_went,
+                "100 %",
+                came_and_went == 1,
+            ),
             Figure("blamed commits that passed", blamed, "0", not blamed, in_percent=False),
             Figure(
                 "refused webhooks and callbacks", len(self.refused), "0", not self.refused, in_percent=False

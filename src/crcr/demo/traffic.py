@@ -44,7 +44,7 @@ async def run_traffic(
     chance = random.Random(seed)
     activity = UpstreamActivity(github, upstream, chance, WorkflowAutoplay(github, speed=speed))
     nights = NightlyRuns(github, upstream, seed)
-    in_tree = InTreeCi(github, upstream, seed)
+    in_tree = InTreeCi(github, upstream, seed, activity.inside_pushes)
     opening = _Opening(activity)
     await opening.begin()
     while not stop.is_set():

@@ -62,6 +62,8 @@ class UpstreamActivity:
         self._command_limits = CommandLimits()
         self.staged: list[PullRequest] = []
         """Pull requests of the opening that random actions leave alone; the last one stays open as an example."""
+        self.inside_pushes: set[str] = set()
+        """Commits of the base that a push brought before its last one: CI runs for the last one only."""
         self._acts: tuple[tuple[Callable[[], Awaitable[object]], int], ...] = (
             (self._open_any, 24),
             (self._merge_any, 26),
@@ -133,6 +135,8 @@ class UpstreamActivity:
             sha = repository.head_sha
             for _, failures in reversed(commits):
                 self._player.staged[sha] = failures
+                if sha != repository.head_sha:
+                    self.inside_pushes.add(sha)
                 sha = repository.commits[sha].parents[0]
 
         await self._github.push(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crcr.decide.bisection.run_results import ReportedJob, TargetFailure, choose_target, classify_run
+from crcr.decide.bisection.run_results import BisectedJob, TargetFailure, choose_target, classify_run
 from crcr.decide.bisection.search import RunResult
 from crcr.decide.model import Conclusion, JobState
 
@@ -14,12 +14,12 @@ WITHOUT_DETAILS = TargetFailure(frozenset())
 MARKS = st.frozensets(st.sampled_from((OURS, OTHER, THIRD)))
 
 
-def passed(**more: object) -> ReportedJob:
-    return ReportedJob(state=JobState.COMPLETED, conclusion=Conclusion.SUCCESS, **more)  # type: ignore[arg-type]
+def passed(**more: object) -> BisectedJob:
+    return BisectedJob(state=JobState.COMPLETED, conclusion=Conclusion.SUCCESS, **more)  # type: ignore[arg-type]
 
 
-def failed(*fingerprints: str, tests: int | None = None) -> ReportedJob:
-    return ReportedJob(
+def failed(*fingerprints: str, tests: int | None = None) -> BisectedJob:
+    return BisectedJob(
         state=JobState.COMPLETED,
         conclusion=Conclusion.FAILURE,
         fingerprints=frozenset(fingerprints),
@@ -42,20 +42,20 @@ def failed(*fingerprints: str, tests: int | None = None) -> ReportedJob:
         (failed(), WITHOUT_DETAILS, RunResult.FAILED),
         (failed(OTHER), WITHOUT_DETAILS, RunResult.FAILED_OTHERWISE),
         (
-            ReportedJob(state=JobState.COMPLETED, conclusion=Conclusion.CANCELLED),
+            BisectedJob(state=JobState.COMPLETED, conclusion=Conclusion.CANCELLED),
             TARGET,
             RunResult.NO_RESULT,
         ),
     ],
 )
 def test_a_run_is_compared_with_the_failure_that_is_looked_for(
-    job: ReportedJob, target: TargetFailure, result: RunResult
+    job: BisectedJob, target: TargetFailure, result: RunResult
 ) -> None:
     assert classify_run(job, target, is_over=False) is result
 
 
-@pytest.mark.parametrize("job", [None, ReportedJob(state=JobState.IN_PROGRESS)])
-def test_a_run_is_awaited_until_nothing_can_come_any_more(job: ReportedJob | None) -> None:
+@pytest.mark.parametrize("job", [None, BisectedJob(state=JobState.IN_PROGRESS)])
+def test_a_run_is_awaited_until_nothing_can_come_any_more(job: BisectedJob | None) -> None:
     assert classify_run(job, TARGET, is_over=False) is None
     assert classify_run(job, TARGET, is_over=True) is RunResult.NO_RESULT
 
@@ -82,5 +82,5 @@ def test_the_recorded_failure_is_looked_for_while_the_bad_end_shows_it(
 
 def test_a_bad_end_that_has_not_failed_yet_leaves_the_recorded_failure() -> None:
     recorded = frozenset({OURS})
-    for bad_end in ([], [passed()], [ReportedJob(state=JobState.IN_PROGRESS)]):
+    for bad_end in ([], [passed()], [BisectedJob(state=JobState.IN_PROGRESS)]):
         assert choose_target(recorded, bad_end).fingerprints == recorded

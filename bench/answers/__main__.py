@@ -14,7 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.answers.culprit_score import print_culprits, run_breakages
+from bench.answers.bisections.score import BisectionScore, print_bisections, run_bisections
+from bench.answers.culprit_score import CulpritScore, print_culprits, run_breakages
 from bench.answers.history import History
 from bench.answers.report import describe, figures, print_score, print_wrong
 from bench.answers.run import run_histories
@@ -37,6 +38,9 @@ def _parse_options() -> Namespace:
     parser.add_argument(
         "--in-tree", action="store_true", help="with --breakages, the upstream's own CI tests commits too"
     )
+    parser.add_argument(
+        "--bisections", type=int, metavar="N", help="instead, bisect breakages of the base branch, N times"
+    )
     parser.add_argument("--explain", type=int, default=0, metavar="N", help="print N wrong answers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and wrong answer there")
     return parser.parse_args()
@@ -49,11 +53,8 @@ def main() -> None:
     console.print(f"seed {seed}")
     numbers = range(options.histories) if options.only is None else [options.only]
     began = time.process_time()
-    if options.breakages:
-        asked = run_breakages(options.breakages, seed, console, with_in_tree=options.in_tree)
-        reached = print_culprits(asked, console, options.explain)
-        for refused in asked.refused[:10]:
-            console.print(f"refused: {refused}", markup=False)
+    if options.breakages or options.bisections:
+        reached = _run_base_branch(options, seed, console)
         console.print(f"seed {seed}, {time.process_time() - began:.0f} s of processor time")
         raise SystemExit(0 if reached else 1)
 
@@ -72,6 +73,20 @@ def main() -> None:
         options.json.write_text(json.dumps(_as_json(score, seed), indent=1))
     console.print(f"seed {seed}, {time.process_time() - began:.0f} s of processor time")
     raise SystemExit(0 if reached else 1)
+
+
+def _run_base_branch(options: Namespace, seed: int, console: Console) -> bool:
+    """Ask about breakages of the base branch, or bisect them; return whether every bar is reached."""
+    score: CulpritScore | BisectionScore
+    if options.bisections:
+        score = run_bisections(options.bisections, seed, console)
+        reached = print_bisections(score, console, options.explain)
+    else:
+        score = run_breakages(options.breakages, seed, console, with_in_tree=options.in_tree)
+        reached = print_culprits(score, console, options.explain)
+    for refused in score.refused[:10]:
+        console.print(f"refused: {refused}", markup=False)
+    return reached
 
 
 def _as_json(score: Score, seed: int) -> dict[str, object]:

@@ -96,6 +96,11 @@ class History:
     authors: dict[str, str] = field(default_factory=lambda: dict(AUTHORS))
     in_tree: InTreeCi | None = None
     """The upstream's own CI; None where the relay is told of none."""
+    untestable: frozenset[int] = frozenset()
+    """Commits of the base branch whose runs never report."""
+
+    def is_untestable(self, position: int) -> bool:
+        return position in self.untestable
 
     def backend(self, name: str) -> Backend:
         return next(backend for backend in self.backends if backend.name == name)
@@ -117,6 +122,7 @@ class HistoryBuilder:
         self.push_share = self.rng.uniform(0.35, 0.6)
         self.furthest_behind = self.rng.choice((0, 0, 1, 2, self.commits_between_tests))
         self.in_tree: InTreeCi | None = None
+        self.untestable: set[int] = set()
         self._pulls = 0
         self._bases: dict[str, int] = {}
         self._heads: dict[str, int] = {}
@@ -130,6 +136,7 @@ class HistoryBuilder:
             causes=tuple(self.causes),
             steps=tuple(self.steps),
             in_tree=self.in_tree,
+            untestable=frozenset(self.untestable),
         )
 
     def add_backends(self, number: int | None = None, **options: object) -> None:

@@ -22,14 +22,14 @@ _AREAS = ("core", "docs", "build")
 
 def write_landed_history(number: int, seed: int, *, with_in_tree: bool = False) -> History:
     """The same history with and without the upstream's own CI."""
-    writer = _LandedHistory(HistoryBuilder(number, SCENARIO, seed))
+    writer = LandedHistory(HistoryBuilder(number, SCENARIO, seed))
     writer.write()
     if with_in_tree:
         writer.builder.in_tree = writer.in_tree
     return writer.builder.finish()
 
 
-class _LandedHistory:
+class LandedHistory:
     def __init__(self, builder: HistoryBuilder) -> None:
         self.builder, self._rng = builder, builder.rng
         self.in_tree = InTreeCi(random.Random(f"{builder.seed}-{builder.number}-in-tree"))  # noqa: S311

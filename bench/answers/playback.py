@@ -36,6 +36,7 @@ _QUIET_END = timedelta(hours=7)
 """After the last report: longer than the time-out of a silent job."""
 _MOST_RERUNS = 4
 _NOBODY = "no downstream takes pushes"
+ResultEvent = Literal["pull", "push", "nightly", "bisection"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Result:
     job: str
     lists_tests: bool
     code: TestedCode
-    event: Literal["pull", "push", "nightly"]
+    event: ResultEvent
     at: datetime
     run: int
     attempt: int
@@ -114,7 +115,7 @@ class Playback:
         self._queue: list[tuple[datetime, int, Act]] = []
         self._order = count()
         self._started: list[WorkflowRun] = []
-        self._github.ci.on_started.append(self._started.append)
+        self._github.ci.on_started.append(self._note_started)
         self._upstream: Repository = self._github.repository(UPSTREAM)
         self._base = [self._upstream.head_sha]
         self._by_id = {self._github.repository(backend.name).id: backend for backend in history.backends}
@@ -125,13 +126,19 @@ class Playback:
     async def play(self) -> Played:
         for at, step in self._history.steps:
             self._plan(at, partial(self._take, step))
+        await self._run_planned()
+        for _ in range(3):
+            await self._move_to(self._relay.clock.now() + _QUIET_END)
+        return self.played
+
+    async def _run_planned(self) -> None:
         while self._queue:
             at, _, act = heapq.heappop(self._queue)
             await self._move_to(at)
             await act()
-        for _ in range(3):
-            await self._move_to(self._relay.clock.now() + _QUIET_END)
-        return self.played
+
+    def _note_started(self, run: WorkflowRun) -> None:
+        self._started.append(run)
 
     def _plan(self, at: datetime, act: Act) -> None:
         heapq.heappush(self._queue, (at, next(self._order), act))
@@ -353,8 +360,10 @@ class Playback:
         return len(self._base) - 1 + ahead
 
     def _plan_reports(
-        self, run: WorkflowRun, attempt: Attempt, event: Literal["pull", "push"], outage: Outage | None
+        self, run: WorkflowRun, attempt: Attempt, event: ResultEvent, outage: Outage | None
     ) -> None:
+        if attempt.code.pull is None and self._history.is_untestable(attempt.code.base):
+            return
         backend = attempt.backend
         delay = backend.push_delay_s if event == "push" and backend.push_delay_s else backend.delay_s
         start = attempt.at + timedelta(seconds=self._rng.randint(30, 300))
@@ -382,7 +391,7 @@ class Playback:
             self._check(await self._github.ci.send_report(run, record, body, token=token))
 
     async def _end_jobs(
-        self, run: WorkflowRun, jobs: list[Job], attempt: Attempt, event: Literal["pull", "push"]
+        self, run: WorkflowRun, jobs: list[Job], attempt: Attempt, event: ResultEvent
     ) -> None:
         token = self._github.ci.token(run, run.jobs[0])
         reporting = {job.name for job in jobs}
@@ -416,7 +425,7 @@ class Playback:
         self,
         job: Job,
         attempt: Attempt,
-        event: Literal["pull", "push", "nightly"],
+        event: ResultEvent,
         run: WorkflowRun,
         failures: tuple[Failure, ...],
     ) -> Result:

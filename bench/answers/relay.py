@@ -157,7 +157,7 @@ def _allowlist(history: History) -> str:
 
 
 def _entry(backend: Backend) -> dict[str, object]:
-    entry: dict[str, object] = {}
+    entry: dict[str, object] = {"bisect": "manual"}
     if not backend.is_told_of_pushes:
         entry["refs"] = ["release/*"]
     if backend.names_jobs:

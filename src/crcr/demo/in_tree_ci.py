@@ -5,9 +5,10 @@ Has its own random generator, so that the rest of the demo makes the same choice
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 
 from github_sim.github import GitHub
-from github_sim.world.records import CheckRun
+from github_sim.world.records import CheckRun, Repository
 
 JOBS = (
     "lint",
@@ -33,7 +34,9 @@ _ENDS, _RERUN = 0.5, 0.5
 
 
 class InTreeCi:
-    def __init__(self, github: GitHub, upstream: str, seed: int) -> None:
+    def __init__(self, github: GitHub, upstream: str, seed: int, inside_pushes: set[str]) -> None:
+        """`inside_pushes` are commits of the base that it does not test."""
+        self._inside_pushes = inside_pushes
         self._github = github
         self._upstream = upstream
         self._chance = random.Random(f"{seed} in-tree")
@@ -56,15 +59,18 @@ class InTreeCi:
     def _heads(self) -> Iterator[str]:
         """The heads of open pull requests and of the base branch, with the base's last commits."""
         repository = self._github.repository(self._upstream)
-        sha: str | None = repository.head_sha
-        for _ in range(_BASE_COMMITS):
-            if sha is None or sha not in repository.commits:
-                break
-            yield sha
-            sha = next(iter(repository.commits[sha].parents), None)
+        yield from islice(self._base_commits(repository), _BASE_COMMITS)
         for pull in self._github.world.pulls.values():
             if pull.repository_id == repository.id and pull.state == "open":
                 yield pull.head_sha
+
+    def _base_commits(self, repository: Repository) -> Iterator[str]:
+        """The pushed commits of the base, newest first."""
+        sha: str | None = repository.head_sha
+        while sha is not None and sha in repository.commits:
+            if sha not in self._inside_pushes:
+                yield sha
+            sha = next(iter(repository.commits[sha].parents), None)
 
     async def _start(self, sha: str) -> None:
         self._started.add(sha)

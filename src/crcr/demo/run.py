@@ -216,6 +216,7 @@ def _print_links(options: DemoOptions, url: str, github: GitHub, folder: Path, f
         "a gate that blocks": f"{upstream}/pull/{blocked} (fails after 10 s, then it is waived and merged)",
         "checks by label": f"{upstream}/pull/{labelled} (an L3 backend, requested by its label)",
         "verdicts": f"{url}/crcr/pr/{blocked} (new), {url}/crcr/pr/{flaked} (pre-existing, flaky, a sick fleet)",
+        "bisection": f"{url}/crcr/bisections/1 (begins after two minutes, and finds who broke a backend)",
         "merge queue": f"{upstream}/queue",
         "JSON API": f"{url}/api/v1/summary (documentation: {url}/api/docs)",
         "how to join": f"{url}/crcr/onboarding (writes the files for your repository)",

@@ -44,7 +44,7 @@ async def run_traffic(
     chance = random.Random(seed)
     activity = UpstreamActivity(github, upstream, chance, WorkflowAutoplay(github, speed=speed))
     nights = NightlyRuns(github, upstream, seed)
-    in_tree = InTreeCi(github, upstream, seed)
+    in_tree = InTreeCi(github, upstream, seed, activity.inside_pushes)
     opening = _Opening(activity)
     await opening.begin()
     while not stop.is_set():
@@ -71,7 +71,8 @@ async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
 class _Opening:
     """Four pull requests that show checks by label, a blocking gate, a waiver, the merge queue, and verdicts.
 
-    The commits that they are built on are pushed before, so that their failures have a history to be judged by.
+    The commits that they are built on are pushed before, so that their failures have a history to be judged by. One push has
+    several commits, of which one breaks a backend: a bisection finds it after two minutes.
     """
 
     def __init__(self, activity: UpstreamActivity) -> None:
@@ -86,8 +87,8 @@ class _Opening:
 
     async def begin(self) -> None:
         activity = self._activity
-        for message, failures in PUSHES:
-            await activity.push_base(message, failures)
+        for commits in PUSHES:
+            await activity.push_base(commits)
         labelled = await activity.open(
             "[sparse] Support bf16 in scatter_add",
             FILES[1:2],

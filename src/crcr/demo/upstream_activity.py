@@ -62,6 +62,8 @@ class UpstreamActivity:
         self._command_limits = CommandLimits()
         self.staged: list[PullRequest] = []
         """Pull requests of the opening that random actions leave alone; the last one stays open as an example."""
+        self.inside_pushes: set[str] = set()
+        """Commits of the base that a push brought before its last one: CI runs for the last one only."""
         self._acts: tuple[tuple[Callable[[], Awaitable[object]], int], ...] = (
             (self._open_any, 24),
             (self._merge_any, 26),
@@ -124,15 +126,24 @@ class UpstreamActivity:
         self._open.append(pull)
         return pull
 
-    async def push_base(self, message: str, failures: Failures) -> None:
-        """Push a commit to the default branch on which exactly these jobs fail."""
+    async def push_base(self, commits: Sequence[tuple[str, Failures]]) -> None:
+        """Push these commits, oldest first, to the default branch; on each exactly its jobs fail."""
         repository = self._github.repository(self._upstream)
         author, _ = self._chance.choice(AUTHORS)
+
+        def stage() -> None:
+            sha = repository.head_sha
+            for _, failures in reversed(commits):
+                self._player.staged[sha] = failures
+                if sha != repository.head_sha:
+                    self.inside_pushes.add(sha)
+                sha = repository.commits[sha].parents[0]
+
         await self._github.push(
             self._upstream,
             author=author,
-            message=message,
-            before_webhook=lambda: self._player.staged.update({repository.head_sha: failures}),
+            messages=[message for message, _ in commits],
+            before_webhook=stage,
         )
 
     async def _open_any(self) -> None:

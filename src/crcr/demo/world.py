@@ -27,7 +27,7 @@ L1:  # receive dispatches
   - fpga-club/tensorium-fpga
 L2:  # and are shown on the dashboard
   - quantix/tpu-bridge
-  - lumen-hpc/xpu-ops
+  - lumen-hpc/xpu-ops: {bisect: auto}  # the relay finds the commits that break it
   - riscv-ai/tensorium-riscv
   - edge-labs/edge-runtime
   - relay-watch/probe: {expect: {"xfail*": failure}}  # tests the relay itself

@@ -96,8 +96,10 @@ class RepositoryDriver(Simulation):
         files: Mapping[str, str | bytes] | None = None,
         author: str | None = None,
         message: str = "Update",
+        messages: Sequence[str] = (),
         before_webhook: Callable[[], None] = lambda: None,
     ) -> WebhookDelivery | None:
+        """Push so many commits with one message, or one commit for each of `messages`."""
         repository = self.repository(full_name)
         target = ref or f"{BRANCHES}{repository.default_branch}"
         branch = target.removeprefix(BRANCHES)
@@ -110,7 +112,7 @@ class RepositoryDriver(Simulation):
         else:
             parent = before if before in repository.commits else repository.head_sha
             changes = encode_files(files or {})
-            new_commits = self._commits(repository, pusher, parent, [message] * commits, changes)
+            new_commits = self._commits(repository, pusher, parent, messages or [message] * commits, changes)
             after = repository.branches[branch] = new_commits[-1].sha if new_commits else parent
         repository.updated_at = self.clock.now()
         before_webhook()

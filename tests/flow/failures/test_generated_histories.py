@@ -4,6 +4,7 @@ One history of each scenario is too few for the bars of docs/performance.md; wha
 """
 
 import pytest
+from bench.answers.bisections.score import Difficulty, run_bisections
 from bench.answers.culprit_score import CulpritScore, run_breakages
 from bench.answers.run import run_histories
 from bench.answers.scenarios import SCENARIOS
@@ -50,3 +51,11 @@ def test_in_tree_checks_change_the_order_of_candidates_and_not_the_range() -> No
         (one.place, one.culprit, one.candidates) for one in without.questions
     ]
     assert beside.red_checks_right == beside.red_checks > 0
+
+
+def test_landed_breakages_are_bisected_and_no_commit_that_passed_is_blamed() -> None:
+    score = run_bisections(1, SEED, Console(quiet=True))
+    assert (score.refused, score.histories) == ([], 1)
+    assert not any(one.blames_pass for one in score.judged)
+    assert score.of(Difficulty.DETERMINISTIC)
+    assert score.share_within(Difficulty.DETERMINISTIC, 1) == 1

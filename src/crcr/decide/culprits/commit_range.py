@@ -166,6 +166,19 @@ def group_by_commit(results: Iterable[CommitResult]) -> list[TestedBaseCommit]:
     ]
 
 
+def count_chance_failures(results: Iterable[CommitResult]) -> int:
+    """How many commits failed by chance: they passed too, or failed alone with what the verdict rules call flaky.
+
+    A row of failing commits is a breakage, also where the verdict rules call it flaky because it was fixed and came again; so is
+    the row that lasts until now.
+    """
+    commits = group_by_commit(results)
+    retried = sum(commit.passed and bool(commit.failures) for commit in commits)
+    rows = [list(row) for passed, row in groupby(commits, key=lambda commit: commit.passed) if not passed]
+    alone = [row[0] for row in rows if len(row) == 1 and row[0] is not commits[-1]]
+    return retried + sum(any(result.flaky for result in commit.results) for commit in alone)
+
+
 def _trace(fingerprint: Fingerprint, commits: Sequence[TestedBaseCommit]) -> BreakageRange | None:
     """Follow one failure back from the newest commit; None where it may come and go by chance."""
     row: list[TestedBaseCommit] = []

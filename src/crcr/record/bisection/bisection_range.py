@@ -62,7 +62,7 @@ async def read_bisection_range(
         job=job,
         commits=await _read_range(tx, job, good, bad),
         fingerprints=frozenset(mark for mark in breakage.fingerprints if mark) if breakage else frozenset(),
-        flake_rate=measure_flake_rate(flaky=history.flaky_failures, passed=history.passes, chance=chance),
+        flake_rate=measure_flake_rate(flaky=history.chance_failures, passed=history.passes, chance=chance),
     )
 
 

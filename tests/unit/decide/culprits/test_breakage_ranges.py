@@ -10,6 +10,7 @@ from crcr.decide.culprits.commit_range import (
     BreakageRange,
     CommitResult,
     EarlierBreakage,
+    count_chance_failures,
     find_breakages,
 )
 
@@ -111,6 +112,23 @@ def test_earlier_breakages_with_the_same_failure_are_known() -> None:
     (found,) = find_breakages(results("p . A A A p p A A A p . A"))
     assert found.earlier == (EarlierBreakage(7, 8, 11), EarlierBreakage(1, 3, 6))
     assert [found.earlier[0].explains(position) for position in (7, 8, 10, 11)] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("history", "number"),
+    [
+        ("p p a a", 0),
+        ("p a? p p", 1),
+        ("p a p p", 0),
+        ("p a/p p", 1),
+        ("p a? a? p p", 0),
+        ("p a? a? p p a? a?", 0),
+        ("p a? p b? p p a?", 2),
+    ],
+)
+def test_failures_by_chance_are_alone_or_passed_too(history: str, number: int) -> None:
+    """A breakage that was fixed and came again is called flaky by the verdict rules, and is no chance."""
+    assert count_chance_failures(results(history)) == number
 
 
 def test_a_job_has_few_breakages() -> None:

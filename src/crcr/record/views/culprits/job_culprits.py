@@ -16,7 +16,13 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.bisection.request import refuse_backend
-from crcr.decide.culprits.commit_range import BreakageRange, CommitResult, Fingerprint, find_breakages
+from crcr.decide.culprits.commit_range import (
+    BreakageRange,
+    CommitResult,
+    Fingerprint,
+    count_chance_failures,
+    find_breakages,
+)
 from crcr.decide.culprits.merged_pulls import BaseCommit
 from crcr.decide.culprits.ranking import CulpritEvidence, OtherRange, rank_candidates
 from crcr.decide.failures.history import FailedAs
@@ -136,13 +142,8 @@ class RedJobHistory:
     """Newest first."""
     passes: int = 0
     """The recorded ones, up to a limit."""
-
-    @property
-    def flaky_failures(self) -> int:
-        """Failures that came by chance: the same commit passed too, or the verdict rules call them flaky."""
-        return sum(
-            row["passed_at"] is not None or any(True for _ in _find_flaky(row)) for row in self.failures
-        )
+    chance_failures: int = 0
+    """Commits where it failed by chance."""
 
     def newest_failure(self, breakage: BreakageRange) -> Row:
         return next(row for row in self.failures if row["head_sha"] == breakage.newest.sha)
@@ -254,7 +255,9 @@ async def read_history(tx: Tx, job: RedJob, since: datetime) -> RedJobHistory:
     failures = [row for row in await tx.all(_FAILURES, most=_MOST_FAILURES, **place) if _counts(row)]
     results = [_read_pass(row) for row in passes]
     results += [result for row in failures for result in _read_failure(row)]
-    return RedJobHistory(find_breakages(results), tuple(failures), len(passes))
+    return RedJobHistory(
+        find_breakages(results), tuple(failures), len(passes), count_chance_failures(results)
+    )
 
 
 def _tells_apart(other: BreakageRange, breakage: BreakageRange) -> bool:

@@ -152,7 +152,7 @@ async def test_a_good_end_that_fails_says_that_the_downstream_changed(relay: Run
     base = await broken_base(relay, commits=8, culprit=0)
     ended = await base.finish(await base.start())
     assert (ended["outcome"], ended["culprit"]) == ("downstream_changed", None)
-    assert base.runs(ended["bisection_id"]) == [(8, "failed"), (0, "failed")]
+    assert base.runs(ended["bisection_id"]) == [(8, "failed"), (0, "failed"), (0, "failed")]
 
 
 async def test_a_bad_end_that_passes_ends_it_with_one_run(relay: RunningRelay) -> None:

@@ -5,7 +5,8 @@ ends are tested first, with the downstream as it is today. Then the middle of wh
 ⌈log2 commits⌉ + 2 runs where each commit needs one run.
 
 - A pass is a pass: a commit that passed in any run is good, and is never blamed.
-- A failure may be chance. It is repeated until the chance is at most one percent under the job's flake rate, at most three runs.
+- A failure may be chance. It is repeated until the chance is at most one percent under the job's flake rate, at most three runs;
+  at the good end, where it would end the search, at least once.
 - A commit whose runs tell nothing is skipped. Its neighbours are tested, and it stays a candidate.
 
 Nothing is remembered between two calls: the same results always lead to the same step, after a restart and in any process.
@@ -20,7 +21,10 @@ LOWEST_FLAKE_RATE = 0.01
 MOST_RUNS_OF_COMMIT = 3
 _CHANCE = 0.01
 _MOST_SILENT_OF_COMMIT = 2
-_MOST_SILENT_IN_A_ROW = 3
+_MOST_SILENT_IN_A_ROW = 5
+"""Two commits that cannot be tested, and one run more."""
+_FAILURES_OF_GOOD_END = 2
+"""At least: a failure there ends the search, and costs no run where the search succeeds."""
 
 
 class RunResult(StrEnum):
@@ -150,17 +154,24 @@ def judge_commits(limits: SearchLimits, runs: Sequence[SearchRun]) -> dict[int, 
         of_commit = results.setdefault(run.position, [])
         if run.result is not None:
             of_commit.append(run.result)
-    return {position: _judge_commit(limits, of_commit) for position, of_commit in results.items()}
+    return {
+        position: _judge_commit(of_commit, _failures_needed(limits, position))
+        for position, of_commit in results.items()
+    }
 
 
-def _judge_commit(limits: SearchLimits, results: Sequence[RunResult]) -> CommitFinding:
+def _failures_needed(limits: SearchLimits, position: int) -> int:
+    return max(limits.failures_needed, _FAILURES_OF_GOOD_END) if position == 0 else limits.failures_needed
+
+
+def _judge_commit(results: Sequence[RunResult], failures_needed: int) -> CommitFinding:
     if RunResult.PASSED in results:
         return CommitFinding.GOOD
     failed, otherwise = results.count(RunResult.FAILED), results.count(RunResult.FAILED_OTHERWISE)
-    if failed >= limits.failures_needed:
+    if failed >= failures_needed:
         return CommitFinding.BAD
     is_silent = results.count(RunResult.NO_RESULT) >= _MOST_SILENT_OF_COMMIT
-    fails_otherwise = otherwise >= limits.failures_needed
+    fails_otherwise = otherwise >= failures_needed
     if is_silent or fails_otherwise or len(results) >= MOST_RUNS_OF_COMMIT:
         return CommitFinding.UNCLEAR
     return CommitFinding.OPEN

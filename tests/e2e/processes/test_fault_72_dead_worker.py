@@ -53,6 +53,10 @@ class Load:
         while self._reports:
             await asyncio.gather(*self._reports)
 
+    @property
+    def all_reported(self) -> bool:
+        return not self._reports
+
     def stop(self) -> None:
         self._stop.set()
 
@@ -139,7 +143,8 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
 
             load.stop()
             await under_load
-            await wait_until(lambda: query_value(url, OPEN) == 0)
+            # A dispatch that is sent only now begins a report, whose gate is published after it.
+            await wait_until(lambda: load.all_reported and query_value(url, OPEN) == 0)
             assert await first.stop() == 0
             assert await relay.stop() == 0
 

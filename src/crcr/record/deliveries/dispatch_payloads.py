@@ -97,4 +97,5 @@ def _load(row: Row, effect: ClaimedEffect, payload: PreparedPayload) -> Dispatch
 
 def trimmed_fields(dispatch: Row) -> tuple[str, ...]:
     """Names of the fields that were cut from the dispatch's payload."""
-    return tuple(json.loads(dispatch["trimmed"] or "[]"))
+    trimmed = dispatch["trimmed"]
+    return tuple(json.loads(trimmed)) if trimmed else ()

@@ -30,7 +30,7 @@ from crcr.errors import BadRequest, NotFound
 from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.repositories.downstreams import read_level_history
 from crcr.record.schema.main_tables import jobs
-from crcr.record.store.database import Row
+from crcr.record.store.database import Row, plain_rows
 from crcr.record.store.statement import Statement, ascii_lower
 from crcr.record.store.times import from_us, to_us
 from crcr.record.views.backends.backend_reader import (
@@ -44,9 +44,9 @@ from crcr.record.views.backends.jobs import (
     IN_ORDER,
     OF_BACKEND,
     VIEW_COLUMNS,
-    job_cell,
+    job_cells,
     job_detail,
-    job_view,
+    job_views,
     read_job_with_tests,
     read_jobs_by_name,
     sort_worst_first,
@@ -138,11 +138,19 @@ class _CellSource:
 
     of_delivery: Statement
     nightly: Statement
-    make: Callable[[Row, VisibleBackends], JobCell]
+    make: Callable[[list[Row], VisibleBackends, RepoName], Sequence[JobCell]]
 
 
-_WHOLE_JOBS = _CellSource(_select_cells(VIEW_COLUMNS), _select_nightly(VIEW_COLUMNS), job_view)
-_CELLS_ONLY = _CellSource(_select_cells(CELL_COLUMNS), _select_nightly(CELL_COLUMNS), job_cell)
+_WHOLE_JOBS = _CellSource(
+    _select_cells(VIEW_COLUMNS),
+    _select_nightly(VIEW_COLUMNS),
+    lambda rows, visible, _: job_views(rows, visible),
+)
+_CELLS_ONLY = _CellSource(
+    _select_cells(CELL_COLUMNS),
+    _select_nightly(CELL_COLUMNS),
+    lambda rows, visible, name: job_cells(rows, visible.entry(name).name),
+)
 
 
 async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: bool) -> BackendPage:
@@ -203,7 +211,7 @@ class MatrixReader:
             last = shown[-1][0]
             next_cursor = (to_us(last["at"]), last["delivery"])
         columns = sorted(
-            (Column(*key) for key in {_column_key(job) for _, cells in shown for job in cells}),
+            (Column(*key) for key in _column_keys(cells for _, cells in shown)),
             key=_column_order,
         )
         matching = [column for column in columns if self._matches_job(column)]
@@ -250,7 +258,7 @@ class MatrixReader:
                 _event_facts(row, self.reader.visible),
                 await self._read_cells(row["delivery"]) if index < self.query.limit else [],
             )
-            for index, row in enumerate(rows[: self.query.limit + 1])
+            for index, row in enumerate(plain_rows(rows[: self.query.limit + 1]))
         ]
         return events, searched or len(events), end if end[0] else None
 
@@ -265,10 +273,12 @@ class MatrixReader:
     async def _read_cells(self, delivery: str) -> Sequence[JobCell]:
         if self.query.downstream.key not in self.reader.visible.reporting:
             return []
-        source, visible = self._source, self.reader.visible
-        rows = await self.reader.tx.all(source.of_delivery, delivery=delivery, **self._backend())
-        attempts = [source.make(row, visible) for row in rows]  # of a job, the newest is last
+        rows = await self.reader.tx.all(self._source.of_delivery, delivery=delivery, **self._backend())
+        attempts = self._make_cells(rows)  # of a job, the newest is last
         return [*{(job.workflow, job.run_id, job.job_name): job for job in attempts}.values()]
+
+    def _make_cells(self, rows: list[Row]) -> Sequence[JobCell]:
+        return self._source.make(rows, self.reader.visible, self.query.downstream)
 
     async def _read_nightly(self) -> list[_EventRow]:
         """One row for each run, whatever commits its jobs name."""
@@ -283,8 +293,7 @@ class MatrixReader:
                 since=to_us(self.reader.window.since),
                 most=_MOST_NIGHTLY_JOBS,
             )
-            for row in rows:
-                job = self._source.make(row, self.reader.visible)
+            for job in self._make_cells(rows):
                 runs.setdefault((job.workflow, job.run_id), []).append(job)
         judged = await self._read_judged_runs() if self.query.verdict else None
         nights: list[_EventRow] = [
@@ -399,8 +408,10 @@ def _make_row(facts: dict[str, Any], cells: Sequence[JobCell], column_keys: list
     own = (
         "place" in facts
     )  # such a run may name two commits: of two results in one cell a failed one is shown
-    cells = sorted(cells, key=lambda job: (own and job.counted is CountedAs.FAILURE, job.started_at))
-    by_column = {_column_key(job): job for job in cells}
+    by_column = {(job.workflow, job.workflow_name, job.job_name): job for job in cells}
+    if len(by_column) < len(cells):
+        cells = sorted(cells, key=lambda job: (own and job.counted is CountedAs.FAILURE, job.started_at))
+        by_column = {(job.workflow, job.workflow_name, job.job_name): job for job in cells}
     dispatch = facts.get("dispatch")
     return MatrixRow(
         key=facts.get("key") or facts["delivery"],
@@ -421,9 +432,9 @@ def _make_row(facts: dict[str, Any], cells: Sequence[JobCell], column_keys: list
     )
 
 
-def _column_key(job: JobCell) -> _ColumnKey:
-    """The key of a job's column. A matrix has thousands of jobs: a tuple is cheaper than a `Column`."""
-    return job.workflow, job.workflow_name, job.job_name
+def _column_keys(rows: Iterable[Sequence[JobCell]]) -> set[_ColumnKey]:
+    """The keys of the columns. A matrix has thousands of jobs: a tuple is cheaper than a `Column`."""
+    return {(job.workflow, job.workflow_name, job.job_name) for cells in rows for job in cells}
 
 
 def _column_order(column: Column) -> tuple[str, str, str]:

@@ -8,29 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.checks.commit import Verification
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.health.relay import Health
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
-from crcr.decide.statistics.figures import CountedAs, EndedAs, Figures, LastResult, Tally, count_as
+from crcr.decide.row_dataclass import row_dataclass
+from crcr.decide.statistics.figures import COUNTED_AS, CountedAs, EndedAs, Figures, LastResult, Tally
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
 from crcr.decide.views.failures import FailedTestView, VerdictView
 from crcr.decide.views.in_tree import InTreeTrend
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass as row_dataclass
-else:
-
-    def row_dataclass(**options: Any) -> Any:
-        """A dataclass of which a page makes thousands: frozen for the type checker only.
-
-        A frozen one takes three times as long to make, since each field is set through a call.
-        """
-        return dataclass(**{**options, "frozen": False, "unsafe_hash": True})
-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +169,7 @@ class JobCell:
 
     @property
     def counted(self) -> CountedAs:
-        return count_as(self.state, self.conclusion, self.expected)
+        return COUNTED_AS[self.state, self.conclusion, self.expected]
 
 
 @row_dataclass(frozen=True, slots=True, kw_only=True)

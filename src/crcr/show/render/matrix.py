@@ -8,6 +8,7 @@ thousands of cells, so each is minimal: a letter, a tone, a short title and the 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 
 from markupsafe import Markup
@@ -24,6 +25,7 @@ from crcr.show.urls.job_tokens import job_token
 
 _GAP = "…"
 _LONGEST = 300
+_KEPT_SHARDS = 4_096
 _WORD = r"(?:shard|part|partition|chunk|split|slice|bucket|batch|group)"
 _OF_TOTAL = (
     re.compile(r"(?<![\w.])(?P<number>\d{1,4})(?P<rest>\s*(?:/|of)\s*(?P<total>\d{1,4}))(?![\w.])"),
@@ -69,6 +71,7 @@ class WorkflowColumns:
     groups: tuple[ColumnGroup, ...]
 
 
+@lru_cache(_KEPT_SHARDS)
 def parse_shard(name: str) -> Shard | None:
     """Return the shard that a job's name describes, if any."""
     if len(name) > _LONGEST:
@@ -172,9 +175,7 @@ def combine_jobs(cells: Iterable[JobCell | None], total: int) -> CombinedJobs | 
     return _combine_counted(jobs, [job.counted for job in jobs], total)
 
 
-def _combine_counted(
-    cells: Sequence[JobCell | None], outcomes: _Outcomes, total: int
-) -> CombinedJobs | None:
+def _combine_counted(cells: Sequence[JobCell | None], outcomes: _Outcomes, total: int) -> CombinedJobs | None:
     """Combine jobs that have been counted: `outcomes` are those of the cells."""
     reported = set(outcomes)
     grade = next((outcome for outcome in WORST_FIRST if outcome in reported), None)
@@ -316,7 +317,9 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
     toggles = {group.key: _toggle(group.key, open_now) for group in folding if group.key not in open_now}
     lines = []
     for row in matrix.rows:
-        outcomes = [None if cell is None else cell.counted for cell in row.cells]  # once: a page has thousands
+        outcomes = [
+            None if cell is None else cell.counted for cell in row.cells
+        ]  # once: a page has thousands
         state = row_state(row, outcomes, reports=reports, whole=whole, cut=cut)
         lines.append(_make_row(row, outcomes, groups, toggles, state))
     return Grid(tuple(spans), tuple(heads), tuple(lines), len(folding), len(open_now))

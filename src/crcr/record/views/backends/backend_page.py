@@ -40,10 +40,12 @@ from crcr.record.views.backends.backend_reader import (
 from crcr.record.views.backends.ingested import add_ingested_failed_tests, read_ingested_rows
 from crcr.record.views.backends.jobs import (
     CELL_COLUMNS,
+    COMMIT_COLUMNS,
     CURRENT_RUN,
     IN_ORDER,
     OF_BACKEND,
     VIEW_COLUMNS,
+    Commit,
     job_cells,
     job_detail,
     job_views,
@@ -138,18 +140,18 @@ class _CellSource:
 
     of_delivery: Statement
     nightly: Statement
-    make: Callable[[list[Row], VisibleBackends, RepoName], Sequence[JobCell]]
+    make: Callable[[list[Row], VisibleBackends, RepoName, Commit | None], Sequence[JobCell]]
 
 
 _WHOLE_JOBS = _CellSource(
     _select_cells(VIEW_COLUMNS),
     _select_nightly(VIEW_COLUMNS),
-    lambda rows, visible, _: job_views(rows, visible),
+    lambda rows, visible, _, __: job_views(rows, visible),
 )
 _CELLS_ONLY = _CellSource(
     _select_cells(CELL_COLUMNS),
-    _select_nightly(CELL_COLUMNS),
-    lambda rows, visible, name: job_cells(rows, visible.entry(name).name),
+    _select_nightly((*CELL_COLUMNS, *COMMIT_COLUMNS)),
+    lambda rows, visible, name, commit: job_cells(rows, visible.entry(name).name, commit),
 )
 
 
@@ -256,7 +258,7 @@ class MatrixReader:
         events: list[_EventRow] = [
             (
                 _event_facts(row, self.reader.visible),
-                await self._read_cells(row["delivery"]) if index < self.query.limit else [],
+                await self._read_cells(row) if index < self.query.limit else [],
             )
             for index, row in enumerate(plain_rows(rows[: self.query.limit + 1]))
         ]
@@ -270,15 +272,16 @@ class MatrixReader:
     def _source(self) -> _CellSource:
         return _WHOLE_JOBS if self.query.whole_jobs else _CELLS_ONLY
 
-    async def _read_cells(self, delivery: str) -> Sequence[JobCell]:
+    async def _read_cells(self, dispatch: Row) -> Sequence[JobCell]:
         if self.query.downstream.key not in self.reader.visible.reporting:
             return []
-        rows = await self.reader.tx.all(self._source.of_delivery, delivery=delivery, **self._backend())
-        attempts = self._make_cells(rows)  # of a job, the newest is last
+        commit = (dispatch["delivery"], dispatch["event"], dispatch["head_sha"])
+        rows = await self.reader.tx.all(self._source.of_delivery, delivery=commit[0], **self._backend())
+        attempts = self._make_cells(rows, commit)  # of a job, the newest is last
         return [*{(job.workflow, job.run_id, job.job_name): job for job in attempts}.values()]
 
-    def _make_cells(self, rows: list[Row]) -> Sequence[JobCell]:
-        return self._source.make(rows, self.reader.visible, self.query.downstream)
+    def _make_cells(self, rows: list[Row], commit: Commit | None = None) -> Sequence[JobCell]:
+        return self._source.make(rows, self.reader.visible, self.query.downstream, commit)
 
     async def _read_nightly(self) -> list[_EventRow]:
         """One row for each run, whatever commits its jobs name."""

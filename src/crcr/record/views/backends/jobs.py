@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import compress
-from typing import Any
+from itertools import compress, repeat
+from typing import Any, cast
 
 from sqlalchemy import ColumnElement, and_, bindparam, select, text, tuple_
 
@@ -59,11 +59,13 @@ VIEW_COLUMNS = tuple(
 CELL_COLUMNS = tuple(
     jobs.c[name]
     for name in (
-        *("delivery", "workflow", "workflow_name", "run_id", "attempt", "job_name", "state", "conclusion"),
-        *("disputed_conclusion", "event", "head_sha", "in_progress_at", "execution_s", "expected"),
+        *("workflow", "workflow_name", "run_id", "attempt", "job_name", "state", "conclusion"),
+        *("disputed_conclusion", "in_progress_at", "execution_s", "expected"),
     )
 )
-"""What a cell of a matrix needs: of thousands of jobs, half of the time is moving their columns."""
+"""What a cell of a matrix needs beside its commit: of thousands of jobs, half of the time is moving their columns."""
+COMMIT_COLUMNS = tuple(jobs.c[name] for name in ("delivery", "event", "head_sha"))
+"""The same for all cells of a dispatch."""
 
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 _FAILED_TESTS = Statement(
@@ -227,9 +229,18 @@ def job_views(rows: Iterable[Row], visible: VisibleBackends) -> list[JobView]:
     return [job_view(row, visible) for row in rows]
 
 
-def job_cells(rows: Iterable[Row], name: RepoName) -> list[JobCell]:
-    """Rows of `CELL_COLUMNS` of one backend as cells of a matrix, without a call for each of thousands."""
-    values: Iterable[Iterable[Any]] = rows
+Commit = tuple[str, str, str | None]
+"""The values of `COMMIT_COLUMNS`."""
+
+
+def job_cells(rows: Iterable[Row], name: RepoName, commit: Commit | None) -> list[JobCell]:
+    """Rows of `CELL_COLUMNS` of one backend as cells of a matrix; without a commit, `COMMIT_COLUMNS` follow in each row.
+
+    There are thousands, so that a call for each would count.
+    """
+    values: Iterable[tuple[Iterable[Any], Iterable[Any]]] = (
+        zip(rows, repeat(commit)) if commit else map(_split_commit, rows)
+    )
     full_name, states, conclusions, read_time = name.full_name, _STATES, _CONCLUSIONS, from_us
     return [
         JobCell(
@@ -250,10 +261,15 @@ def job_cells(rows: Iterable[Row], name: RepoName) -> list[JobCell]:
             expected=conclusions[expected],
         )
         for (
-            delivery, workflow, workflow_name, run_id, attempt, job_name, state,
-            conclusion, disputed_conclusion, event, head_sha, in_progress_at, execution_s, expected,
-        ) in values
+            workflow, workflow_name, run_id, attempt, job_name, state,
+            conclusion, disputed_conclusion, in_progress_at, execution_s, expected,
+        ), (delivery, event, head_sha) in values
     ]  # fmt: skip
+
+
+def _split_commit(row: Row) -> tuple[Iterable[Any], Iterable[Any]]:
+    values: tuple[Any, ...] = tuple(cast("Iterable[Any]", row))
+    return values[: len(CELL_COLUMNS)], values[len(CELL_COLUMNS) :]
 
 
 async def add_failed_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView) -> JobView:

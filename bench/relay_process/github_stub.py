@@ -15,6 +15,8 @@ import uvicorn
 
 LATENCY_S = 0.1
 _EMPTY_LISTS: dict[str, Any] = {"total_count": 0, "workflow_runs": [], "jobs": [], "check_runs": []}
+_RUN = {"event": "repository_dispatch", "created_at": "2026-01-01T00:00:00Z", "status": "in_progress"}
+"""The relay looks up runs of a history whose jobs are late; an answer that it cannot read would hold back its dispatches."""
 
 
 class GithubStub:
@@ -67,7 +69,7 @@ class GithubStub:
         if path.endswith("/hook/deliveries"):
             return 200, b"[]"
         if "/actions/runs" in path or path.endswith("/check-runs"):
-            return 200, json.dumps({"id": self._id(path), **_EMPTY_LISTS}).encode()
+            return 200, json.dumps({"id": self._id(path), **_RUN, **_EMPTY_LISTS}).encode()
         name = "/".join(path.split("/")[2:4])
         owner = {"id": self._id(name.split("/")[0]), "login": name.split("/")[0]}
         return 200, json.dumps({"id": self._id(name), "full_name": name, "owner": owner}).encode()

@@ -49,8 +49,12 @@ GROWING = (
     *("failures", "failure_fingerprints", "failure_groups", "base_commits", "person_verdicts"),
     *("in_tree_commits", "in_tree_checks", "bisections", "bisection_runs"),
 )
-BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested")
+BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested", "pulls")
 """Of these, all that an upstream or even one delivery of many backends has is too much to walk."""
+ALLOWED = {
+    "crcr.record.upkeep.old_results._DROP_BASE_COMMITS": ["SEARCH p USING PRIMARY KEY (upstream=?)"],
+}
+"""Steps that are allowed: the upkeep looks for a pull request into a branch, once for the branch's last commit."""
 FEW = ("ix_dispatches_unsent",)
 """Indexes that hold only what is still to be done."""
 _QUERY = re.compile(r"\s*(SELECT|UPDATE|DELETE|WITH)", re.IGNORECASE)
@@ -104,7 +108,8 @@ def test_a_statement_searches_and_does_not_scan(
     name: str, statement: Statement, database: sqlite3.Connection
 ) -> None:
     sql = statement.for_dialect("sqlite").sql
-    assert walks(database, sql, dict.fromkeys(re.findall(r":(\w+)", sql), "1")) == []
+    steps = walks(database, sql, dict.fromkeys(re.findall(r":(\w+)", sql), "1"))
+    assert steps == ALLOWED.get(name, [])
 
 
 UPSTREAM, NOW = RepoName("bench/upstream"), datetime(2026, 8, 3, 12, tzinfo=UTC)

@@ -7,7 +7,7 @@ separately. A rate over nothing is None, neither 0 nor 100 %.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -16,6 +16,7 @@ from itertools import chain
 from typing import cast
 
 from crcr.decide.model import Conclusion, JobState, Level
+from crcr.decide.row_dataclass import row_dataclass
 
 ANSWER_WITHIN = timedelta(hours=1)
 """A younger dispatch does not count as unanswered."""
@@ -60,6 +61,15 @@ def count_as(state: JobState, conclusion: Conclusion | None, expected: Conclusio
     if expected is not None:
         return CountedAs.SUCCESS if conclusion is expected else CountedAs.FAILURE
     return _BY_CONCLUSION[conclusion or Conclusion.NONE]
+
+
+COUNTED_AS: Mapping[tuple[JobState, Conclusion | None, Conclusion | None], CountedAs] = {
+    (state, conclusion, expected): count_as(state, conclusion, expected)
+    for state in JobState
+    for conclusion in (None, *Conclusion)
+    for expected in (None, *Conclusion)
+}
+"""`count_as` for every job there can be: a page asks for thousands of jobs."""
 
 
 class EndedAs(StrEnum):
@@ -107,7 +117,7 @@ COUNTING = (EndedAs.SUCCESS, EndedAs.FAILURE, EndedAs.TIMED_OUT, EndedAs.OTHER)
 """Categories of reported results that count, from which a backend's newest result is taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class Tally:
     success: int = 0
     failure: int = 0
@@ -170,7 +180,7 @@ FEW = 20
 """With fewer durations than this, percentiles are exact: one of the durations themselves."""
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class Durations:
     """Known durations, summed up; jobs with an unknown time are not included."""
 
@@ -272,7 +282,7 @@ class LastResult:
     counted: CountedAs = CountedAs.OTHER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row_dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One part of a window."""
 

@@ -151,10 +151,11 @@ def state_of_jobs(jobs: Sequence[JobView]) -> BackendState:
 
 
 _JOBS_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.SUCCESS)
+_RANKS = {counted: rank for rank, counted in enumerate(_JOBS_FIRST)}
 
 
 def job_sort_key(job: JobView) -> tuple[int, str, str, str]:
-    return _JOBS_FIRST.index(job.counted), job.workflow_name.lower(), job.job_name.lower(), job.run_id
+    return _RANKS[job.counted], job.workflow_name.lower(), job.job_name.lower(), job.run_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ from crcr.decide.checks.commit import Verification
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.health.relay import Health
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
-from crcr.decide.statistics.figures import CountedAs, EndedAs, Figures, LastResult, Tally, count_as
+from crcr.decide.row_dataclass import row_dataclass
+from crcr.decide.statistics.figures import COUNTED_AS, CountedAs, EndedAs, Figures, LastResult, Tally
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
 from crcr.decide.views.failures import FailedTestView, VerdictView
 from crcr.decide.views.in_tree import InTreeTrend
@@ -145,7 +146,7 @@ class Summary:
         return sum((figures.tally for figures in counted), Tally())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row_dataclass(frozen=True, slots=True, kw_only=True)
 class JobCell:
     """A job in a matrix, which may have thousands: its key, and what decides how its cell looks."""
 
@@ -168,10 +169,10 @@ class JobCell:
 
     @property
     def counted(self) -> CountedAs:
-        return count_as(self.state, self.conclusion, self.expected)
+        return COUNTED_AS[self.state, self.conclusion, self.expected]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row_dataclass(frozen=True, slots=True, kw_only=True)
 class JobView(JobCell):
     marks: tuple[str, ...]
     number: int | None

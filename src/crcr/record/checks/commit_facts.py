@@ -41,10 +41,11 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 
 _FIRST_FAILURES = 50
 
+# `upstream || ''` is in no index: SQLite would read all pull requests of the upstream in place of the index of open heads.
 _PULLS = Statement(
     text(
         "SELECT number, labels, updated_at, base_ref FROM pulls"
-        " WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1"
+        " WHERE head_sha = :head_sha AND upstream || '' = :upstream AND is_open = 1"
         " UNION SELECT p.number, p.labels, p.updated_at, p.base_ref FROM effects e"
         " JOIN deliveries v ON v.guid = e.delivery AND v.upstream = e.upstream"
         " JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"
@@ -59,12 +60,12 @@ _OPEN_PULL = Statement(
         " AND number = :number AND is_open = 1"
     )
 )
-# Found by the deliveries of the head: closed pull requests have no index by their head.
+# Found by the deliveries of the head: closed pull requests have no index by their head. A delivery without a number matches
+# none of them; a condition about it would make SQLite read the deliveries of all pull requests.
 _CLOSED_PULLS = Statement(
     text(
         "SELECT merged, labels FROM pulls p WHERE p.upstream = :upstream AND p.is_open = 0 AND p.head_sha = :head_sha"
-        " AND p.number IN (SELECT v.number FROM deliveries v WHERE v.head_sha = :head_sha AND v.upstream = :upstream"
-        " AND v.number IS NOT NULL)"
+        " AND p.number IN (SELECT v.number FROM deliveries v WHERE v.head_sha = :head_sha AND v.upstream = :upstream)"
     )
 )
 _DISPATCHES = Statement(

@@ -110,4 +110,5 @@ def _purpose(dispatch: Row) -> str | None:
 
 def trimmed_fields(dispatch: Row) -> tuple[str, ...]:
     """Names of the fields that were cut from the dispatch's payload."""
-    return tuple(json.loads(dispatch["trimmed"] or "[]"))
+    trimmed = dispatch["trimmed"]
+    return tuple(json.loads(trimmed)) if trimmed else ()

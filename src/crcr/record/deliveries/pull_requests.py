@@ -111,7 +111,7 @@ _MERGE_BASE = (
 
 _HEAD_OF = Statement(
     text(
-        "SELECT p.number FROM pulls p WHERE p.head_sha = :sha AND p.upstream = :upstream AND p.is_open = 1"
+        "SELECT p.number FROM pulls p WHERE p.head_sha = :sha AND p.upstream || '' = :upstream AND p.is_open = 1"
         " AND p.number <> (SELECT v.number FROM deliveries v WHERE v.guid = :delivery AND v.upstream = :upstream)"
     )
 )

@@ -49,7 +49,7 @@ _ADD_COUNTS = Statement(
 )
 _PULL = Statement(
     text(
-        "SELECT min(number) AS number FROM pulls WHERE head_sha = :sha AND upstream = :upstream AND is_open = 1"
+        "SELECT min(number) AS number FROM pulls WHERE head_sha = :sha AND upstream || '' = :upstream AND is_open = 1"
     )
 )
 _ANNOUNCED = Statement(

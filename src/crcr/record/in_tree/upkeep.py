@@ -47,7 +47,7 @@ DROP_COMMITS = Statement(
     text(
         "DELETE FROM in_tree_commits WHERE (sha, upstream) IN (SELECT c.sha, c.upstream FROM in_tree_commits c"
         " WHERE c.upstream = :upstream AND c.changed_at < :before AND c.unpacked = 0 AND NOT EXISTS (SELECT 1 FROM pulls p"
-        " WHERE p.head_sha = c.sha AND p.upstream = c.upstream AND p.is_open = 1) ORDER BY c.changed_at LIMIT :most)"
+        " WHERE p.head_sha = c.sha AND p.upstream || '' = c.upstream AND p.is_open = 1) ORDER BY c.changed_at LIMIT :most)"
     )
 )
 """Deletes at most `most` commits of an upstream that last changed before `before`; the heads of open pull requests stay."""

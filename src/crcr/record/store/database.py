@@ -4,15 +4,26 @@ A unit is an `async` function of a `Tx`. PostgreSQL suspends it at every query; 
 event loop, so a unit may await nothing but its `Tx`. A unit that raises is rolled back.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from crcr.record.store.statement import Statement, SumUpsert
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
+
+
+def plain_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """The rows of one result as dicts: SQLite's rows compare names one by one, and some rows have sixty columns."""
+    names: tuple[str, ...] = ()
+    for row in rows:
+        if isinstance(row, dict):
+            yield row
+        else:
+            names = names or tuple(row.keys())
+            yield dict(zip(names, cast("Iterable[Any]", row), strict=True))
 
 
 class Tx(Protocol):

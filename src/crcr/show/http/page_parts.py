@@ -37,11 +37,11 @@ def mark_part(html: str) -> Markup:
 
     Its end is found by its tag: an element that holds another one of its own kind stays as it is, and is always sent.
     """
-    text = html.strip()
-    start = _START_TAG.match(text)
-    if start is None or text.count(start[0]) > 1 or " data-part=" in text:
+    text = str(html).strip()  # plain: each slice of a `Markup` is a `Markup` again
+    start, content = _START_TAG.match(text), text.encode()
+    if start is None or content.find(start[0].encode(), 1) > 0 or b" data-part=" in content:
         return Markup(html)  # noqa: S704  the template's own output, escaped before
-    digest = urlsafe_b64encode(blake2b(text.encode(), digest_size=_VERSION_LENGTH).digest())
+    digest = urlsafe_b64encode(blake2b(content, digest_size=_VERSION_LENGTH).digest())
     version = digest[:_VERSION_LENGTH].decode()
     end_of_tag = text.index(">")
     return Markup(f'{text[:end_of_tag]} data-part="{version}"{text[end_of_tag:]}\n')  # noqa: S704

@@ -11,9 +11,10 @@ from markupsafe import Markup
 from crcr.decide.checks.commit import Verification
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.overview import JobView
-from crcr.show.render.markup import draw_chip, escape_link, escape_name, escape_text, format_time, make_id
+from crcr.show.render.markup import draw_chip, draw_time, escape_link, escape_name, escape_text, make_id
 from crcr.show.render.status import DOUBTS, duration, job_details, job_status
-from crcr.show.render.verdicts import draw_verdict
+from crcr.show.render.verdicts import draw_verdict, draw_verdict_mark
+from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import PageLinks, PageLocation, is_sha
 
 _DISPUTED = "disputed"
@@ -54,36 +55,71 @@ def _mark(text: str, title: str = "", look: str = "mark") -> str:
 
 def draw_line(job: JobView, links: PageLinks, location: PageLocation | None = None) -> Markup:
     """Draw one job; with a location, links to its pull request and its commit too."""
-    return Markup(_line(job, links, location))  # noqa: S704
+    return Markup(_line(job, _JobLinks(links), location))  # noqa: S704
 
 
 def draw_list(jobs: Iterable[JobView], links: PageLinks, *, with_ids: bool = False) -> Markup:
     """Draw jobs as a list; `with_ids` lets a refresh find each one again."""
-    items = [f"<li{_id(job) if with_ids else ''}>{_line(job, links, None)}</li>" for job in jobs]
+    job_links = _JobLinks(links)
+    items = [f"<li{_id(job) if with_ids else ''}>{_line(job, job_links, None)}</li>" for job in jobs]
     return Markup(f'<ul class="job-list">{"".join(items)}</ul>')  # noqa: S704
 
 
 def draw_names(jobs: Iterable[JobView], links: PageLinks) -> Markup:
     """Draw jobs as their names in one line, with their details on hover."""
-    return Markup(" · ".join([f"{_short_name(job, links)} {_marks(job)}" for job in jobs]))  # noqa: S704
+    job_links = _JobLinks(links)
+    return Markup(" · ".join([f"{_short_name(job, job_links)} {_marks(job)}" for job in jobs]))  # noqa: S704
+
+
+def draw_alike(jobs: Iterable[JobView], links: PageLinks) -> Markup:
+    """Draw the jobs of several backends that failed alike as the items of a list."""
+    job_links = _JobLinks(links)
+    return Markup("".join([_alike(job, job_links) for job in jobs]))  # noqa: S704
+
+
+class _JobLinks:
+    """The links of many jobs, escaped: a token is made of plain characters, so that only what precedes it is escaped."""
+
+    def __init__(self, links: PageLinks) -> None:
+        self._prefix = escape_link(links.job_prefix)
+        self._shared = links.shared
+
+    def find(self, job: JobView) -> str | None:
+        token = job_token(job, shared=self._shared)
+        return f"{self._prefix}{token}" if token else None
 
 
 def _id(job: JobView) -> str:
     return f' id="job-{make_id(job.delivery, job.downstream, job.workflow, job.run_id, job.job_name)}"'
 
 
-def _short_name(job: JobView, links: PageLinks) -> str:
-    name, link = escape_name(job.job_name, 60), links.job(job)
+def _short_name(job: JobView, links: _JobLinks) -> str:
+    name, link = escape_name(job.job_name, 60), links.find(job)
     if link is None:
         return name
     title = escape_text(job_details(job), 300)
-    return f'<a class="text" href="{escape_link(link)}" data-panel title="{title}">{name}</a>'
+    return f'<a class="text" href="{link}" data-panel title="{title}">{name}</a>'
 
 
-def _line(job: JobView, links: PageLinks, location: PageLocation | None) -> str:
-    name, link = escape_name(job.job_name, 120), links.job(job)
+def _alike(job: JobView, links: _JobLinks) -> str:
+    name, link = escape_name(job.job_name, 120), links.find(job)
     shown = (
-        f'<a class="text name" href="{escape_link(link)}" data-panel>{name}</a>'
+        f'<a class="text" href="{link}" data-panel>{name}</a>'
+        if link
+        else f'<span class="text">{name}</span>'
+    )
+    verdict = f" {draw_verdict_mark(job.verdict)}" if job.verdict else ""
+    workflow = escape_name(job.workflow_name, 60)
+    return (
+        f'<li><span class="faint">{escape_name(job.downstream, 2_000)}</span> {shown}{verdict}'
+        f' <small class="faint text">{workflow}</small></li>'
+    )
+
+
+def _line(job: JobView, links: _JobLinks, location: PageLocation | None) -> str:
+    name, link = escape_name(job.job_name, 120), links.find(job)
+    shown = (
+        f'<a class="text name" href="{link}" data-panel>{name}</a>'
         if link
         else f'<span class="text name">{name}</span>'
     )
@@ -98,9 +134,9 @@ def _line(job: JobView, links: PageLinks, location: PageLocation | None) -> str:
 
 def _describe(job: JobView) -> str:
     """When it ended, how long it took, and what differs from a job that passed at its first attempt."""
-    parts: list[str] = [format_time(job.completed_at or job.started_at)]
+    parts = [draw_time(job.completed_at or job.started_at)]
     if job.execution_s is not None:
-        parts.append(escape_text(duration(job.execution_s)))
+        parts.append(escape_name(duration(job.execution_s), 40))
     if job.tests_failed:
         parts.append(f"{job.tests_failed} test{'' if job.tests_failed == 1 else 's'} failed")
     if job.attempt > 1:

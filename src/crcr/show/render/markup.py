@@ -68,13 +68,18 @@ def make_id(*facts: object) -> str:
 def format_time(at: datetime, *, ahead: bool = False) -> Markup:
     """A time that a script makes relative, readable without it; `ahead` if it may be in the future.
 
-    A page has hundreds of times, and most of them are on the next rendering too.
+    A page has dozens of times, and most of them are on the next rendering too.
     """
-    utc = at.astimezone(UTC)
-    day_and_hour = f"{_MONTHS[utc.month - 1]} {utc.day}, {utc.hour:02}:{utc.minute:02} UTC"
-    date, _, hour = utc.replace(microsecond=0, tzinfo=None).isoformat().partition("T")
-    exact = f'datetime="{date}T{hour}Z" title="{date} {hour} UTC"'
-    return Markup(f"<time {exact}{' data-ahead' if ahead else ''}>{day_and_hour}</time>")  # noqa: S704
+    return Markup(draw_time(at, ahead=ahead))  # noqa: S704
+
+
+def draw_time(at: datetime, *, ahead: bool = False) -> str:
+    """Like `format_time`, for an f-string of markup; not remembered, since each of hundreds of jobs has another time."""
+    utc = at if at.tzinfo is UTC else at.astimezone(UTC)
+    text = utc.isoformat(" ", "seconds")
+    date, clock = text[:10], text[11:19]
+    exact = f'datetime="{date}T{clock}Z" title="{date} {clock} UTC"{" data-ahead" if ahead else ""}'
+    return f"<time {exact}>{_MONTHS[utc.month - 1]} {utc.day}, {clock[:5]} UTC</time>"
 
 
 def format_ahead(at: datetime) -> Markup:

@@ -6,8 +6,9 @@ thousands of cells, so each is minimal: a letter, a tone, a short title and the 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 
 from markupsafe import Markup
@@ -24,6 +25,7 @@ from crcr.show.urls.job_tokens import job_token
 
 _GAP = "…"
 _LONGEST = 300
+_KEPT_SHARDS = 4_096
 _WORD = r"(?:shard|part|partition|chunk|split|slice|bucket|batch|group)"
 _OF_TOTAL = (
     re.compile(r"(?<![\w.])(?P<number>\d{1,4})(?P<rest>\s*(?:/|of)\s*(?P<total>\d{1,4}))(?![\w.])"),
@@ -69,6 +71,7 @@ class WorkflowColumns:
     groups: tuple[ColumnGroup, ...]
 
 
+@lru_cache(_KEPT_SHARDS)
 def parse_shard(name: str) -> Shard | None:
     """Return the shard that a job's name describes, if any."""
     if len(name) > _LONGEST:
@@ -142,6 +145,8 @@ def _key(workflow: str, name: str, *, shards: bool) -> str:
     return sha256(f"{workflow}\0{name}\0{shards}".encode("utf-8", "replace")).hexdigest()[:10]
 
 
+_Outcomes = Sequence[CountedAs | None]
+"""What the cells of a row count as; None where no job has reported."""
 WORST_FIRST = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.OTHER, CountedAs.SUCCESS)
 
 
@@ -167,11 +172,17 @@ class CombinedJobs:
 def combine_jobs(cells: Iterable[JobCell | None], total: int) -> CombinedJobs | None:
     """Combine jobs into one cell; None when none has reported."""
     jobs = [cell for cell in cells if cell is not None]
-    if not jobs:
+    return _combine_counted(jobs, [job.counted for job in jobs], total)
+
+
+def _combine_counted(cells: Sequence[JobCell | None], outcomes: _Outcomes, total: int) -> CombinedJobs | None:
+    """Combine jobs that have been counted: `outcomes` are those of the cells."""
+    reported = set(outcomes)
+    grade = next((outcome for outcome in WORST_FIRST if outcome in reported), None)
+    worst = None if grade is None else cells[outcomes.index(grade)]
+    if worst is None:
         return None
-    outcomes = [job.counted for job in jobs]
-    grade = next(outcome for outcome in WORST_FIRST if outcome in outcomes)
-    return CombinedJobs(jobs[outcomes.index(grade)], outcomes.count(grade), len(jobs), total)
+    return CombinedJobs(worst, outcomes.count(grade), len(outcomes) - outcomes.count(None), total)
 
 
 ROOM = 36
@@ -303,11 +314,15 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
         heads[before:] = _with_short_labels(heads[before:])
         spans.append(WorkflowSpan(section.name, section.workflow, len(heads) - before))
     groups = [group for section in plan for group in section.groups]
-    lines = tuple(
-        _make_row(row, groups, open_now, row_state(row, reports=reports, whole=whole, cut=cut))
-        for row in matrix.rows
-    )
-    return Grid(tuple(spans), tuple(heads), lines, len(folding), len(open_now))
+    toggles = {group.key: _toggle(group.key, open_now) for group in folding if group.key not in open_now}
+    lines = []
+    for row in matrix.rows:
+        outcomes = [
+            None if cell is None else cell.counted for cell in row.cells
+        ]  # once: a page has thousands
+        state = row_state(row, outcomes, reports=reports, whole=whole, cut=cut)
+        lines.append(_make_row(row, outcomes, groups, toggles, state))
+    return Grid(tuple(spans), tuple(heads), tuple(lines), len(folding), len(open_now))
 
 
 def _toggle(key: str, open_now: set[str]) -> str:
@@ -334,15 +349,20 @@ def _with_short_labels(heads: list[GridHead]) -> list[GridHead]:
 
 
 def _make_row(
-    row: MatrixRow, groups: list[ColumnGroup], open_now: set[str], row_status: tuple[Status, str, str]
+    row: MatrixRow,
+    outcomes: _Outcomes,
+    groups: list[ColumnGroup],
+    toggles: Mapping[str, str],
+    row_status: tuple[Status, str, str],
 ) -> GridRow:
+    """`toggles` holds the keys of folded groups, each with what `?open=` becomes when it unfolds."""
     state, text, why = row_status
-    if not any(row.cells):
+    if not any(outcomes):
         return GridRow(row, state, text, why, ())
     cells: list[GridCell | None] = []
     for group in groups:
-        if group.is_shards and group.key not in open_now:
-            cells.append(_make_folded_cell(row, group, _toggle(group.key, open_now)))
+        if group.key in toggles:
+            cells.append(_make_folded_cell(row, outcomes, group, toggles[group.key]))
         else:
             cells += [_make_cell(row.cells[index]) for index in group.indexes]
     return GridRow(row, state, text, why, tuple(cells))
@@ -359,8 +379,12 @@ def _make_cell(job: JobCell | None) -> GridCell | None:
     )
 
 
-def _make_folded_cell(row: MatrixRow, group: ColumnGroup, toggle: str) -> GridCell | None:
-    combined = combine_jobs([row.cells[index] for index in group.indexes], len(group.indexes))
+def _make_folded_cell(
+    row: MatrixRow, outcomes: _Outcomes, group: ColumnGroup, toggle: str
+) -> GridCell | None:
+    indexes = group.indexes
+    cells, counted = [row.cells[index] for index in indexes], [outcomes[index] for index in indexes]
+    combined = _combine_counted(cells, counted, len(indexes))
     if combined is None:
         return None
     status = job_status(combined.worst)
@@ -375,13 +399,13 @@ def _make_folded_cell(row: MatrixRow, group: ColumnGroup, toggle: str) -> GridCe
 
 
 def row_state(
-    row: MatrixRow, *, reports: bool, whole: bool = True, cut: bool = False
+    row: MatrixRow, outcomes: _Outcomes, *, reports: bool, whole: bool = True, cut: bool = False
 ) -> tuple[Status, str, str]:
     """Return the state of an event: its status, a short text for the row, and an explanation.
 
-    `cut` says that some jobs have no column: then the event is not shown as passed.
+    `outcomes` are those of its cells. `cut` says that some jobs have no column: then the event is not shown as passed.
     """
-    combined = combine_jobs(row.cells, sum(cell is not None for cell in row.cells))
+    combined = _combine_counted(row.cells, outcomes, len(outcomes) - outcomes.count(None))
     if combined is not None:
         status = job_status(combined.worst)
         word = _WORDS[combined.worst.counted]

@@ -136,6 +136,7 @@ _GLOBALS: Mapping[str, Any] = {
     "job_line": job_lines.draw_line,
     "job_list": job_lines.draw_list,
     "job_names": job_lines.draw_names,
+    "jobs_alike": job_lines.draw_alike,
     "job_marks": job_lines.draw_marks,
     "dispatch_statuses": status.DISPATCHES,
     "legend": status.LEGEND,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from urllib.parse import parse_qsl, quote, urlencode
 
 from crcr.decide.model import RepoName
@@ -52,6 +52,12 @@ def whole_sha(text: str) -> str:
     return sha
 
 
+@lru_cache(1_024)
+def _quote_path(path: str) -> str:
+    """Most links of a page lead to one of a few backends."""
+    return quote(path, safe="/")
+
+
 @dataclass(frozen=True, slots=True)
 class PageLocation:
     upstreams: tuple[RepoName, ...]
@@ -64,7 +70,7 @@ class PageLocation:
     def url(self, path: str | None = None, **more: str) -> str:
         """A link within the site that keeps upstream, range and kind; defaults are left out."""
         kept = {**more, **self.kept_parameters()}
-        target = quote(path or self.path, safe="/")
+        target = _quote_path(path or self.path)
         return f"{target}?{urlencode(kept, safe='/')}" if kept else target
 
     def kept_parameters(self) -> dict[str, str]:
@@ -152,10 +158,11 @@ class PageLinks:
     def job(self, job: JobView) -> str | None:
         """The page with this job's details open."""
         token = job_token(job, shared=self.shared)
-        return f"{self._job_prefix}{token}" if token else None
+        return f"{self.job_prefix}{token}" if token else None
 
     @cached_property
-    def _job_prefix(self) -> str:
+    def job_prefix(self) -> str:
+        """The link of a job up to its token."""
         return self.query_prefix(JOB)
 
     def query_prefix(self, name: str) -> str:

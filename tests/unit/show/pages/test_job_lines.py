@@ -5,7 +5,7 @@ from markupsafe import escape
 
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import Span
-from crcr.show.render.job_lines import draw_line, draw_list, draw_marks, draw_names, split_jobs
+from crcr.show.render.job_lines import draw_alike, draw_line, draw_list, draw_marks, draw_names, split_jobs
 from crcr.show.render.markup import draw_chip, escape_link, escape_name, escape_text
 from crcr.show.render.safe_text import visible
 from crcr.show.render.status import Status
@@ -25,6 +25,7 @@ def test_hostile_names_stay_text_in_every_form_of_a_job(text: str) -> None:
         draw_line(job, LINKS, LOCATION),
         draw_list([job], LINKS),
         draw_names([job], LINKS),
+        draw_alike([job], LINKS),
         draw_marks(job),
     ]
     for markup in (*drawn, draw_chip(Status("X", text, "bad"), text)):

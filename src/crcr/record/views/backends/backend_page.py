@@ -30,7 +30,7 @@ from crcr.errors import BadRequest, NotFound
 from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.repositories.downstreams import read_level_history
 from crcr.record.schema.main_tables import jobs
-from crcr.record.store.database import Row
+from crcr.record.store.database import Row, plain_rows
 from crcr.record.store.statement import Statement, ascii_lower
 from crcr.record.store.times import from_us, to_us
 from crcr.record.views.backends.backend_reader import (
@@ -40,13 +40,15 @@ from crcr.record.views.backends.backend_reader import (
 from crcr.record.views.backends.ingested import add_ingested_failed_tests, read_ingested_rows
 from crcr.record.views.backends.jobs import (
     CELL_COLUMNS,
+    COMMIT_COLUMNS,
     CURRENT_RUN,
     IN_ORDER,
     OF_BACKEND,
     VIEW_COLUMNS,
-    job_cell,
+    Commit,
+    job_cells,
     job_detail,
-    job_view,
+    job_views,
     read_job_with_tests,
     read_jobs_by_name,
     sort_worst_first,
@@ -138,11 +140,19 @@ class _CellSource:
 
     of_delivery: Statement
     nightly: Statement
-    make: Callable[[Row, VisibleBackends], JobCell]
+    make: Callable[[list[Row], VisibleBackends, RepoName, Commit | None], Sequence[JobCell]]
 
 
-_WHOLE_JOBS = _CellSource(_select_cells(VIEW_COLUMNS), _select_nightly(VIEW_COLUMNS), job_view)
-_CELLS_ONLY = _CellSource(_select_cells(CELL_COLUMNS), _select_nightly(CELL_COLUMNS), job_cell)
+_WHOLE_JOBS = _CellSource(
+    _select_cells(VIEW_COLUMNS),
+    _select_nightly(VIEW_COLUMNS),
+    lambda rows, visible, _, __: job_views(rows, visible),
+)
+_CELLS_ONLY = _CellSource(
+    _select_cells(CELL_COLUMNS),
+    _select_nightly((*CELL_COLUMNS, *COMMIT_COLUMNS)),
+    lambda rows, visible, name, commit: job_cells(rows, visible.entry(name).name, commit),
+)
 
 
 async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: bool) -> BackendPage:
@@ -203,7 +213,7 @@ class MatrixReader:
             last = shown[-1][0]
             next_cursor = (to_us(last["at"]), last["delivery"])
         columns = sorted(
-            (Column(*key) for key in {_column_key(job) for _, cells in shown for job in cells}),
+            (Column(*key) for key in _column_keys(cells for _, cells in shown)),
             key=_column_order,
         )
         matching = [column for column in columns if self._matches_job(column)]
@@ -248,9 +258,9 @@ class MatrixReader:
         events: list[_EventRow] = [
             (
                 _event_facts(row, self.reader.visible),
-                await self._read_cells(row["delivery"]) if index < self.query.limit else [],
+                await self._read_cells(row) if index < self.query.limit else [],
             )
-            for index, row in enumerate(rows[: self.query.limit + 1])
+            for index, row in enumerate(plain_rows(rows[: self.query.limit + 1]))
         ]
         return events, searched or len(events), end if end[0] else None
 
@@ -262,13 +272,16 @@ class MatrixReader:
     def _source(self) -> _CellSource:
         return _WHOLE_JOBS if self.query.whole_jobs else _CELLS_ONLY
 
-    async def _read_cells(self, delivery: str) -> Sequence[JobCell]:
+    async def _read_cells(self, dispatch: Row) -> Sequence[JobCell]:
         if self.query.downstream.key not in self.reader.visible.reporting:
             return []
-        source, visible = self._source, self.reader.visible
-        rows = await self.reader.tx.all(source.of_delivery, delivery=delivery, **self._backend())
-        attempts = [source.make(row, visible) for row in rows]  # of a job, the newest is last
+        commit = (dispatch["delivery"], dispatch["event"], dispatch["head_sha"])
+        rows = await self.reader.tx.all(self._source.of_delivery, delivery=commit[0], **self._backend())
+        attempts = self._make_cells(rows, commit)  # of a job, the newest is last
         return [*{(job.workflow, job.run_id, job.job_name): job for job in attempts}.values()]
+
+    def _make_cells(self, rows: list[Row], commit: Commit | None = None) -> Sequence[JobCell]:
+        return self._source.make(rows, self.reader.visible, self.query.downstream, commit)
 
     async def _read_nightly(self) -> list[_EventRow]:
         """One row for each run, whatever commits its jobs name."""
@@ -283,8 +296,7 @@ class MatrixReader:
                 since=to_us(self.reader.window.since),
                 most=_MOST_NIGHTLY_JOBS,
             )
-            for row in rows:
-                job = self._source.make(row, self.reader.visible)
+            for job in self._make_cells(rows):
                 runs.setdefault((job.workflow, job.run_id), []).append(job)
         judged = await self._read_judged_runs() if self.query.verdict else None
         nights: list[_EventRow] = [
@@ -399,8 +411,10 @@ def _make_row(facts: dict[str, Any], cells: Sequence[JobCell], column_keys: list
     own = (
         "place" in facts
     )  # such a run may name two commits: of two results in one cell a failed one is shown
-    cells = sorted(cells, key=lambda job: (own and job.counted is CountedAs.FAILURE, job.started_at))
-    by_column = {_column_key(job): job for job in cells}
+    by_column = {(job.workflow, job.workflow_name, job.job_name): job for job in cells}
+    if len(by_column) < len(cells):
+        cells = sorted(cells, key=lambda job: (own and job.counted is CountedAs.FAILURE, job.started_at))
+        by_column = {(job.workflow, job.workflow_name, job.job_name): job for job in cells}
     dispatch = facts.get("dispatch")
     return MatrixRow(
         key=facts.get("key") or facts["delivery"],
@@ -421,9 +435,9 @@ def _make_row(facts: dict[str, Any], cells: Sequence[JobCell], column_keys: list
     )
 
 
-def _column_key(job: JobCell) -> _ColumnKey:
-    """The key of a job's column. A matrix has thousands of jobs: a tuple is cheaper than a `Column`."""
-    return job.workflow, job.workflow_name, job.job_name
+def _column_keys(rows: Iterable[Sequence[JobCell]]) -> set[_ColumnKey]:
+    """The keys of the columns. A matrix has thousands of jobs: a tuple is cheaper than a `Column`."""
+    return {(job.workflow, job.workflow_name, job.job_name) for cells in rows for job in cells}
 
 
 def _column_order(column: Column) -> tuple[str, str, str]:

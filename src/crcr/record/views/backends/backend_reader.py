@@ -67,13 +67,13 @@ _PARKED = Statement(
         " GROUP BY target"
     )
 )
-_UNSENT = Statement(
-    text(
-        "SELECT downstream, count(*) AS number FROM dispatches WHERE upstream = :upstream"
-        " AND state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out' AND state <> 'parked' AND test = 0"
-        " GROUP BY downstream"
-    )
+_COUNT_UNSENT = (
+    "SELECT downstream, count(*) AS number FROM dispatches WHERE upstream = :upstream{condition}"
+    " AND state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out' AND state <> 'parked' AND test = 0"
+    " GROUP BY downstream"
 )
+_UNSENT = Statement(text(_COUNT_UNSENT.format(condition="")))
+_UNSENT_OF_BACKEND = Statement(text(_COUNT_UNSENT.format(condition=" AND downstream = :downstream")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +90,13 @@ class BackendStates:
 async def read_backend_states(
     tx: Tx, upstream: RepoName, downstream: RepoName | None = None
 ) -> BackendStates:
-    """Read the states of all backends; with `downstream`, only that one's running jobs are counted."""
+    """Read the states of all backends; with `downstream`, only that one's jobs and dispatches are counted."""
     rows = await tx.all(_REPOSITORIES, upstream=upstream.key)
     parked = await tx.all(_PARKED, upstream=upstream.key)
-    waiting = await tx.all(_UNSENT, upstream=upstream.key)
+    if downstream is None:
+        waiting = await tx.all(_UNSENT, upstream=upstream.key)
+    else:
+        waiting = await tx.all(_UNSENT_OF_BACKEND, upstream=upstream.key, downstream=downstream.key)
     return BackendStates(
         frozenset(row["downstream"] for row in rows if row["suspended_at"] is not None),
         {row["downstream"]: row["alarm"] for row in rows if row["alarm"]},

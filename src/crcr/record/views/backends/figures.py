@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import text
 
@@ -28,7 +28,7 @@ from crcr.decide.statistics.figures import (
 )
 from crcr.decide.statistics.window import ResultKind, Window
 from crcr.record.schema.statistics import EXECUTION, HIGHS, LOWS, QUEUE
-from crcr.record.store.database import Row, Tx
+from crcr.record.store.database import Row, Tx, plain_rows
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import added_up_s, from_us, to_us
 
@@ -204,8 +204,8 @@ def make_figures(
     sums: Iterable[Row], window: Window, extremes: Mapping[int, Row] = MappingProxyType({})
 ) -> Figures:
     """Make figures from the sums of the window's parts, of either store; `extremes` where the sums have none."""
-    rows = {row["part"]: row for row in _plain_rows(sums)}
-    for index, row in zip(extremes, _plain_rows(extremes.values()), strict=True):
+    rows = {row["part"]: row for row in plain_rows(sums)}
+    for index, row in zip(extremes, plain_rows(extremes.values()), strict=True):
         if index in rows:
             rows[index] = {**rows[index], **row}
     parts = tuple(
@@ -215,17 +215,6 @@ def make_figures(
         sum(row["superseded"] for row in rows.values()), sum(row["earlier"] for row in rows.values())
     )
     return Figures(parts=parts, left_out=left_out)
-
-
-def _plain_rows(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """The rows of one result as dicts: SQLite's rows compare names one by one, and these rows have sixty columns."""
-    names: tuple[str, ...] = ()
-    for row in rows:
-        if isinstance(row, dict):
-            yield row
-        else:
-            names = names or tuple(row.keys())
-            yield dict(zip(names, cast("Iterable[Any]", row), strict=True))
 
 
 async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: ResultKind) -> LastResult | None:

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import compress
-from typing import Any
+from itertools import compress, repeat
+from typing import Any, cast
 
 from sqlalchemy import ColumnElement, and_, bindparam, select, text, tuple_
 
@@ -25,7 +25,7 @@ from crcr.errors import NotFound
 from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.schema.failures import failures
 from crcr.record.schema.main_tables import jobs
-from crcr.record.store.database import Row, Tx
+from crcr.record.store.database import Row, Tx, plain_rows
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import added_up_s, from_us, from_us_or_none, to_us
 from crcr.record.views.backends.ingested import MOST_LISTED_TESTS, read_ingested_job
@@ -59,19 +59,13 @@ VIEW_COLUMNS = tuple(
 CELL_COLUMNS = tuple(
     jobs.c[name]
     for name in (
-        *("delivery", "downstream", "workflow", "workflow_name", "run_id", "attempt", "job_name", "state"),
-        *(
-            "conclusion",
-            "disputed_conclusion",
-            "event",
-            "head_sha",
-            "in_progress_at",
-            "execution_s",
-            "expected",
-        ),
+        *("workflow", "workflow_name", "run_id", "attempt", "job_name", "state", "conclusion"),
+        *("disputed_conclusion", "in_progress_at", "execution_s", "expected"),
     )
 )
-"""What a cell of a matrix needs: of thousands of jobs, half of the time is moving their columns."""
+"""What a cell of a matrix needs beside its commit: of thousands of jobs, half of the time is moving their columns."""
+COMMIT_COLUMNS = tuple(jobs.c[name] for name in ("delivery", "event", "head_sha"))
+"""The same for all cells of a dispatch."""
 
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 _FAILED_TESTS = Statement(
@@ -205,14 +199,16 @@ def job_view(
         state=_STATES[state],
         conclusion=_CONCLUSIONS[conclusion],
         disputed_conclusion=_CONCLUSIONS[disputed_conclusion],
-        marks=tuple(compress(_MARKS, (late, disputed, superseded, unsigned))),
+        marks=tuple(compress(_MARKS, (late, disputed, superseded, unsigned)))
+        if late or disputed or superseded or unsigned
+        else (),
         event=event,
         number=number,
         head_sha=head_sha,
         url=url,
         artifact_url=artifact_url,
         started_at=from_us(in_progress_at),
-        completed_at=from_us_or_none(completed_at),
+        completed_at=None if completed_at is None else from_us(completed_at),
         queue_s=queue_s,
         execution_s=execution_s,
         tests_passed=tests_passed,
@@ -223,36 +219,57 @@ def job_view(
         expected=_CONCLUSIONS[expected],
         ended=_ENDED[ended_as],
         github_conclusion=github_conclusion,
-        swept_at=from_us_or_none(swept_at),
+        swept_at=None if swept_at is None else from_us(swept_at),
         failed_tests=tuple(FailedTestView(**test) for test in tests[:most]) if tests else (),
-        failed_tests_more=max(0, len(tests) - most) + cut,
+        failed_tests_more=max(0, len(tests) - most) + cut if tests else cut,
     )
 
 
-def job_cell(row: Row, visible: VisibleBackends) -> JobCell:
-    """A row of `CELL_COLUMNS` as a cell of a matrix."""
-    values: Iterable[Any] = row
-    (
-        delivery, downstream, workflow, workflow_name, run_id, attempt, job_name, state,
-        conclusion, disputed_conclusion, event, head_sha, in_progress_at, execution_s, expected,
-    ) = values  # fmt: skip
-    return JobCell(
-        delivery=delivery,
-        downstream=visible.full_name(downstream),
-        workflow=workflow,
-        workflow_name=workflow_name,
-        run_id=run_id,
-        attempt=attempt,
-        job_name=job_name,
-        state=_STATES[state],
-        conclusion=_CONCLUSIONS[conclusion],
-        disputed_conclusion=_CONCLUSIONS[disputed_conclusion],
-        event=event,
-        head_sha=head_sha,
-        started_at=from_us(in_progress_at),
-        execution_s=execution_s,
-        expected=_CONCLUSIONS[expected],
+def job_views(rows: Iterable[Row], visible: VisibleBackends) -> list[JobView]:
+    return [job_view(row, visible) for row in rows]
+
+
+Commit = tuple[str, str, str | None]
+"""The values of `COMMIT_COLUMNS`."""
+
+
+def job_cells(rows: Iterable[Row], name: RepoName, commit: Commit | None) -> list[JobCell]:
+    """Rows of `CELL_COLUMNS` of one backend as cells of a matrix; without a commit, `COMMIT_COLUMNS` follow in each row.
+
+    There are thousands, so that a call for each would count.
+    """
+    values: Iterable[tuple[Iterable[Any], Iterable[Any]]] = (
+        zip(rows, repeat(commit)) if commit else map(_split_commit, rows)
     )
+    full_name, states, conclusions, read_time = name.full_name, _STATES, _CONCLUSIONS, from_us
+    return [
+        JobCell(
+            delivery=delivery,
+            downstream=full_name,
+            workflow=workflow,
+            workflow_name=workflow_name,
+            run_id=run_id,
+            attempt=attempt,
+            job_name=job_name,
+            state=states[state],
+            conclusion=conclusions[conclusion],
+            disputed_conclusion=conclusions[disputed_conclusion],
+            event=event,
+            head_sha=head_sha,
+            started_at=read_time(in_progress_at),
+            execution_s=execution_s,
+            expected=conclusions[expected],
+        )
+        for (
+            workflow, workflow_name, run_id, attempt, job_name, state,
+            conclusion, disputed_conclusion, in_progress_at, execution_s, expected,
+        ), (delivery, event, head_sha) in values
+    ]  # fmt: skip
+
+
+def _split_commit(row: Row) -> tuple[Iterable[Any], Iterable[Any]]:
+    values: tuple[Any, ...] = tuple(cast("Iterable[Any]", row))
+    return values[: len(CELL_COLUMNS)], values[len(CELL_COLUMNS) :]
 
 
 async def add_failed_tests(tx: Tx, upstream: RepoName, visible: VisibleBackends, job: JobView) -> JobView:
@@ -410,11 +427,11 @@ async def read_jobs_by_name(
 
 
 def sort_worst_first(rows: Iterable[Row]) -> tuple[tuple[JobFigures, ...], int]:
-    figures = sorted(map(_job_figures, rows), key=_worst_key)
+    figures = sorted(map(_job_figures, plain_rows(rows)), key=_worst_key)
     return tuple(figures[:_MOST_JOBS]), max(0, len(figures) - _MOST_JOBS)
 
 
-def _job_figures(row: Row) -> JobFigures:
+def _job_figures(row: Mapping[str, Any]) -> JobFigures:
     failure = row["failure"] + row["timed_out"]
     return JobFigures(
         column=Column(row["workflow"], row["workflow_name"], row["job_name"]),

@@ -7,6 +7,7 @@ longer to be merged is shown as it was last recorded.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice, takewhile
 from typing import Any
 
 from sqlalchemy import bindparam, select, text
@@ -213,7 +214,7 @@ class CommitReader:
         remaining = _MOST_FAILURES
         with_tests = []
         for backend in backends:
-            failed = [job for job in backend.jobs if job.counted is CountedAs.FAILURE][:remaining]
+            failed = [*takewhile(_has_failed, islice(backend.jobs, remaining))]  # failed ones are first
             remaining -= len(failed)
             detailed = [await add_failed_tests(self.tx, self.upstream, self.visible, job) for job in failed]
             with_tests.append(replace(backend, jobs=(*detailed, *backend.jobs[len(failed) :])))
@@ -249,6 +250,10 @@ async def commit_reader(
     except NoAllowlist:
         allowlist = Allowlist(())
     return CommitReader(tx, upstream, allowlist, visible, policy, now)
+
+
+def _has_failed(job: JobView) -> bool:
+    return job.counted is CountedAs.FAILURE
 
 
 def _make_backend(entry: AllowlistEntry, jobs: list[JobView], **facts: Any) -> CommitBackend:

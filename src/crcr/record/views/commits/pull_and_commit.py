@@ -58,7 +58,7 @@ _OF_PULL = Statement(
 )
 _HEADS = Statement(
     text(
-        "SELECT number FROM pulls WHERE head_sha = :head_sha AND upstream = :upstream AND is_open = 1 ORDER BY number"
+        "SELECT number FROM pulls WHERE head_sha = :head_sha AND upstream || '' = :upstream AND is_open = 1 ORDER BY number"
     )
 )
 _BY_GUID = Statement(text(f"{_DELIVERY} AND guid = :guid"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ from crcr.record.views.visibility import VisibleBackends
 _MOST_GROUPS = 50
 _MOST_FIRST = 20
 _MOST_ON_BASE = 100
+_KEPT_FINGERPRINTS = 1_024
 BASE_SPAN = timedelta(days=7)
 _EVIDENCE = msgspec.json.Decoder(list[Evidence])
 _TEST_VERDICTS = msgspec.json.Decoder(list[tuple[str, VerdictKind, Confidence]])
@@ -76,9 +78,14 @@ class CommitFailures:
     upstream: RepoName
     rows: Mapping[tuple[Any, ...], Row]
     persons: Mapping[tuple[str, str], Row]
+    job_names: frozenset[str] = frozenset()
+    """Of the failed jobs; of a commit's hundreds of jobs most have another name."""
+
+    def find(self, job: JobView) -> Row | None:
+        return self.rows.get(_key_of(job)) if job.job_name in self.job_names else None
 
     def with_verdict(self, job: JobView) -> JobView:
-        row = self.rows.get(_key_of(job))
+        row = self.find(job)
         if row is None or row["verdict"] is None:
             return job
         verdicts = {
@@ -88,7 +95,9 @@ class CommitFailures:
         return replace(
             job,
             verdict=self._verdict(row, job),
-            failed_tests=tuple(_with_test_verdict(test, verdicts) for test in job.failed_tests),
+            failed_tests=tuple(_with_test_verdict(test, verdicts) for test in job.failed_tests)
+            if verdicts
+            else job.failed_tests,
         )
 
     def _verdict(self, row: Row, job: JobView) -> VerdictView:
@@ -140,7 +149,8 @@ async def load_commit_failures(
     else:
         rows = await tx.all(_OF_BACKEND, downstream=downstream, **key)
     persons = await load_person_verdicts(tx, upstream, head_sha) if rows and head_sha else {}
-    return CommitFailures(upstream, {_row_key(row): row for row in rows}, persons)
+    by_job = {_row_key(row): row for row in rows}
+    return CommitFailures(upstream, by_job, persons, frozenset(row["job_name"] for row in rows))
 
 
 async def load_commit_groups(
@@ -153,7 +163,7 @@ async def load_commit_groups(
     """The groups of the failed jobs that count on the commit, those with the most backends first."""
     members: dict[str, list[JobView]] = {}
     for job in (job for backend in backends for job in backend.jobs):
-        row = failures.rows.get(_key_of(job))
+        row = failures.find(job)
         for fingerprint in ((row["fingerprints"] or "") if row else "").split():
             members.setdefault(fingerprint, []).append(job)
     biggest = sorted(members.items(), key=lambda item: (-len(_backends(item[1])), -len(item[1]), item[0]))
@@ -242,8 +252,13 @@ def _backends(jobs: Iterable[JobView]) -> tuple[str, ...]:
 
 
 def _with_test_verdict(test: FailedTestView, verdicts: Mapping[str, TestVerdict]) -> FailedTestView:
-    marks = fingerprint_failure([test])
-    return replace(test, verdict=verdicts.get(marks.fingerprint or ""))
+    return replace(test, verdict=verdicts.get(_find_fingerprint(test)))
+
+
+@lru_cache(_KEPT_FINGERPRINTS)
+def _find_fingerprint(test: FailedTestView) -> str:
+    """Finding it takes many times as long as the rest of a page's line, and a test that fails is on many pages."""
+    return fingerprint_failure([test]).fingerprint or ""
 
 
 def _row_key(row: Row) -> tuple[Any, ...]:

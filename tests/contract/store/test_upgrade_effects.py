@@ -209,7 +209,7 @@ NOTHING = dict.fromkeys(DONE, 0)
 ONCE = dict.fromkeys(DONE, 1)
 
 
-NOT_YET_RELEASED = {EffectKind.READ_ISSUE}
+NOT_YET_RELEASED = {EffectKind.READ_ISSUE, EffectKind.ADVANCE_BISECTION}
 """No queue of an older release holds one of these."""
 
 

@@ -10,7 +10,8 @@ from sqlalchemy import text
 from crcr.decide.bisection.run_results import BisectedJob, choose_target, classify_run
 from crcr.decide.bisection.search import RunResult, SearchRun
 from crcr.decide.failures.fingerprint import fingerprint_failure
-from crcr.decide.model import BISECTION_EVENT, Conclusion, DispatchState, EffectKind, JobState
+from crcr.decide.model import BISECTION_EVENT, Conclusion, DispatchState, EffectKind, JobState, RepoName
+from crcr.record.deliveries.dispatches import drop_delivery
 from crcr.record.failures.recorder import read_failed_tests
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.store.database import Row, Tx
@@ -100,6 +101,11 @@ async def take_results(
         if result is not None and result.value != run.row["result"]:
             await tx.run(_SET_RESULT, **_result_columns(bisection, run, result, now))
             has_new = True
+            if run.row["dispatch_state"] == DispatchState.PARKED.value:
+                # Otherwise whoever retries parked effects later would send it beside the run that repeats it.
+                await drop_delivery(
+                    tx, RepoName(bisection["upstream"]), run.row["delivery"], "it could not be sent", now
+                )
     return judged, has_new
 
 
@@ -116,13 +122,16 @@ def _result_columns(bisection: Row, run: RecordedRun, result: RunResult, now: da
 
 
 def _choose_attempt(attempts: Sequence[Row]) -> RecordedRun:
-    """A pass counts whenever it came; else the newest attempt of a run that was not replaced."""
+    """A pass counts whenever it came, also in a run that was replaced; then the newest failure: an attempt that runs again, or
+    was cancelled, takes neither back.
+    """
     reported = [(row, _reported_job(row)) for row in attempts if row["state"] is not None]
     current = [(row, job) for row, job in reported if not job.superseded] or reported
     if not current:
         return RecordedRun(attempts[0])
-    passed = [(row, job) for row, job in current if job.has_passed]
-    row, job = (passed or current)[-1]
+    passed = [(row, job) for row, job in reported if job.has_passed]
+    failed = [(row, job) for row, job in current if job.has_failed]
+    row, job = (passed or failed or current)[-1]
     sample = fingerprint_failure(read_failed_tests(row["failed_tests"])).sample
     return RecordedRun(row, job, sample[:_MOST_SAMPLE] if sample else None, row["job_url"])
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from crcr.decide.model import RepoName
 from crcr.errors import NotPossible
 from crcr.record.admin.operations import ParkedFilter
+from crcr.record.store.statement import Statement
 from github_sim.github import WorkflowRun
 from support.bisection import BISECTED, BROKEN, BrokenBase, broken_base, end_run, failed_with
 from support.downstream.callbacks import BACKEND, post_report, refusal_code, workflow_with_jobs
@@ -95,6 +97,20 @@ async def test_another_backend_reports_nothing_for_a_bisection(relay: RunningRel
     assert refusal_code(answer)[1] == "unknown_delivery"
     await sweep(relay)
     assert base.runs(bisection) == [(8, None)]
+
+
+async def test_each_failure_is_fingerprinted_once(relay: RunningRelay, base: BrokenBase) -> None:
+    """A job may fail with a thousand tests, and every step and sweep looks at all runs."""
+    bisection = await base.start()
+    await base.answer()
+    forget = Statement(text("UPDATE jobs SET failed_tests = NULL WHERE event = 'crcr_bisection'"))
+    assert await relay.services.database.write(lambda tx: tx.run(forget)) == 1
+    await sweep(relay)
+    assert base.runs(bisection)[0] == (8, "failed")
+    noted = relay.rows("SELECT failed_run, fingerprints, sample FROM bisection_runs ORDER BY number")[0]
+    assert noted["failed_run"] == f"{base.relay.github.runs(BACKEND)[-2].id}/1"
+    assert noted["fingerprints"] == base.row(bisection)["fingerprints"]
+    assert noted["sample"] == BROKEN
 
 
 def bisected(relay: RunningRelay) -> list[str]:

@@ -61,8 +61,11 @@ bisection_runs = Table(
     Column("sample", Text),
     Column("url", Text),
     Column("finished_at", BigInteger),
+    Column("failed_run", Text),
+    Column("fingerprints", Text),
     Index("ix_bisection_runs_delivery", "delivery", "upstream"),
     Index("ix_bisection_runs_recent", "upstream", "created_at"),
     sqlite_with_rowid=False,
 )
-"""`position` is the commit's place in the bisection's `commits`."""
+"""`position` is the commit's place in the bisection's `commits`; `fingerprints` are of the failed job in the run and attempt of
+`failed_run`."""

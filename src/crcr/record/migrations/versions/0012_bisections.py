@@ -66,6 +66,8 @@ def upgrade() -> None:
         sa.Column("sample", sa.Text(), nullable=True),
         sa.Column("url", sa.Text(), nullable=True),
         sa.Column("finished_at", sa.BigInteger(), nullable=True),
+        sa.Column("failed_run", sa.Text(), nullable=True),
+        sa.Column("fingerprints", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("bisection_id", "number", "upstream", name=op.f("pk_bisection_runs")),
         sqlite_with_rowid=False,
     )

@@ -215,6 +215,19 @@ async def test_a_bisection_of_a_hidden_backend_is_shown_nowhere(relay: RunningRe
     assert culprit in acts.text
 
 
+async def test_a_step_of_a_hidden_backend_waits_unseen(relay: RunningRelay) -> None:
+    relay.write_allowlist(HIDDEN)
+    await relay.refresh()
+    base = await broken_base(relay, commits=8, culprit=5)
+    await base.start()
+    for status, more in (("in_progress", {}), ("completed", failed_with(BROKEN))):
+        await post_report(relay, base.run, "test", status, **more)
+    (guid,) = bisected(relay)
+    admin = {"authorization": f"Bearer {ADMIN}"}
+    answers = [await relay.http.get("/api/v1/effects/list", headers=headers) for headers in ({}, admin)]
+    assert [guid in answer.text for answer in answers] == [False, True]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

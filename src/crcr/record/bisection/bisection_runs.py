@@ -83,7 +83,8 @@ async def request_advance(tx: Tx, dispatch: Mapping[str, Any], now: datetime) ->
         effect = effect_row(
             upstream,
             EffectKind.ADVANCE_BISECTION,
-            target="bisections",
+            # With the backend's name: the list of effects shows those of hidden backends to administrators only.
+            target=f"bisections {dispatch['downstream']}",
             lane=delivery,
             delivery=delivery,
             now=now,

@@ -72,6 +72,22 @@ async def test_pages_go_on_where_the_last_ended(store: StoreRows, rows: Bisectio
         await store.views.bisections(replace(ALL, after=("x",)))
 
 
+async def test_the_list_shows_the_ends_of_long_ranges_with_any_titles(
+    store: StoreRows, rows: BisectionRows
+) -> None:
+    title = 'Fix "quotes", \\ $[0][0] and ü 🎉 of #1'
+    number = rows.add(
+        FOUND, commits=500, left_good=4, left_bad=5, outcome="found", titles=dict.fromkeys(range(501), title)
+    )
+    (listed,) = (await store.views.bisections(ALL)).items
+    detail = await store.views.bisection(UPSTREAM, number)
+    assert listed == detail.bisection
+    assert (listed.good, listed.bad, listed.commits) == (commit_sha(0), commit_sha(500), 500)
+    assert (listed.left_good, listed.left_bad) == (commit_sha(4), commit_sha(5))
+    assert listed.culprit == replace(detail.commits[5], finding=CommitFinding.BAD)
+    assert detail.commits[5].title == title
+
+
 async def test_commits_and_runs_show_what_was_found(store: StoreRows, rows: BisectionRows) -> None:
     runs = [(12, FAILED), (0, PASSED), (6, RunResult.FAILED_OTHERWISE), (7, FAILED), (3, None)]
     detail = await store.views.bisection(UPSTREAM, rows.add(runs, left_bad=7))

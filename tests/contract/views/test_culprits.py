@@ -12,6 +12,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.views.culprits import CulpritQuery, CulpritRange, JobCulprits
 from crcr.errors import NotFound
 from support.data.base_history import MESSAGE, BaseHistory, fingerprint_of, sha_of
+from support.data.bisection_rows import BisectionRows
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
 LISTED = """
@@ -103,6 +104,23 @@ async def test_a_pull_request_that_was_merged_while_it_failed_alike_comes_first(
     assert found.candidates[0].reasons[0] == "#104 was merged while this failed on it"
     assert found.candidates[1].reasons[0] == "#106 was merged while flaky/backend: build failed alike on it"
     assert [name for one in found.candidates[2:] for name in one.reasons if "merged while" in name] == []
+
+
+@pytest.mark.parametrize(
+    ("searched", "is_named"), [(MESSAGE, True), (None, True), ("ImportError: no module", False)]
+)
+async def test_a_bisection_names_a_culprit_of_the_failure_that_it_searched_for(
+    store: StoreRows, base: BaseHistory, searched: str | None, is_named: bool
+) -> None:
+    base.push(2, PASS, hours_ago=9)
+    base.push(7, FAIL, hours_ago=8)
+    marks = fingerprint_of(searched) if searched else None
+    number = BisectionRows(store).add(outcome="found", fingerprints=marks, culprit=sha_of(4))
+    found = await read_one(store)
+    assert found.bisection == (number if is_named else None)
+    reasons = [reason for one in found.candidates for reason in one.reasons]
+    assert (f"bisection {number} found it" in reasons) is is_named
+    assert (numbers(found)[0] == 104) is is_named
 
 
 async def test_a_last_head_that_passed_speaks_for_its_pull_request(

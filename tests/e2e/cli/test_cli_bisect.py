@@ -81,9 +81,12 @@ def test_a_refusal_says_what_to_do(relay_shell: OperatorShell) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [(), (BISECTED,), ("--job", "build"), ("--list", "--show", "1"), (BISECTED, "--job", "x", "--list")],
+    [
+        *((), (BISECTED,), ("--job", "build"), ("--list", "--show", "1"), (BISECTED, "--job", "x", "--list")),
+        *(("--show", str(2**63)), ("--stop", str(2**63)), ("--show", "0")),
+    ],
 )
-def test_words_that_do_not_belong_together_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_words_that_make_no_order_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert OperatorShell(tmp_path, {}).crcr("bisect", *words).exit_code == 2
 
 

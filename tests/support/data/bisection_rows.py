@@ -55,7 +55,7 @@ class BisectionRows:
         }
         row |= columns
         if outcome == "found":
-            row |= {"culprit": commit_sha(row["left_bad"])}
+            row.setdefault("culprit", commit_sha(row["left_bad"]))
         self.store.add(bisections, row)
         for number, (position, result) in enumerate(runs, start=1):
             self._add_run(bisection_id, number, position, result)

@@ -28,6 +28,8 @@ _ENDED_WITHIN = timedelta(minutes=10)
 """After its time is over, a worker ends a bisection with its next sweep."""
 _LISTED = 50
 _SHA_DIGITS = 12
+_BIGGEST_NUMBER = 2**63 - 1
+"""Of a bisection: what a column holds."""
 _NO_WORKER = "check that `crcr serve` or `crcr worker` is running and dispatching is not paused"
 
 BackendArgument = Annotated[
@@ -61,9 +63,12 @@ HoursOption = Annotated[
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait and print each run; exit with 0 if found.")]
 ListOption = Annotated[bool, typer.Option("--list", help="List bisections, newest first.")]
 ShowOption = Annotated[
-    int | None, typer.Option("--show", metavar="ID", min=1, help="Show one with its runs.")
+    int | None,
+    typer.Option("--show", metavar="ID", min=1, max=_BIGGEST_NUMBER, help="Show one with its runs."),
 ]
-StopOption = Annotated[int | None, typer.Option("--stop", metavar="ID", min=1, help="Stop a running one.")]
+StopOption = Annotated[
+    int | None, typer.Option("--stop", metavar="ID", min=1, max=_BIGGEST_NUMBER, help="Stop a running one.")
+]
 
 
 def register(app: typer.Typer) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from crcr.decide.bisection.request import AUTOMATIC
 from crcr.decide.bisection.search import BisectionOutcome, CommitFinding, RunResult, SearchLimits
 from crcr.decide.model import RepoName
 
@@ -81,6 +82,11 @@ class BisectionView:
     @property
     def sentence(self) -> str:
         return describe_bisection(self)
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the relay began it by itself."""
+        return self.who == AUTOMATIC
 
     @property
     def failures_needed(self) -> int:

@@ -10,7 +10,14 @@ from sqlalchemy import text
 from crcr.decide.checks.reruns import CUT_OFF
 from crcr.decide.dispatch.plan import PlannedDispatch
 from crcr.decide.dispatch.webhook_body import compress_body
-from crcr.decide.model import TEST_EVENT, DeliveryState, DispatchState, EffectKind, RepoName
+from crcr.decide.model import (
+    BISECTION_EVENT,
+    TEST_EVENT,
+    DeliveryState,
+    DispatchState,
+    EffectKind,
+    RepoName,
+)
 from crcr.errors import NotFound, NotPossible
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.deliveries.dispatches import find_held_of_delivery, reconsider_held, send, write_dispatches
@@ -56,11 +63,11 @@ _HOLD_AGAIN = Statement(
         " AND downstream = :downstream AND state = 'cancelled' AND superseded_at IS NULL"
     )
 )
-# A pull request that was closed meanwhile needs no test.
+# A pull request that was closed meanwhile needs no test, and a bisection ends when its backend leaves.
 _CUT_OFF = Statement(
     text(
-        "SELECT v.guid FROM deliveries v LEFT JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"
-        " WHERE v.upstream = :upstream AND v.received_at >= :since AND v.body IS NOT NULL"
+        "SELECT v.guid FROM deliveries v LEFT JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"  # noqa: S608  our own text
+        f" WHERE v.upstream = :upstream AND v.received_at >= :since AND v.body IS NOT NULL AND v.event <> '{BISECTION_EVENT}'"
         " AND (v.number IS NULL OR v.action = 'closed' OR p.is_open = 1) AND EXISTS (SELECT 1 FROM dispatches d"
         " WHERE d.delivery = v.guid AND d.upstream = v.upstream AND d.state = 'cancelled' AND d.superseded_at IS NULL"
         " AND d.reason IN ('left the allowlist', 'suspended')) ORDER BY v.received_at, v.guid"
@@ -163,6 +170,11 @@ class AdminOperations:
                 raise NotFound(f"there is no delivery {guid} of {upstream}")
             if not delivery["kept"]:
                 raise NotPossible(f"the body of delivery {guid} is no longer kept")
+            if delivery["event"] == BISECTION_EVENT:
+                raise NotPossible(
+                    f"delivery {guid} is a run of a bisection, which repeats its runs by itself",
+                    hint="begin another one with `crcr bisect`",
+                )
             unsent = await tx.all(_UNSENT, upstream=upstream.key, delivery=guid, all=int(everyone))
             reached = await self._reached(tx, upstream)
             rows = [row for row in unsent if row["downstream"] in reached]

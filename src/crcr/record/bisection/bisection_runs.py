@@ -1,7 +1,7 @@
 """The runs of a bisection as they are recorded: what each reported about the job, and the results that are new."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,8 @@ from sqlalchemy import text
 from crcr.decide.bisection.run_results import BisectedJob, choose_target, classify_run
 from crcr.decide.bisection.search import RunResult, SearchRun
 from crcr.decide.failures.fingerprint import fingerprint_failure
-from crcr.decide.model import BISECTION_EVENT, Conclusion, DispatchState, EffectKind, JobState
+from crcr.decide.model import BISECTION_EVENT, Conclusion, DispatchState, EffectKind, JobState, RepoName
+from crcr.record.deliveries.dispatches import drop_delivery
 from crcr.record.failures.recorder import read_failed_tests
 from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.store.database import Row, Tx
@@ -25,12 +26,25 @@ _FAILURES = frozenset({RunResult.FAILED, RunResult.FAILED_OTHERWISE})
 # All attempts of the job in each run of the bisection; a run without any has one row.
 _RUNS = Statement(
     text(
-        "SELECT r.number, r.delivery, r.position, r.result, r.sample, r.url, d.state AS dispatch_state, d.sent_at,"
-        " j.state, j.conclusion, j.expected, j.superseded, j.tests_total, j.failed_tests, j.url AS job_url, j.attempt"
+        "SELECT r.number, r.delivery, r.position, r.result, r.sample, r.url, r.failed_run, r.fingerprints,"
+        " d.state AS dispatch_state, d.sent_at, j.state, j.conclusion, j.expected, j.superseded, j.tests_total,"
+        " j.url AS job_url, j.run_id, j.attempt"
         " FROM bisection_runs r LEFT JOIN dispatches d ON d.delivery = r.delivery AND d.upstream = r.upstream"
         " AND d.downstream = :downstream LEFT JOIN jobs j ON j.delivery = r.delivery AND j.upstream = r.upstream"
         " AND j.downstream = :downstream AND j.workflow = :workflow AND j.job_name = :job_name"
         " WHERE r.bisection_id = :bisection_id AND r.upstream = :upstream ORDER BY r.number, j.attempt, j.run_id"
+    )
+)
+_FAILED_TESTS = Statement(
+    text(
+        "SELECT failed_tests FROM jobs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND workflow = :workflow AND run_id = :run_id AND attempt = :attempt AND job_name = :job_name"
+    )
+)
+_NOTE_FAILURE = Statement(
+    text(
+        "UPDATE bisection_runs SET failed_run = :failed_run, fingerprints = :fingerprints, sample = :sample"
+        " WHERE bisection_id = :bisection_id AND number = :number AND upstream = :upstream"
     )
 )
 _SET_RESULT = Statement(
@@ -69,7 +83,8 @@ async def request_advance(tx: Tx, dispatch: Mapping[str, Any], now: datetime) ->
         effect = effect_row(
             upstream,
             EffectKind.ADVANCE_BISECTION,
-            target="bisections",
+            # With the backend's name: the list of effects shows those of hidden backends to administrators only.
+            target=f"bisections {dispatch['downstream']}",
             lane=delivery,
             delivery=delivery,
             now=now,
@@ -83,7 +98,34 @@ async def read_runs(tx: Tx, bisection: Row) -> list[RecordedRun]:
     by_number: dict[int, list[Row]] = {}
     for row in await tx.all(_RUNS, **{name: bisection[name] for name in names}):
         by_number.setdefault(row["number"], []).append(row)
-    return [_choose_attempt(attempts) for attempts in by_number.values()]
+    runs = [_choose_attempt(attempts) for attempts in by_number.values()]
+    return [await _add_failure(tx, bisection, run) for run in runs]
+
+
+async def _add_failure(tx: Tx, bisection: Row, run: RecordedRun) -> RecordedRun:
+    """A failed run with its fingerprints.
+
+    A job that fails a thousand tests takes a fifth of a second to fingerprint, and each step reads all runs: it is done once.
+    """
+    if run.job is None or not run.job.has_failed:
+        return run
+    failed_run = f"{run.row['run_id']}/{run.row['attempt']}"
+    if run.row["failed_run"] == failed_run:
+        marks, sample = (run.row["fingerprints"] or "").split(), run.row["sample"]
+    else:
+        marks, sample = await _fingerprint(tx, bisection, run)
+        noted = {"failed_run": failed_run, "fingerprints": " ".join(marks) or None, "sample": sample}
+        key = {"bisection_id": bisection["bisection_id"], "upstream": bisection["upstream"]}
+        await tx.run(_NOTE_FAILURE, number=run.row["number"], **key, **noted)
+    return replace(run, job=replace(run.job, fingerprints=frozenset(marks)), sample=sample)
+
+
+async def _fingerprint(tx: Tx, bisection: Row, run: RecordedRun) -> tuple[list[str], str | None]:
+    names = {name: bisection[name] for name in ("upstream", "downstream", "workflow", "job_name")}
+    place = {name: run.row[name] for name in ("delivery", "run_id", "attempt")}
+    row = await tx.one(_FAILED_TESTS, **names, **place)
+    marks = fingerprint_failure(read_failed_tests(row["failed_tests"] if row else None))
+    return sorted(marks.distinct), marks.sample[:_MOST_SAMPLE] if marks.sample else None
 
 
 async def take_results(
@@ -100,6 +142,11 @@ async def take_results(
         if result is not None and result.value != run.row["result"]:
             await tx.run(_SET_RESULT, **_result_columns(bisection, run, result, now))
             has_new = True
+            if run.row["dispatch_state"] == DispatchState.PARKED.value:
+                # Otherwise whoever retries parked effects later would send it beside the run that repeats it.
+                await drop_delivery(
+                    tx, RepoName(bisection["upstream"]), run.row["delivery"], "it could not be sent", now
+                )
     return judged, has_new
 
 
@@ -116,24 +163,24 @@ def _result_columns(bisection: Row, run: RecordedRun, result: RunResult, now: da
 
 
 def _choose_attempt(attempts: Sequence[Row]) -> RecordedRun:
-    """A pass counts whenever it came; else the newest attempt of a run that was not replaced."""
+    """A pass counts whenever it came, also in a run that was replaced; then the newest failure: an attempt that runs again, or
+    was cancelled, takes neither back.
+    """
     reported = [(row, _reported_job(row)) for row in attempts if row["state"] is not None]
     current = [(row, job) for row, job in reported if not job.superseded] or reported
     if not current:
         return RecordedRun(attempts[0])
-    passed = [(row, job) for row, job in current if job.has_passed]
-    row, job = (passed or current)[-1]
-    sample = fingerprint_failure(read_failed_tests(row["failed_tests"])).sample
-    return RecordedRun(row, job, sample[:_MOST_SAMPLE] if sample else None, row["job_url"])
+    passed = [(row, job) for row, job in reported if job.has_passed]
+    failed = [(row, job) for row, job in current if job.has_failed]
+    row, job = (passed or failed or current)[-1]
+    return RecordedRun(row, job, job_url=row["job_url"])
 
 
 def _reported_job(row: Row) -> BisectedJob:
-    marks = fingerprint_failure(read_failed_tests(row["failed_tests"]))
     return BisectedJob(
         state=JobState(row["state"]),
         conclusion=Conclusion(row["conclusion"]) if row["conclusion"] else None,
         expected=Conclusion(row["expected"]) if row["expected"] else None,
         superseded=bool(row["superseded"]),
-        fingerprints=frozenset(marks.distinct),
         tests=row["tests_total"],
     )

@@ -196,7 +196,15 @@ class Bisections:
         if row["state"] != "running":
             raise NotPossible(f"bisection {bisection_id} has ended: {row['outcome']}")
         left = CommitsLeft(row["left_good"], row["left_bad"])
-        await note_act(tx, upstream, who=who, act="stop_bisection", subject=str(bisection_id), now=now)
+        await note_act(
+            tx,
+            upstream,
+            who=who,
+            act="stop_bisection",
+            subject=str(bisection_id),
+            now=now,
+            backend=row["downstream"],
+        )
         await self._finish(tx, row, FinishSearch(BisectionOutcome.STOPPED, left), now, f"stopped by {who}")
 
     async def read_range(self, tx: Tx, upstream: RepoName, bisection_id: int) -> tuple[RangeCommit, ...]:
@@ -384,6 +392,7 @@ class Bisections:
             act="bisection_ended",
             subject=str(row["bisection_id"]),
             now=now,
+            backend=row["downstream"],
             outcome=finish.outcome.value,
             culprit=culprit,
         )

@@ -94,6 +94,12 @@ _DROP_PARKED = Statement(
         " AND d.number = :number AND d.state = 'cancelled')"
     )
 )
+_DROP_PARKED_EFFECT = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :reason WHERE upstream = :upstream"
+        " AND state = 'parked' AND target = :downstream AND delivery = :delivery AND kind = 'send_dispatch'"
+    )
+)
 _DROP_DELIVERY = Statement(
     text(
         "UPDATE dispatches SET state = 'cancelled', reason = :reason, superseded_at = :at WHERE upstream = :upstream"
@@ -169,10 +175,12 @@ async def drop_unsent(
 
 
 async def drop_delivery(tx: Tx, upstream: RepoName, delivery: str, reason: str, now: datetime) -> None:
-    """Cancel the unsent dispatches of one delivery."""
+    """Cancel the unsent dispatches of one delivery, those that are parked included."""
     where = {"upstream": upstream.key, "delivery": delivery, "reason": reason, "at": to_us(now)}
     dropped = await tx.all(_DROP_DELIVERY, **where)
     await _drop_effects(tx, upstream, dropped, reason, now)
+    for row in dropped:
+        await tx.run(_DROP_PARKED_EFFECT, downstream=row["downstream"], **where)
     if dropped:
         await recount(tx, where, now)
 

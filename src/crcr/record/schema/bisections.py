@@ -19,8 +19,6 @@ bisections = Table(
     Column("workflow", Text, nullable=False),
     Column("job_name", Text, nullable=False),
     Column("ref", Text, nullable=False),
-    Column("commits", Text, nullable=False),
-    Column("fingerprints", Text),
     Column("flake_rate", Double, nullable=False),
     Column("most_runs", Integer, nullable=False),
     Column("who", Text, nullable=False),
@@ -33,6 +31,8 @@ bisections = Table(
     Column("left_bad", Integer, nullable=False),
     Column("culprit", Text),
     Column("finished_at", BigInteger),
+    Column("fingerprints", Text),
+    Column("commits", Text, nullable=False),
     Index(
         "uq_bisections_running",
         *("upstream", "downstream", "workflow", "job_name"),
@@ -46,7 +46,7 @@ bisections = Table(
     sqlite_autoincrement=True,
 )
 """`commits` is the range as a JSON list of `[sha, number, title]`: the good end first, the bad end last. The culprit is after the
-commit at `left_good`, up to the one at `left_bad`."""
+commit at `left_good`, up to the one at `left_bad`. The long column is the last: SQLite reads over it to reach those behind it."""
 
 bisection_runs = Table(
     "bisection_runs",
@@ -61,8 +61,11 @@ bisection_runs = Table(
     Column("sample", Text),
     Column("url", Text),
     Column("finished_at", BigInteger),
+    Column("failed_run", Text),
+    Column("fingerprints", Text),
     Index("ix_bisection_runs_delivery", "delivery", "upstream"),
     Index("ix_bisection_runs_recent", "upstream", "created_at"),
     sqlite_with_rowid=False,
 )
-"""`position` is the commit's place in the bisection's `commits`."""
+"""`position` is the commit's place in the bisection's `commits`; `fingerprints` are of the failed job in the run and attempt of
+`failed_run`."""

@@ -26,6 +26,7 @@ from crcr.errors import NotFound
 from crcr.record.views.sql_views import SqlViews
 from crcr.show.pages.frame import Frame
 from crcr.show.render.commit_range import describe_place, draw_range, find_status, list_statuses
+from crcr.show.render.status import NOT_AWAITED, RUN_RESULTS, Status
 from crcr.show.urls import cursors
 from crcr.show.urls.filters import ListFilters
 from crcr.show.urls.location import PageLinks, PageLocation, data_links
@@ -47,6 +48,13 @@ def routes(frame: Frame) -> list[BaseRoute]:
 class RunLine:
     run: BisectionRun
     commit: BisectionCommit
+    is_over: bool
+    """Whether the bisection has ended."""
+
+    @property
+    def status(self) -> Status:
+        is_left = self.is_over and self.run.result is None
+        return NOT_AWAITED if is_left else RUN_RESULTS[self.run.result]
 
     @property
     def took_s(self) -> float | None:
@@ -92,6 +100,7 @@ class BisectionPages:
             raise NotFound(f"{number[:50]} is not the number of a bisection")
         detail = await self._frame.views(request).bisection(location.upstream, int(number))
         commits = {commit.sha: commit for commit in detail.commits}
+        is_over = detail.bisection.state is BisectionState.FINISHED
         return self._frame.page(
             request,
             "bisection.html",
@@ -100,7 +109,7 @@ class BisectionPages:
             detail=detail,
             bisection=detail.bisection,
             backend_key=detail.bisection.backend.key,
-            lines=[RunLine(run, commits[run.sha]) for run in detail.runs],
+            lines=[RunLine(run, commits[run.sha], is_over) for run in detail.runs],
             picture=draw_range(detail),
             statuses=list_statuses(detail),
             find_status=find_status,

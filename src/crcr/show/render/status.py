@@ -182,6 +182,8 @@ RUN_RESULTS = {
     RunResult.NO_RESULT: Status("—", "no result", "off"),
     None: RUNNING,
 }
+NOT_AWAITED = Status("—", "not awaited", "off")
+"""A run without a result when its bisection ended."""
 
 DOUBTS = {
     Verification.DISPUTED: "GitHub shows another result, and the worse of both counts",

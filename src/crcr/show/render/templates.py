@@ -148,7 +148,6 @@ _GLOBALS: Mapping[str, Any] = {
     "pull_statuses": status.PULLS,
     "waiver_statuses": status.WAIVERS,
     "bisection_statuses": status.BISECTIONS,
-    "run_results": status.RUN_RESULTS,
     "doubts": status.DOUBTS,
     "places": status.PLACES,
     "health_statuses": status.HEALTH,

@@ -248,3 +248,20 @@ async def test_the_log_calls_its_runs_bisection(
 async def test_other_pages_link_to_the_list(client: httpx.AsyncClient) -> None:
     for path in ("/crcr/failing", "/crcr/failures"):
         assert 'href="/crcr/bisections"' in (await client.get(path)).text
+
+
+async def test_a_run_without_a_result_is_not_awaited_after_the_end(
+    rows: BisectionRows, client: httpx.AsyncClient
+) -> None:
+    running, stopped = rows.add([(12, None)]), rows.add([(12, None)], outcome="stopped", job_name="lint")
+    pages = [(await client.get(f"/crcr/bisections/{number}")).text for number in (running, stopped)]
+    assert ["not awaited" in words(page) for page in pages] == [False, True]
+
+
+@pytest.mark.parametrize(("who", "is_automatic"), [("crcr", False), ("ada", False), ("the relay", True)])
+async def test_only_what_the_relay_began_itself_is_called_automatic(
+    rows: BisectionRows, client: httpx.AsyncClient, who: str, is_automatic: bool
+) -> None:
+    page = words((await client.get(f"/crcr/bisections/{rows.add(who=who)}")).text)
+    assert f"by {who}" in page
+    assert ("bisect: auto" in page) is is_automatic

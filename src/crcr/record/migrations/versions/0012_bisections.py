@@ -18,8 +18,6 @@ def upgrade() -> None:
         sa.Column("workflow", sa.Text(), nullable=False),
         sa.Column("job_name", sa.Text(), nullable=False),
         sa.Column("ref", sa.Text(), nullable=False),
-        sa.Column("commits", sa.Text(), nullable=False),
-        sa.Column("fingerprints", sa.Text(), nullable=True),
         sa.Column("flake_rate", sa.Double(), nullable=False),
         sa.Column("most_runs", sa.Integer(), nullable=False),
         sa.Column("who", sa.Text(), nullable=False),
@@ -32,6 +30,8 @@ def upgrade() -> None:
         sa.Column("left_bad", sa.Integer(), nullable=False),
         sa.Column("culprit", sa.Text(), nullable=True),
         sa.Column("finished_at", sa.BigInteger(), nullable=True),
+        sa.Column("fingerprints", sa.Text(), nullable=True),
+        sa.Column("commits", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("bisection_id", name=op.f("pk_bisections")),
         sqlite_autoincrement=True,
     )
@@ -66,6 +66,8 @@ def upgrade() -> None:
         sa.Column("sample", sa.Text(), nullable=True),
         sa.Column("url", sa.Text(), nullable=True),
         sa.Column("finished_at", sa.BigInteger(), nullable=True),
+        sa.Column("failed_run", sa.Text(), nullable=True),
+        sa.Column("fingerprints", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("bisection_id", "number", "upstream", name=op.f("pk_bisection_runs")),
         sqlite_with_rowid=False,
     )

@@ -37,27 +37,44 @@ from crcr.record.views.visibility import VisibleBackends
 _NEWEST = 2**62
 _MOST_FOUND = 20
 """Bisections that found the same commit."""
-_COLUMNS = (
-    "SELECT b.*, (SELECT count(*) FROM bisection_runs r WHERE r.bisection_id = b.bisection_id"
-    " AND r.upstream = b.upstream) AS runs FROM bisections b"
-)
+# A range has up to 501 commits, and a list needs a few of them: they are chosen by the database. A page is searched for with the
+# columns that its filters need, without any range.
+_PLACED = "SELECT b.bisection_id, b.downstream, b.job_name, b.state FROM bisections b"
 _RECENT = Statement(
     text(
-        f"{_COLUMNS} WHERE b.upstream = :upstream AND b.bisection_id < :before"
+        f"{_PLACED} WHERE b.upstream = :upstream AND b.bisection_id < :before"
         " ORDER BY b.bisection_id DESC LIMIT :most"
     )
 )
 _OF_BACKEND = Statement(
     text(
-        f"{_COLUMNS} WHERE b.upstream = :upstream AND b.downstream = :downstream AND b.bisection_id < :before"
+        f"{_PLACED} WHERE b.upstream = :upstream AND b.downstream = :downstream AND b.bisection_id < :before"
         " ORDER BY b.bisection_id DESC LIMIT :most"
     )
 )
-_ONE = Statement(text(f"{_COLUMNS} WHERE b.bisection_id = :bisection_id AND b.upstream = :upstream"))
-_SOME = f"{_COLUMNS} WHERE b.bisection_id IN {{0}} AND b.upstream = :upstream"
-_BY_IDS = Statement(
-    text(_SOME.format("(SELECT value FROM json_each(:ids))")),
-    on_postgresql=text(_SOME.format("(SELECT CAST(json_array_elements_text(CAST(:ids AS json)) AS bigint))")),
+_COLUMNS = (
+    "SELECT b.bisection_id, b.upstream, b.downstream, b.workflow, b.job_name, b.ref, b.flake_rate, b.most_runs, b.who,"
+    " b.created_at, b.ends_at, b.state, b.outcome, b.reason, b.left_good, b.left_bad, b.culprit, b.finished_at,"
+    " (SELECT count(*) FROM bisection_runs r WHERE r.bisection_id = b.bisection_id AND r.upstream = b.upstream) AS runs,"
+)
+_IN_SQLITE = (
+    f"{_COLUMNS} json_array_length(b.commits) AS range_commits, json_extract(b.commits, '$[0][0]') AS good,"  # noqa: S608  our own text
+    " json_extract(b.commits, '$[#-1][0]') AS bad,"
+    " json_extract(b.commits, '$[' || b.left_good || '][0]') AS left_good_sha,"
+    " json_extract(b.commits, '$[' || b.left_bad || ']') AS left_bad_commit"
+    " FROM bisections b WHERE b.bisection_id IN (SELECT value FROM json_each(:ids)) AND b.upstream = :upstream"
+)
+# Without `OFFSET 0` PostgreSQL would parse the range for each column.
+_IN_POSTGRESQL = (
+    f"{_COLUMNS} jsonb_array_length(b.range) AS range_commits, b.range -> 0 ->> 0 AS good, b.range -> -1 ->> 0 AS bad,"  # noqa: S608  our own text
+    " b.range -> b.left_good ->> 0 AS left_good_sha, CAST(b.range -> b.left_bad AS text) AS left_bad_commit"
+    " FROM (SELECT x.*, CAST(x.commits AS jsonb) AS range FROM bisections x"
+    " WHERE x.bisection_id IN (SELECT CAST(json_array_elements_text(CAST(:ids AS json)) AS bigint))"
+    " AND x.upstream = :upstream OFFSET 0) AS b"
+)
+_BY_IDS = Statement(text(_IN_SQLITE), on_postgresql=text(_IN_POSTGRESQL))
+_COMMITS = Statement(
+    text("SELECT commits FROM bisections WHERE bisection_id = :bisection_id AND upstream = :upstream")
 )
 _FOUND = Statement(
     text(
@@ -94,18 +111,20 @@ async def bisection_page(tx: Tx, query: BisectionQuery, visible: VisibleBackends
         make_key=lambda row: (row["bisection_id"],),
         keep=keep,
     )
-    return BisectionPage(tuple(_view(row, visible) for row in rows), more, await newest_change(tx))
+    views = await bisections_by_id(tx, query.upstream, [row["bisection_id"] for row in rows], visible)
+    return BisectionPage(tuple(views[row["bisection_id"]] for row in rows), more, await newest_change(tx))
 
 
 async def bisection_detail(
     tx: Tx, upstream: RepoName, bisection_id: int, visible: VisibleBackends
 ) -> BisectionDetail:
     key = {"bisection_id": bisection_id, "upstream": upstream.key}
-    row = await tx.one(_ONE, **key)
+    row = await tx.one(_BY_IDS, ids=json.dumps([bisection_id]), upstream=upstream.key)
     if row is None or row["downstream"] not in visible.reporting:
         raise NotFound(f"there is no bisection {bisection_id}")
     runs = await tx.all(_RUNS, **key)
-    commits = read_range_commits(row["commits"])
+    stored = await tx.one(_COMMITS, **key)
+    commits = read_range_commits(stored["commits"] if stored else "[]")
     return BisectionDetail(
         bisection=_view(row, visible),
         commits=_judge(row, commits, runs),
@@ -183,8 +202,8 @@ def _run(row: Row, commits: Sequence[RangeCommit]) -> BisectionRun:
 
 
 def _view(row: Row, visible: VisibleBackends) -> BisectionView:
-    commits = read_range_commits(row["commits"])
-    culprit = commits[row["left_bad"]] if row["culprit"] is not None else None
+    left_bad = RangeCommit(*json.loads(row["left_bad_commit"]))
+    culprit = left_bad if row["culprit"] is not None else None
     return BisectionView(
         id=row["bisection_id"],
         backend=visible.reporting[row["downstream"]].name,
@@ -194,12 +213,12 @@ def _view(row: Row, visible: VisibleBackends) -> BisectionView:
         state=BisectionState(row["state"]),
         outcome=BisectionOutcome(row["outcome"]) if row["outcome"] else None,
         reason=row["reason"],
-        good=commits[0].sha,
-        bad=commits[-1].sha,
-        commits=len(commits) - 1,
+        good=row["good"],
+        bad=row["bad"],
+        commits=row["range_commits"] - 1,
         left=row["left_bad"] - row["left_good"],
-        left_good=commits[row["left_good"]].sha,
-        left_bad=commits[row["left_bad"]].sha,
+        left_good=row["left_good_sha"],
+        left_bad=left_bad.sha,
         culprit=_commit(culprit, CommitFinding.BAD, is_candidate=True) if culprit else None,
         runs=row["runs"],
         most_runs=row["most_runs"],

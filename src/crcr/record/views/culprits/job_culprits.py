@@ -81,7 +81,7 @@ _FAILURES = Statement(
 )
 _BISECTIONS = Statement(
     text(
-        "SELECT bisection_id, culprit FROM bisections WHERE upstream = :upstream AND downstream = :downstream"
+        "SELECT bisection_id, culprit, fingerprints FROM bisections WHERE upstream = :upstream AND downstream = :downstream"
         " AND job_name = :job_name AND workflow = :workflow AND created_at >= :since"
         " ORDER BY bisection_id DESC LIMIT :most"
     )
@@ -193,9 +193,11 @@ class _CulpritReader:
         )
 
     async def _read_bisections(self, job: RedJob, breakage: BreakageRange) -> list[Row]:
-        """The bisections that began since the breakage, newest first."""
+        """The bisections that began since the breakage, newest first; those of another failure of the job are left out."""
         since = to_us(breakage.first_bad.at)
-        return await self._tx.all(_BISECTIONS, **job.names, since=since, most=_MOST_BISECTIONS)
+        rows = await self._tx.all(_BISECTIONS, **job.names, since=since, most=_MOST_BISECTIONS)
+        marks = {mark for mark in breakage.fingerprints if mark is not None}
+        return [row for row in rows if not marks or _may_search(row, marks)]
 
     async def _read_evidence(
         self,
@@ -258,6 +260,11 @@ async def read_history(tx: Tx, job: RedJob, since: datetime) -> RedJobHistory:
     return RedJobHistory(
         find_breakages(results), tuple(failures), len(passes), count_chance_failures(results)
     )
+
+
+def _may_search(bisection: Row, marks: set[str]) -> bool:
+    """Whether a bisection searched for one of these failures; one of a range given by hand may not say for which."""
+    return not bisection["fingerprints"] or not marks.isdisjoint(bisection["fingerprints"].split())
 
 
 def _tells_apart(other: BreakageRange, breakage: BreakageRange) -> bool:

@@ -4,11 +4,12 @@ Lists follow `ix_deliveries_recent`, the index of pull requests, or the index of
 other filters are applied to the rows that are read, and the number of these is bounded.
 """
 
+import json
 from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
+from crcr.decide.model import BISECTION_EVENT, DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.views.logs import DeliveryQuery
 from crcr.decide.views.overview import DeliveryPage, DeliveryView, DispatchAnswer, DispatchView, JobView
 from crcr.errors import NotFound
@@ -18,7 +19,7 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.backends.jobs import VIEW_COLUMNS, job_view
-from crcr.record.views.logs.effects import read_outbox
+from crcr.record.views.logs.effects import read_outbox, with_shown_names
 from crcr.record.views.paging import Key, bad_cursor, read_matching
 from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import VisibleBackends
@@ -34,21 +35,28 @@ _ALL = f"{_SELECT} deliveries WHERE upstream = :upstream"
 _OF_PULL = f"{_SELECT} ({_ALL} AND number = :number LIMIT 10000) found WHERE upstream = :upstream"
 _WITH_HEAD = f"{_SELECT} deliveries WHERE head_sha >= :head AND head_sha < :head || 'g' LIMIT 10000"
 _OF_HEAD = f"{_SELECT} ({_WITH_HEAD}) found WHERE upstream = :upstream"
+# A run of a bisection has one backend: without it, its delivery would show that a hidden backend is bisected. It is excluded in
+# the query, since a cursor has the GUID.
+_SHOWN = (
+    f" AND (event <> '{BISECTION_EVENT}' OR :everything = 1 OR EXISTS (SELECT 1 FROM dispatches d"  # noqa: S608  ours
+    " WHERE d.delivery = guid AND d.upstream = :upstream AND d.downstream IN (SELECT value FROM {shown})))"
+)
 _DOWN = (
-    " AND received_at <= :at AND (received_at < :at OR guid < :guid)"
+    f"{_SHOWN} AND received_at <= :at AND (received_at < :at OR guid < :guid)"
     " ORDER BY received_at DESC, guid DESC LIMIT :limit"
 )
 _UP = (
-    " AND received_at >= :at AND (received_at > :at OR guid > :guid) ORDER BY received_at, guid LIMIT :limit"
+    f"{_SHOWN} AND received_at >= :at AND (received_at > :at OR guid > :guid)"
+    " ORDER BY received_at, guid LIMIT :limit"
 )
 
-_RECENT_DOWN = Statement(text(_ALL + _DOWN))
-_RECENT_UP = Statement(text(_ALL + _UP))
-_PULL_DOWN = Statement(text(_OF_PULL + _DOWN))
-_PULL_UP = Statement(text(_OF_PULL + _UP))
-_HEAD_DOWN = Statement(text(_OF_HEAD + _DOWN))
-_HEAD_UP = Statement(text(_OF_HEAD + _UP))
-_BY_GUID = Statement(text(f"{_ALL} AND guid = :guid"))
+_RECENT_DOWN = with_shown_names(_ALL + _DOWN)
+_RECENT_UP = with_shown_names(_ALL + _UP)
+_PULL_DOWN = with_shown_names(_OF_PULL + _DOWN)
+_PULL_UP = with_shown_names(_OF_PULL + _UP)
+_HEAD_DOWN = with_shown_names(_OF_HEAD + _DOWN)
+_HEAD_UP = with_shown_names(_OF_HEAD + _UP)
+_BY_GUID = with_shown_names(f"{_ALL} AND guid = :guid{_SHOWN}")
 _DISPATCHES = Statement(
     text(
         "SELECT * FROM dispatches WHERE upstream = :upstream AND delivery = :delivery"
@@ -64,6 +72,7 @@ _JOBS = Statement(
 
 async def delivery_page(tx: Tx, query: DeliveryQuery, visible: VisibleBackends) -> DeliveryPage:
     statement, params = _choose_statement(query)
+    params |= _name_shown(visible)
 
     async def read(after: Key, limit: int) -> list[Row]:
         at, guid = after
@@ -84,7 +93,7 @@ async def delivery_page(tx: Tx, query: DeliveryQuery, visible: VisibleBackends) 
 
 
 async def read_delivery(tx: Tx, upstream: RepoName, guid: str, visible: VisibleBackends) -> DeliveryView:
-    row = await tx.one(_BY_GUID, guid=guid, upstream=upstream.key)
+    row = await tx.one(_BY_GUID, guid=guid, upstream=upstream.key, **_name_shown(visible))
     if row is None:
         raise NotFound(f"no delivery {guid[:64]!r} of {upstream} is known", hint=_KNOWN_ONES)
     by_backend: dict[str, list[JobView]] = {}
@@ -132,6 +141,10 @@ def _choose_statement(query: DeliveryQuery) -> tuple[Statement, dict[str, Any]]:
     if query.head_sha is not None:
         return _HEAD_UP if query.oldest_first else _HEAD_DOWN, {"head": query.head_sha.lower()}
     return _RECENT_UP if query.oldest_first else _RECENT_DOWN, {}
+
+
+def _name_shown(visible: VisibleBackends) -> dict[str, Any]:
+    return {"everything": int(visible.everything), "shown": json.dumps(sorted(visible.public))}
 
 
 def _start(query: DeliveryQuery) -> Key:

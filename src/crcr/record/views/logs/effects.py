@@ -45,7 +45,8 @@ _AS_ROWS = "json_each(:shown)", "json_array_elements_text(CAST(:shown AS json)) 
 _BEHIND = "(due_at > :due OR (due_at = :due AND effect_id > :id))"
 
 
-def _with_shown_targets(sql: str) -> Statement:
+def with_shown_names(sql: str) -> Statement:
+    """A statement with the names of the JSON list `:shown` as rows, where its text has `{shown}`."""
     on_sqlite, on_postgresql = (text(sql.format(shown=rows)) for rows in _AS_ROWS)
     return Statement(on_sqlite, on_postgresql=on_postgresql)
 
@@ -53,11 +54,11 @@ def _with_shown_targets(sql: str) -> Statement:
 # States are written out, not bound: SQLite uses a partial index only when it can see its condition.
 _PARKED = Statement(text(f"{_EFFECT} upstream = :upstream AND state = 'parked'{_BEFORE}"))
 _OVER = Statement(text(f"{_EFFECT} state IN ('done', 'cancelled'){_BEFORE}"))
-_OPEN = _with_shown_targets(
+_OPEN = with_shown_names(
     f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target >= :target"
     f" AND {_SHOWN} AND (target > :target OR {_BEHIND}) ORDER BY target, due_at, effect_id LIMIT :limit"
 )
-_OPEN_FOR = _with_shown_targets(
+_OPEN_FOR = with_shown_names(
     f"{_EFFECT} upstream = :upstream AND state IN ('waiting', 'claimed') AND target = :target"
     f" AND {_SHOWN} AND due_at >= :due AND {_BEHIND} ORDER BY due_at, effect_id LIMIT :limit"
 )

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.runtime import Context
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
@@ -45,8 +46,35 @@ class Renderer:
         code: int = 200,
         headers: Mapping[str, str] | None = None,
     ) -> HTMLResponse:
-        text = _environment().get_template(template).render(context)
+        text = _render(template, context)
         return HTMLResponse(text, status_code=code, headers={**HEADERS, **(headers or {})})
+
+
+_OPENED = "_opened_contexts"
+
+
+class _PageContext(Context):
+    """A context that is listed in the rendering that it belongs to."""
+
+    def __init__(self, environment: Environment, parent: dict[str, Any], *more: Any, **options: Any) -> None:
+        super().__init__(environment, parent, *more, **options)
+        if _OPENED in parent:
+            parent[_OPENED].append(self)
+
+
+def _render(template: str, context: Mapping[str, Any]) -> str:
+    """Render a page, and release its values with the rendering.
+
+    A context and the macros of its template refer to each other. Left to the garbage collector they would keep the values of
+    dozens of pages, thousands of objects each, and its run would delay a reader for longer than a page takes.
+    """
+    opened: list[Context] = []
+    try:
+        return _environment().get_template(template).render({**context, _OPENED: opened})
+    finally:
+        for one in opened:
+            one.vars.clear()
+            one.parent.clear()
 
 
 @cache
@@ -60,6 +88,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_neutralize,
     )
+    environment.context_class = _PageContext
     environment.filters.update(_FILTERS)
     environment.globals.update(_GLOBALS, static=load_static_files().address)
     return environment

@@ -1,0 +1,30 @@
+"""A page's values are released with its rendering, not by the garbage collector, whose run would delay another reader."""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from crcr.decide.views.backend import Column
+from crcr.decide.views.overview import JobCell, JobView
+from support.downstream.callbacks import BACKEND, dispatched_run, post_report
+
+
+@pytest.mark.parametrize("path", ["/crcr/pr/1", f"/crcr/{BACKEND}", "/crcr/failing", "/crcr/metrics"])
+async def test_a_rendered_page_leaves_no_values_to_the_garbage_collector(tmp_path: Path, path: str) -> None:
+    async with dispatched_run(tmp_path) as (relay, run):
+        await post_report(relay, run, "build", "in_progress")
+        await post_report(relay, run, "build", "completed", conclusion="failure")
+        assert (await relay.http.get(path)).status_code == 200  # what is made once and kept
+        gc.collect()
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            assert (await relay.http.get(f"{path}?x=1")).status_code == 200
+            left = [
+                type(one).__name__ for one in gc.get_objects() if isinstance(one, Column | JobCell | JobView)
+            ]
+        finally:
+            if was_enabled:
+                gc.enable()
+        assert left == []

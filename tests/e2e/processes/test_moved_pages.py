@@ -4,6 +4,7 @@ Both relays are asked for the same addresses: all that a reader can come to by f
 kind, and all that no link leads to. Every address that the app serves is among them.
 """
 
+import json
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -18,8 +19,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from crcr.record.schema.bisections import bisection_runs, bisections
+from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.times import to_us
 from support.github.gated_upstream import GATING, INFORMING
-from support.running_relay import RELAY_URL, RunningRelay
+from support.running_relay import RELAY_URL, UPSTREAM, RunningRelay
 from support.served_relay import ADMIN, HIDDEN_BACKEND, L1_BACKEND
 from support.stores.moved_relay import moved_relay, relay_with_long_history
 
@@ -77,6 +81,7 @@ class MovedRelay:
             yield f"/api/v1/setup/{each}"
         yield from ("/", "/crcr/", "/crcr/pr/1/", "/api/v1/effects", "/api/v1/onboarding", "/crcr/onboarding")
         yield from ("/api/v1/health", "/readyz/callback")
+        yield from ("/crcr/bisections/1", "/api/v1/bisections/1", "/api/v1/bisections/1.csv")
         yield from (
             "/crcr/deliveries?show=effects",
             "/crcr/sandbox",
@@ -129,11 +134,31 @@ class MovedRelay:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def moved(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MovedRelay]:
-    async with (
-        relay_with_long_history(tmp_path_factory.mktemp("moved"), jobs=3000) as relay,
-        moved_relay(relay) as new,
-    ):
-        yield MovedRelay(relay, new)
+    async with relay_with_long_history(tmp_path_factory.mktemp("moved"), jobs=3000) as relay:
+        await add_bisection(relay)
+        async with moved_relay(relay) as new:
+            yield MovedRelay(relay, new)
+
+
+async def add_bisection(relay: RunningRelay) -> None:
+    """A bisection with one run, which its own page shows."""
+    now = to_us(relay.clock.now())
+    commits = [[f"{position:040x}", position, f"Change {position}"] for position in (1, 2, 3)]
+    bisection = {
+        "bisection_id": 1, "upstream": UPSTREAM, "downstream": GATING, "workflow": "ci.yml", "job_name": "build",
+        "ref": "main", "commits": json.dumps(commits), "flake_rate": 0.01, "most_runs": 12, "who": "ada",
+        "created_at": now, "ends_at": now, "state": "finished", "outcome": "found", "left_good": 1, "left_bad": 2,
+        "culprit": commits[2][0], "finished_at": now,
+    }  # fmt: skip
+    run = {
+        "bisection_id": 1, "number": 1, "upstream": UPSTREAM, "delivery": "none", "position": 2, "created_at": now,
+        "result": "failed", "finished_at": now,
+    }  # fmt: skip
+    for table, row in ((bisections, bisection), (bisection_runs, run)):
+        statement = Statement(inserting(table, *row))
+        await relay.services.database.write(
+            lambda tx, statement=statement, row=row: tx.run(statement, **row)  # type: ignore[misc]
+        )
 
 
 @pytest.mark.parametrize("reader", ["anybody", "administrator"])

@@ -49,6 +49,7 @@ class ClickHouseServer:
             command += ["--password", self._password]
         if self._certificate:
             command += ["--certificate", str(self._certificate[0]), "--key", str(self._certificate[1])]
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self._folder)
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line:

@@ -67,13 +67,13 @@ def apply_waivers(
     if GATE_OF[part.standing] is GateState.PASSED:
         return part
     covering = [waiver for waiver in waivers if _covers(waiver, backend, part)]
-    objections: list[str] = []
+    objections: set[str] = set()
     for waiver in covering:
         of_heads = [text for own in own_heads if (text := _objection(own, waiver, backend, part)) is not None]
         if not of_heads:
             return replace(part, standing=GateStatus.WAIVED, waiver=waiver)
-        objections.append(f"the waiver of #{waiver.number} does not count here: {', '.join(of_heads)}")
-    return replace(part, reason="; ".join((part.reason, *dict.fromkeys(objections))))
+        objections.add(f"the waiver of #{waiver.number} does not count here: {', '.join(of_heads)}")
+    return replace(part, reason="; ".join((part.reason, *sorted(objections))))
 
 
 def _covers(waiver: GrantedWaiver, backend: BackendResults, part: JudgedPart) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from flow.failures.test_culprits_recorded import land, read_culprits
 from flow.failures.test_verdicts_recorded import BROKEN, open_pull, push, upstream
+from github_sim.bodies import webhooks
 from github_sim.github import PullRequest
 from support.downstream.callbacks import BACKEND, workflow_with_jobs
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
@@ -143,3 +144,31 @@ async def test_webhooks_in_any_order_and_twice_name_the_same_culprit(relay: Runn
             await relay.github.redeliver(delivery.guid)
     (found,) = await read_culprits(relay, f"?backend={UPSTREAM}&job=linux%20/%20test")
     assert found["range"] == {"good": shas[1], "bad": shas[2], "commits": 1}
+
+
+async def test_a_commit_that_a_forced_push_removed_is_not_red_any_more(relay: RunningRelay) -> None:
+    await push(relay, None, None)
+    await check(relay, upstream(relay).head_sha)
+    good = upstream(relay).head_sha
+    await push(relay, None)
+    removed = upstream(relay).head_sha
+    await check(relay, removed, **RED)
+    query = f"?backend={UPSTREAM}&job=linux%20/%20test"
+    assert [one["range"]["bad"] for one in await read_culprits(relay, query)] == [removed]
+    owner = upstream(relay).owner
+    tip = relay.github.world.commit(upstream(relay), "Again", owner, parent=good, changes={"a.py": b"a"})
+    upstream(relay).branches["main"] = tip.sha
+    body = webhooks.push(
+        relay.github.base_url,
+        upstream(relay),
+        ref="refs/heads/main",
+        before=removed,
+        after=tip.sha,
+        commits=[tip],
+        forced=True,
+        pusher=owner,
+    )
+    await relay.github.emit("push", body, upstream(relay), owner)
+    await relay.drain()
+    await check(relay, tip.sha)
+    assert await read_culprits(relay, query) == []

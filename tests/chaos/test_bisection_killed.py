@@ -21,8 +21,8 @@ from chaos.test_kill import Relay, until_idle
 from github_sim.github import GitHub, WorkflowRun
 from github_sim.rest.server import serve
 from github_sim.world.faults import Match
-from support.bisection import BROKEN, failed_with
 from support.downstream.callbacks import BACKEND, CALLBACK, bearer, workflow_with_jobs
+from support.failures.bisection import BROKEN, failed_with
 from support.running_relay import AUDIENCE, UPSTREAM
 
 COMMITS = 12

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from support.bisection import BISECTED, BrokenBase, broken_base
 from support.downstream.callbacks import BACKEND, workflow_with_jobs
+from support.failures.bisection import BISECTED, BrokenBase, broken_base
 from support.running_relay import RunningRelay, running_relay
 from support.sign_in import ADMIN, READER, TOKENS, audit_log, forms, visitor
 

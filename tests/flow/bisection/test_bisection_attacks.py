@@ -13,8 +13,8 @@ from crcr.errors import NotPossible
 from crcr.record.admin.operations import ParkedFilter
 from crcr.record.store.statement import Statement
 from github_sim.github import WorkflowRun
-from support.bisection import BISECTED, BROKEN, BrokenBase, broken_base, end_run, failed_with
 from support.downstream.callbacks import BACKEND, post_report, refusal_code, workflow_with_jobs
+from support.failures.bisection import BISECTED, BROKEN, BrokenBase, broken_base, end_run, failed_with
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 from support.sign_in import ADMIN, TOKENS
 

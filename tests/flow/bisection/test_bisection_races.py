@@ -9,8 +9,8 @@ import pytest
 from crcr.decide.model import RepoName
 from crcr.errors import NotPossible
 from crcr.wiring.services import Services, build
-from support.bisection import BISECTED, REQUEST, broken_base
 from support.downstream.callbacks import BACKEND, post_report, workflow_with_jobs
+from support.failures.bisection import BISECTED, REQUEST, broken_base
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 

@@ -13,7 +13,8 @@ import pytest
 from crcr.decide.bisection.request import AUTOMATIC
 from crcr.decide.model import RepoName
 from crcr.errors import BadRequest, NotFound, NotPossible
-from support.bisection import (
+from support.downstream.callbacks import BACKEND, post_report, workflow_with_jobs
+from support.failures.bisection import (
     BISECTED,
     BROKEN,
     OTHER,
@@ -24,7 +25,6 @@ from support.bisection import (
     failed_with,
     push_commits,
 )
-from support.downstream.callbacks import BACKEND, post_report, workflow_with_jobs
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 HOUR = 3600.0

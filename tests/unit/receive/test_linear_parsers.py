@@ -45,7 +45,7 @@ from crcr.show.render.matrix import parse_shard, shorten_names
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.urls.cursors import decode
 from support.downstream.reporter import reporter
-from support.judged_failures import NOON, judge, other
+from support.failures.judged_failures import NOON, judge, other
 
 GROWTH = 8
 TOO_STEEP = 20.0

@@ -18,7 +18,7 @@ from crcr.decide.checks.text.verdict import verdict_text
 from crcr.decide.commands.grammar import (
     HEAD_DIGITS,
     ApproveCommand,
-    BisectedJob,
+    BisectionTarget,
     Command,
     RetryCommand,
     VerdictCommand,
@@ -126,7 +126,7 @@ def refuse_unknown_job(command: VerdictCommand, failed: tuple[str, ...]) -> str:
 
 
 def bisection_begun_text(
-    bisection_id: int, target: BisectedJob, commits: Sequence[str], url: str | None
+    bisection_id: int, target: BisectionTarget, commits: Sequence[str], url: str | None
 ) -> str:
     """Say what a bisection searches; `commits` are those of its range, the good end first, and `url` is its page."""
     good, bad = (code(sha[:HEAD_DIGITS]) for sha in (commits[0], commits[-1]))

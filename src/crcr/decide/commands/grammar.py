@@ -136,7 +136,7 @@ class UnknownCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class BisectedJob:
+class BisectionTarget:
     """A job whose breakage is searched, and the ends of the range where the recorded ones are not meant."""
 
     downstream: RepoName
@@ -149,7 +149,7 @@ class BisectedJob:
 class BisectCommand:
     """Begin a bisection of a job, or stop one."""
 
-    target: BisectedJob | None
+    target: BisectionTarget | None
     stop: int | None = None
     """The number of the bisection to stop."""
 
@@ -370,7 +370,7 @@ def _parse_bisect(text: str) -> BisectCommand:
             "7 to 64 hexadecimal digits of a commit follow `good` and `bad`; "
             "put a job's name that contains these words in quotes"
         )
-    return BisectCommand(BisectedJob(downstream, _choose_job(job, words) or "", **ends))
+    return BisectCommand(BisectionTarget(downstream, _choose_job(job, words) or "", **ends))
 
 
 def _split_range(text: str) -> tuple[str, dict[str, str]]:
@@ -530,7 +530,7 @@ def _failure_words(target: FailureTarget | None) -> list[str]:
     return [_target_text(target.downstream, target.job)]
 
 
-def _range_words(target: BisectedJob) -> list[str]:
+def _range_words(target: BisectionTarget) -> list[str]:
     ends = (("good", target.good), ("bad", target.bad))
     shas = [word for end, sha in ends if sha is not None for word in (end, sha)]
     return [_target_text(target.downstream, target.job), *shas]

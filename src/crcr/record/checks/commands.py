@@ -24,7 +24,7 @@ from crcr.decide.commands.grammar import (
     MOST_COMMANDS_AN_HOUR,
     ApproveCommand,
     BisectCommand,
-    BisectedJob,
+    BisectionTarget,
     Command,
     FailureTarget,
     InvalidCommand,
@@ -376,7 +376,7 @@ class Commands:
             return _Reply(ok=False, words=f"{code(format_command(command))}: {_explain_refusal(refusal)}")
         return _DONE
 
-    async def _begin_bisection(self, context: _CommandContext, target: BisectedJob) -> _Reply:
+    async def _begin_bisection(self, context: _CommandContext, target: BisectionTarget) -> _Reply:
         tx, upstream = context.tx, context.upstream
         request = BisectionRequest(
             downstream=target.downstream,

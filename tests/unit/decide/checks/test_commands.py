@@ -13,7 +13,7 @@ from crcr.decide.commands.grammar import (
     REQUIRED_ROLES,
     ApproveCommand,
     BisectCommand,
-    BisectedJob,
+    BisectionTarget,
     Command,
     InvalidCommand,
     RetryCommand,
@@ -112,26 +112,26 @@ def _why(text: str) -> InvalidCommand:
             "verdict Org/npu.backend a is flaky because it is new because of x",
             VerdictCommand(NPU, "a", VerdictKind.FLAKY, "it is new because of x"),
         ),
-        ("bisect Org/npu.backend:test", BisectCommand(BisectedJob(NPU, "test"))),
-        ("bisect Org/npu.backend: build (cuda)", BisectCommand(BisectedJob(NPU, "build (cuda)"))),
+        ("bisect Org/npu.backend:test", BisectCommand(BisectionTarget(NPU, "test"))),
+        ("bisect Org/npu.backend: build (cuda)", BisectCommand(BisectionTarget(NPU, "build (cuda)"))),
         (
             "BISECT Org/npu.backend:a b GOOD 1A2B3C4 bad 5d6e7f8 ",
-            BisectCommand(BisectedJob(NPU, "a b", "1a2b3c4", "5d6e7f8")),
+            BisectCommand(BisectionTarget(NPU, "a b", "1a2b3c4", "5d6e7f8")),
         ),
         (
             "bisect Org/npu.backend:a bad 5d6e7f8 good 1a2b3c4",
-            BisectCommand(BisectedJob(NPU, "a", "1a2b3c4", "5d6e7f8")),
+            BisectCommand(BisectionTarget(NPU, "a", "1a2b3c4", "5d6e7f8")),
         ),
         (
             f"bisect Org/npu.backend:a bad {'5' * 64}",
-            BisectCommand(BisectedJob(NPU, "a", None, "5" * 64)),
+            BisectCommand(BisectionTarget(NPU, "a", None, "5" * 64)),
         ),
         (
             'bisect Org/npu.backend:"say ""hi"" good 1a2b3c4" good 5d6e7f8',
-            BisectCommand(BisectedJob(NPU, 'say "hi" good 1a2b3c4', "5d6e7f8")),
+            BisectCommand(BisectionTarget(NPU, 'say "hi" good 1a2b3c4', "5d6e7f8")),
         ),
-        ("bisect Org/npu.backend:“a bad one”", BisectCommand(BisectedJob(NPU, "a bad one"))),
-        ("bisect Org/npu.backend:goodness", BisectCommand(BisectedJob(NPU, "goodness"))),
+        ("bisect Org/npu.backend:“a bad one”", BisectCommand(BisectionTarget(NPU, "a bad one"))),
+        ("bisect Org/npu.backend:goodness", BisectCommand(BisectionTarget(NPU, "goodness"))),
         ("bisect STOP  12", BisectCommand(None, 12)),
         ("STATUS  ", StatusCommand()),
     ],
@@ -448,7 +448,7 @@ WAIVE, UNWAIVE = WaiveCommand(NPU, None, None, "x"), UnwaiveCommand(NPU, None)
         (UNWAIVE, Role.MAINTAIN, False),
         (ApproveCommand(), Role.WRITE, False),
         (VerdictCommand(NPU, "a", VerdictKind.NEW, "x"), Role.MAINTAIN, False),
-        (BisectCommand(BisectedJob(NPU, "a")), Role.MAINTAIN, False),
+        (BisectCommand(BisectionTarget(NPU, "a")), Role.MAINTAIN, False),
         (BisectCommand(None, 12), Role.MAINTAIN, False),
         (RetryCommand(None), Role.WRITE, True),
         (StatusCommand(), Role.WRITE, True),
@@ -522,7 +522,7 @@ def test_a_waiver_that_is_spelled_is_read_back(
         ApproveCommand(head),
     ]
     if job is not None:
-        commands.append(BisectCommand(BisectedJob(downstream, job, head, head)))
+        commands.append(BisectCommand(BisectionTarget(downstream, job, head, head)))
         commands.append(VerdictCommand(downstream, job, VerdictKind.PRE_EXISTING, reason))
     for command in commands:
         assert parse_commands(f"Hello\n\n{format_command(command)}\n") == (command,)

@@ -16,7 +16,7 @@ from crcr.decide.failures.verdict import Confidence
 from crcr.decide.jobs.report import FailedTest
 from crcr.decide.statistics.window import ResultKind
 from crcr.receive.callback.report_details import MAX_FAILED_TESTS
-from support.judged_failures import NOON, OTHER, OWN, base, flip, judge, kind, other, own
+from support.failures.judged_failures import NOON, OTHER, OWN, base, flip, judge, kind, other, own
 
 CI, NIGHTLY = ".github/workflows/ci.yml", ".github/workflows/nightly.yml"
 BOTH = frozenset({OWN, OTHER})

@@ -6,7 +6,7 @@ import pytest
 
 from crcr.decide.failures.history import BackendHour, BaseResult, FailedAs, PullPass, RecordedFailure
 from crcr.decide.failures.verdict import Confidence, VerdictKind
-from support.judged_failures import NOON, OTHER, OWN, base, flip, judge, kind, other, own
+from support.failures.judged_failures import NOON, OTHER, OWN, base, flip, judge, kind, other, own
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from crcr.decide.bisection.search import RunResult
 from support.data.base_history import BaseHistory, fingerprint_of, sha_of
-from support.data.bisection_rows import FAILED, PASSED, BisectionRows, commit_sha
 from support.data.store_rows import StoreRows
+from support.failures.bisection_rows import FAILED, PASSED, BisectionRows, commit_sha
 from support.reader_client import reader_client
 
 LISTED = """

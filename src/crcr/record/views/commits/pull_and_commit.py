@@ -80,15 +80,17 @@ _LIVE_GROUPS = Statement(
 _GATE = Statement(text("SELECT state FROM gates WHERE head_sha = :head_sha AND upstream = :upstream"))
 
 
+_NOT_ARRIVED = (
+    "it appears with its next push; if it has been open for longer, check that the App's webhook is on; "
+    "very old pull requests are no longer kept"
+)
+
+
 async def pull_view(reader: CommitReader, number: int) -> PullView:
     tx, upstream = reader.tx, reader.upstream
     pull = await load_pull(tx, upstream, number)
     if pull is None:
-        raise NotFound(
-            f"no event of {upstream}#{number} has arrived",
-            hint="it appears with its next push; if it has been open for longer, check that the App's webhook is on; "
-            "very old pull requests are no longer kept",
-        )
+        raise NotFound(f"no event of {upstream}#{number} has arrived", hint=_NOT_ARRIVED)
     deliveries = await tx.all(_OF_PULL, upstream=upstream.key, number=number, most=_MOST_OF_PULL)
     head_deliveries = [
         row for row in deliveries if row["head_sha"] == pull.head_sha and row["event"] == "pull_request"
@@ -144,9 +146,8 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
     deliveries = await _read_deliveries(reader, head_sha, [row["number"] for row in heads], named)
     self_reporting = await reader.read_self_reporting(head_sha)
     numbers = {row["number"] for row in deliveries if row["number"] is not None}
-    in_tree = await read_in_tree(
-        tx, upstream, head_sha, await _find_base(tx, upstream, head_sha, numbers, group)
-    )
+    base = await _find_base(tx, upstream, head_sha, numbers, group)
+    in_tree = await read_in_tree(tx, upstream, head_sha, base)
     if not deliveries and not self_reporting and in_tree is None:
         raise NotFound(
             f"no delivery of {upstream} about the commit {head_sha[:64]} is known by its SHA",

@@ -6,8 +6,8 @@ from playwright.async_api import Browser, expect
 
 from browser.conftest import open_site
 from browser.test_accessibility import look_at
-from support.bisection import BISECTED, broken_base
 from support.downstream.callbacks import BACKEND, workflow_with_jobs
+from support.failures.bisection import BISECTED, broken_base
 from support.sign_in import ADMIN, TOKENS
 
 WIDTHS = (390, 1024, 1440)

@@ -12,8 +12,8 @@ from crcr.decide.model import RepoName
 from crcr.decide.views.culprits import CulpritQuery, CulpritRange, JobCulprits
 from crcr.errors import NotFound
 from support.data.base_history import MESSAGE, BaseHistory, fingerprint_of, sha_of
-from support.data.bisection_rows import BisectionRows
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.failures.bisection_rows import BisectionRows
 
 LISTED = """
 L2:

@@ -9,8 +9,8 @@ from crcr.decide.in_tree.base_results import OnBase
 from crcr.decide.in_tree.checks import STATUSES
 from crcr.decide.views.in_tree import FailingCheck, InTreeView, RedSince
 from support.data.base_history import MESSAGE, BaseHistory, sha_of
-from support.data.in_tree_courses import a_check, add_base
 from support.data.store_rows import UPSTREAM, StoreRows, open_store_rows
+from support.failures.in_tree_courses import a_check, add_base
 
 HEAD = "e" * 40
 FAILED, PASSED = OnBase.FAILED, OnBase.PASSED

@@ -16,8 +16,8 @@ from crcr.decide.views.bisections import (
     describe_briefly,
 )
 from crcr.errors import BadRequest, NotFound
-from support.data.bisection_rows import FAILED, PASSED, BisectionRows, commit_sha
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.failures.bisection_rows import FAILED, PASSED, BisectionRows, commit_sha
 
 LISTED = """
 L1:

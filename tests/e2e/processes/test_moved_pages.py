@@ -37,8 +37,8 @@ KINDS = ("pull_request", "push", "nightly", "ingested")
 BACKENDS = (GATING, INFORMING, L1_BACKEND, HIDDEN_BACKEND)
 OF_ONE_PROCESS = ("/metrics", "/api/v1/events", "/static/{name}")
 """Counts of its own requests, a stream that does not end, and files that no database has to do with."""
-MOST_PER_ROUTE = 25
-"""Of each kind of page, mixed: with ten times as many (a quarter of an hour) nothing else comes to light."""
+MOST_PER_ROUTE = 12
+"""Of each kind of page, mixed: with twenty times as many (a quarter of an hour) nothing else comes to light."""
 MASKED = re.compile(rb"[0-9a-f]{32}")
 """The number of the request, which an answer about a fault shows."""
 _LINK = re.compile(r'(?:href|action|src)="([^"]+)"')
@@ -185,7 +185,7 @@ async def test_every_page_answer_and_export_is_the_same_before_and_after(
                 waiting.append(found)
     assert different == []
     assert {route for route, times in per_route.items() if not times} <= set(OF_ONE_PROCESS)
-    assert sum(per_route.values()) > 600
+    assert sum(per_route.values()) > 300
 
 
 ComparableResponse = tuple[int, dict[str, str], bytes]

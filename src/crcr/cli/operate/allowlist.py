@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples
 from crcr.cli.printing import (
     colour_state,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from crcr.decide.views.overview import AllowlistState
     from crcr.settings import Settings
 
-app = typer.Typer(
+app = CommandLine(
     name="allowlist",
     help="Check, compare, refresh and show allowlists.",
     no_args_is_help=True,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import ConfigOption, JsonOption, LimitOption, UpstreamOption, examples, parse_time
 from crcr.cli.printing import (
     escape_unprintable,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from crcr.cli.operator_session import OperatorSession
     from crcr.decide.views.operator import DeliveryDetail, DeliveryLine, DispatchLine, JobLine
 
-app = typer.Typer(
+app = CommandLine(
     name="deliveries",
     help="Webhook deliveries: list, show, replay.",
     no_args_is_help=True,

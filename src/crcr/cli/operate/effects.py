@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import (
     ConfigOption,
     JsonOption,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from crcr.decide.views.operator import EffectLine
     from crcr.record.admin.operations import ParkedFilter
 
-app = typer.Typer(
+app = CommandLine(
     name="effects",
     help="Outgoing queue: list waiting and parked effects, retry parked ones.",
     no_args_is_help=True,

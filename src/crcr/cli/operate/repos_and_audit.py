@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import (
     ConfigOption,
     JsonOption,
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from crcr.decide.model import RepoName
     from crcr.decide.views.operator import AuditLine, RepositoryLine
 
-repos = typer.Typer(name="repos", help="Downstream repositories and their ids.", no_args_is_help=True)
-audit = typer.Typer(name="audit", help="Log of manual actions and alarms.", no_args_is_help=True)
+repos = CommandLine(name="repos", help="Downstream repositories and their ids.", no_args_is_help=True)
+audit = CommandLine(name="audit", help="Log of manual actions and alarms.", no_args_is_help=True)
 
 
 @repos.command("list", epilog=examples("crcr repos list", "crcr repos list --json"))

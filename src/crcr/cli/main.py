@@ -28,6 +28,7 @@ from crcr.cli.operate import (
 from crcr.cli.options import OPERATE_PANEL
 from crcr.cli.printing import print_error
 from crcr.cli.run import backup, check_config, demo, history_backfill, reconcile, serve
+from crcr.cli.setup import command as setup_command
 from crcr.errors import BadSettings, CrcrError
 
 _REINSTALL = "reinstall requirements/app.txt; see docs/deploy.md"
@@ -101,6 +102,7 @@ def root(
 
 
 for commands in (
+    setup_command,
     serve,
     backup,
     demo,

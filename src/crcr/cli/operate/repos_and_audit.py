@@ -13,7 +13,7 @@ from crcr.cli.options import (
     UpstreamOption,
     examples,
 )
-from crcr.cli.printing import print_json, print_line, print_table
+from crcr.cli.printing import print_json, print_line, print_outcome, print_table
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import OperatorSession
@@ -52,6 +52,7 @@ def rebind(
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Accept that another repository now has this name, and its reports; audited."""
     from crcr.cli.operator_session import run_in_session
@@ -65,14 +66,17 @@ def rebind(
 
     if not yes:
         bound = run_in_session(config, read_bound_id)
-        typer.confirm(f"{repository} is bound to id {bound}; bind it to {repository_id}?", abort=True)
+        typer.confirm(
+            f"{repository} is bound to id {bound}; bind it to {repository_id}?", abort=True, err=as_json
+        )
     run_in_session(
         config,
         lambda session: session.targets.rebind(
             choose_upstream(session), repository, repository_id, who=session.who, now=session.now()
         ),
     )
-    print_line(f"{repository} is bound to id {repository_id}")
+    outcome = {"repository": str(repository), "repository_id": repository_id}
+    print_outcome(f"{repository} is bound to id {repository_id}", outcome, as_json=as_json)
 
 
 @audit.command("list", epilog=examples("crcr audit list --limit 100"))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from crcr.cli.http_client import is_on_this_machine
 from crcr.cli.options import RUN_PANEL, JsonOption, examples, parse_repo_name
 from crcr.cli.printing import print_error
 from crcr.cli.setup import options
@@ -129,6 +128,8 @@ def _ask(question: str, option: str, read: Callable[[str], T], *, asks: bool) ->
 
 
 def _require_reachable(address: str, github: "GitHubAddresses") -> None:
+    from crcr.cli.http_client import is_on_this_machine  # loads the HTTP client
+
     if is_on_this_machine(address) and not is_on_this_machine(github.web):
         raise NotPossible(
             f"GitHub cannot reach {address}: it is this machine's own address",

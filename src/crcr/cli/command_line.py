@@ -19,6 +19,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _WIDEST, _NARROWEST = 100, 40
 _COLUMN = 30
 """The widest column of options; a longer option has its text on the next line."""
+_LONGEST_CHOICE = 40
+"""A longer list of choices is part of the option's text, where it wraps."""
 _PANEL = "Commands"
 PORT = "PORT"
 """The word for a port's number, whose range everybody knows."""
@@ -74,13 +76,17 @@ def value_word(parameter: Any) -> str:
     if parameter.metavar is not None:
         return str(parameter.metavar)
     described = parameter.type_descriptor
-    if described.is_choice:
-        return "|".join(_plain(choice) for choice in described.choices or ())
+    if described.is_choice and len(short := "|".join(_choices(parameter))) <= _LONGEST_CHOICE:
+        return short
     if _is_number(parameter):
         return "NUMBER"
     if described.is_path:
         return "FILE"
     return str(parameter.name).upper().rpartition("_")[2]
+
+
+def _choices(parameter: Any) -> list[str]:
+    return [_plain(choice) for choice in parameter.type_descriptor.choices or ()]
 
 
 def _is_number(parameter: Any) -> bool:
@@ -162,7 +168,10 @@ def _names(option: Any) -> str:
 def _describe(parameter: Any) -> str:
     """Return the parameter's help with its range, default and variable."""
     parts = [" ".join(inspect.cleandoc(parameter.help or "").split())]
-    if _is_number(parameter) and value_word(parameter) != PORT and (bounds := _range(parameter)):
+    word = value_word(parameter)
+    if word and "|" not in word and parameter.metavar is None and parameter.type_descriptor.is_choice:
+        parts.append(f"One of {', '.join(_choices(parameter))}.")
+    if _is_number(parameter) and word != PORT and (bounds := _range(parameter)):
         parts.append(f"{bounds.strip().removeprefix('of ').capitalize()}.")
     if default := _default(parameter):
         parts.append(f"Default: {default}.")

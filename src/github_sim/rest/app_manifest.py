@@ -42,14 +42,10 @@ async def register_app(sim: "Simulation", request: ApiRequest) -> Reply:
     sim.webhooks.secret = f"{sim.rng.getrandbits(160):040x}"
     sim.app_permissions = dict(manifest.get("default_permissions", {}))
     sim.app_events = tuple(manifest.get("default_events", ()))
-    sim.spawn(_ping(sim))
+    await cast("GitHub", sim).ping()
     state = {"state": request.query["state"]} if "state" in request.query else {}
     location = f"{manifest['redirect_url']}?{urlencode({'code': code, **state})}"
     return Reply(302, headers={"location": location}, raw=b"", media="text/html")
-
-
-async def _ping(sim: "Simulation") -> None:
-    await cast("GitHub", sim).ping()
 
 
 def _read_manifest(body: bytes) -> Json:

@@ -108,8 +108,10 @@ def test_every_act_and_every_list_has_json(path: tuple[str, ...]) -> None:
         ),
         (
             ("status", "--relay", "ftp://x"),
-            "error: 'ftp://x' is not the address of a relay, such as https://crcr.example.com\n"
-            "hint: see crcr status --help\n",
+            (
+                "error: 'ftp://x' is not the address of a relay, such as https://crcr.example.com\n"
+                "hint: see crcr status --help\n"
+            ),
         ),
     ],
 )

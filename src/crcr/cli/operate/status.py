@@ -29,6 +29,7 @@ from crcr.cli.options import (
 )
 from crcr.cli.printing import (
     Cell,
+    escape_unprintable,
     format_age,
     format_percent,
     print_json,
@@ -195,11 +196,11 @@ def _health_state(state: _State) -> str | None:
 
 def _print(state: _State) -> None:
     shown = _health_state(state) or "unknown"
-    print_line(f"{state['upstream']}:", Text(shown, _STYLES.get(shown, "")))
+    print_line(f"{state['upstream']}:", Text(escape_unprintable(shown), _STYLES.get(shown, "")))
     for line in _health_lines(state):
         print_line(f"  {line}")
     for line in state["attention"]:
-        print_line(Text("  ! ", "yellow") + Text(line))
+        print_line(Text("  ! ", "yellow") + Text(escape_unprintable(line)))
     if state["backends"]:
         print_line("")
         columns = ["backend", "level", "last result", "when", "14 days", "undelivered", "~on call"]

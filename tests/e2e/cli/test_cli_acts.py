@@ -107,7 +107,7 @@ def test_resume_ends_a_pause_and_a_suspension(shell: OperatorShell) -> None:
     assert f"dispatching for {UPSTREAM} resumed" in shell.ok("resume")
     shell.ok("suspend", "org/reporter")
     assert "org/reporter is no longer suspended" in shell.ok("resume", "org/reporter", "--reason", "fixed")
-    assert [act for _, act, _ in acts(shell)] == ["unsuspend", "suspend", "unpause", "pause"]
+    assert [act for _, act, _ in acts(shell)] == ["resume", "suspend", "unpause", "pause"]
 
 
 def test_every_act_says_as_json_what_it_did(shell: OperatorShell) -> None:
@@ -123,7 +123,7 @@ def test_every_act_says_as_json_what_it_did(shell: OperatorShell) -> None:
         "repository": repository,
         "repository_id": 77,
     }
-    assert shell.json("effects", "retry", "--all")["retried"] == 1
+    assert shell.json("effects", "retry", "--all")["retried"] == 2
     assert shell.json("deliveries", "replay", "--cancelled") == {"deliveries": 0, "sent": 0}
     assert shell.json("allowlist", "refresh")["upstream"] == upstream
     copy = shell.json("backup", str(shell.folder / "copy.db"))

@@ -116,6 +116,9 @@ async def test_one_command_and_one_click_end_with_a_doctor_that_is_all_green(pla
     assert "already running" in steps["relay"]
     assert found["webhook_url"] == f"http://127.0.0.1:{place.port}/github/webhook"
     assert len(place.github.calls_to("POST", "/app-manifests/*")) == 1
+    words = ("setup", "--upstream", "other/one")
+    other = await asyncio.to_thread(run_in_process, *words, folder=place.folder, environ={})
+    assert (other.code, f"the settings are for {UPSTREAM}, not for other/one" in other.errors) == (1, True)
 
 
 def _assert_private(place: Place, printed: str) -> None:

@@ -43,6 +43,8 @@ class SetupRequest:
     files: SetupFiles
     content: SettingsContent | None
     """None where the settings exist already."""
+    requested: Mapping[str, str | None]
+    """What was given on the command line and must agree with existing settings."""
     organization: str | None
     app_name: str
     public_app: bool
@@ -108,6 +110,7 @@ def run_setup(request: SetupRequest, environ: Mapping[str, str]) -> None:
             steps.add(ok("app", f"Already done: {files.config} names the App."))
         config = files.config if files.config.exists() else None
         settings = load_settings(config=config, environ=environ, cwd=Path.cwd())
+        _require_agreement(request, settings)
         started = resources.enter_context(running_relay(settings, config))
         relay = "runs for the time of this set-up" if started else "was already running"
         steps.add(ok("relay", f"The relay {relay}, at {local_address(settings)}."))
@@ -116,6 +119,19 @@ def run_setup(request: SetupRequest, environ: Mapping[str, str]) -> None:
         _print_result(request, settings, steps, environ)
     if request.serves and started:
         _continue_as_relay(config)
+
+
+def _require_agreement(request: SetupRequest, settings: Settings) -> None:
+    """Refuse options that existing settings contradict, instead of ignoring them."""
+    names = {upstream.name.key: str(upstream.name) for upstream in settings.upstreams}
+    upstream, public_url = request.requested["upstream"], request.requested["public_url"]
+    hint = f"correct {request.files.config}, or pass --replace to begin anew"
+    if upstream is not None and upstream.lower() not in names:
+        raise NotPossible(f"the settings are for {', '.join(names.values())}, not for {upstream}", hint=hint)
+    if public_url is not None and public_url != settings.public_url.rstrip("/"):
+        raise NotPossible(
+            f"the settings have the public address {settings.public_url}, not {public_url}", hint=hint
+        )
 
 
 def _obtain_app(

@@ -24,6 +24,7 @@ from github_sim.oidc.other_cis import (
     OtherIssuer,
 )
 from github_sim.rest.app import RestApi
+from github_sim.rest.app_manifest import ManifestCode
 from github_sim.rest.auth import Authenticator
 from github_sim.rest.exchange import Route
 from github_sim.rest.oidc import RequestTokens
@@ -31,7 +32,15 @@ from github_sim.webhooks.sender import Webhooks
 from github_sim.world.call_counts import CallCounts
 from github_sim.world.faults import Faults
 from github_sim.world.rate_limits import RateLimiter, RateLimits
-from github_sim.world.records import Account, Call, CallbackAnswer, Json, Repository, WebhookDelivery
+from github_sim.world.records import (
+    APP_EVENTS,
+    Account,
+    Call,
+    CallbackAnswer,
+    Json,
+    Repository,
+    WebhookDelivery,
+)
 from github_sim.world.world import World
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -65,6 +74,8 @@ class Simulation:
         self.world = World(self.clock, self.rng)
         self.app_id = self.rng.randint(900_000, 1_900_000)
         self.app_permissions = dict(APP_PERMISSIONS)
+        self.app_events: tuple[str, ...] = APP_EVENTS
+        self.manifest_codes: dict[str, ManifestCode] = {}
         self.auth = Authenticator(self.world, self.app_id, client_id(self.app_id))
         self.faults = Faults()
         self.limits = RateLimits()

@@ -17,6 +17,7 @@ import pytest
 
 from github_sim.github import CheckRun, GitHub, PullRequest
 from github_sim.rest.app import ROUTES
+from github_sim.rest.app_manifest import ManifestCode
 from github_sim.rest.exchange import Auth
 from github_sim.world.records import Json
 from support.paths import ROOT
@@ -177,9 +178,24 @@ async def _walk_app(github: GitHub, ask: Asker, auth: dict[str, str]) -> None:
     await ask("POST", f"/app/hook/deliveries/{logged}/attempts", auth)
     await ask("GET", "/repos/org/upstream/installation", auth)
     await ask("GET", "/app/installations/1", auth)
+    await _walk_manifest(github, ask)
     wish = {"repository_ids": [github.repository("org/upstream").id], "permissions": {"contents": "read"}}
     await ask("POST", f"/app/installations/{number}/access_tokens", auth, json=wish)
     await ask("POST", f"/app/installations/{number}/access_tokens", auth, json={"repository_ids": [1]})
+
+
+async def _walk_manifest(github: GitHub, ask: Asker) -> None:
+    """The conversion of a manifest's code, which needs no authentication."""
+    addresses = {"url": "https://relay.test", "redirect_url": "https://relay.test/created"}
+    hook = {"hook_attributes": {"url": "https://relay.test/hook"}}
+    permissions = {
+        "default_permissions": dict(github.app_permissions),
+        "default_events": list(github.app_events),
+    }
+    manifest = {"name": "relay", **addresses, **hook, **permissions}
+    github.manifest_codes["code"] = ManifestCode(manifest, github.clock.now())
+    await ask("POST", "/app-manifests/code/conversions", {})
+    await ask("POST", "/app-manifests/code/conversions", {})
 
 
 async def _walk_repository(github: GitHub, ask: Asker, token: dict[str, str], head: str) -> None:

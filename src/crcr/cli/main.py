@@ -4,13 +4,14 @@ Exit codes: 0 success, 1 a problem or something not found, 2 wrong usage or wron
 """
 
 import os
+import sys
 from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from crcr import __version__
+from crcr.cli.command_line import CommandLine, PlainGroup, describe_usage_error
 from crcr.cli.doctor import command as doctor_command
 from crcr.cli.failing import command as failing_command
 from crcr.cli.init import command as init_command
@@ -20,6 +21,7 @@ from crcr.cli.operate import (
     bisection,
     deliveries,
     effects,
+    pull,
     repos_and_audit,
     status,
     suspend_pause_dispatch,
@@ -27,13 +29,29 @@ from crcr.cli.operate import (
 from crcr.cli.options import OPERATE_PANEL
 from crcr.cli.printing import print_error
 from crcr.cli.run import backup, check_config, demo, history_backfill, reconcile, serve
+from crcr.cli.setup import command as setup_command
 from crcr.errors import BadSettings, CrcrError
 
 _REINSTALL = "reinstall requirements/app.txt; see docs/deploy.md"
 
 
-class ErrorHandlingGroup(TyperGroup):
-    """Prints known errors as a sentence, without a traceback."""
+class ErrorHandlingGroup(PlainGroup):
+    """Prints every error in one style: `error:` and a sentence, `hint:` with the next step; no traceback."""
+
+    def main(self, *words: Any, **more: Any) -> Any:
+        if not more.pop("standalone_mode", True):
+            return super().main(*words, **{**more, "standalone_mode": False})
+        try:
+            sys.exit(super().main(*words, **{**more, "standalone_mode": False}))
+        except typer.Abort:
+            print_error("cancelled")
+            sys.exit(1)
+        except typer.TyperException as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                typer.echo(error.message)
+            else:
+                print_error(*describe_usage_error(error))
+            sys.exit(error.exit_code)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -54,7 +72,7 @@ class ErrorHandlingGroup(TyperGroup):
 _WRITES_FOR_OTHERS = frozenset({"init"})
 """Commands whose files other users must be able to read, because they go into a repository."""
 
-app = typer.Typer(
+app = CommandLine(
     name="crcr",
     cls=ErrorHandlingGroup,
     no_args_is_help=True,
@@ -85,6 +103,7 @@ def root(
 
 
 for commands in (
+    setup_command,
     serve,
     backup,
     demo,
@@ -92,6 +111,7 @@ for commands in (
     doctor_command,
     check_config,
     status,
+    pull,
     failing_command,
     suspend_pause_dispatch,
     bisection,

@@ -10,8 +10,9 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -22,12 +23,16 @@ from crcr.record.admin.operations import AdminOperations
 from crcr.record.bisection.bisections import Bisections
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
+from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
 from crcr.record.views.logs.operator import OperatorViews
 from crcr.settings import Settings, load_settings
 from crcr.wiring.core import build_bisections, check_refresher
 from crcr.wiring.database import open_database, require_database
 from crcr.wiring.drivers import require_drivers
+
+if TYPE_CHECKING:
+    from crcr.record.views.sql_views import SqlViews
 
 T = TypeVar("T")
 
@@ -77,6 +82,8 @@ class OperatorSession:
     targets: Downstreams
     bisections: Bisections
     who: str
+    open_pages: "Callable[[], SqlViews]"
+    """Opens what the pages show, hidden backends included."""
 
     def now(self) -> datetime:
         return SystemClock().now()
@@ -111,8 +118,17 @@ async def _run(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]
         targets=targets,
         bisections=build_bisections(settings, database, allowlists, targets),
         who=user_name(),
+        open_pages=partial(_open_pages, settings, database, allowlists),
     )
     try:
         return await act(session)
     finally:
         await database.close()
+
+
+def _open_pages(settings: Settings, database: Database, allowlists: Allowlists) -> "SqlViews":
+    from crcr.record.views.sql_views import SqlViews  # most commands do without it
+    from crcr.wiring.core import gate_policies
+
+    names = tuple(upstream.name for upstream in settings.upstreams)
+    return SqlViews(database, allowlists, names, gate_policies(settings), everything=True)

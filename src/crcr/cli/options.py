@@ -68,6 +68,14 @@ UpstreamOption = Annotated[
         help="The upstream, if there are several.",
     ),
 ]
+PublicRelayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--relay",
+        metavar="URL",
+        help="The address of a relay: read its public API, without settings, database or token.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only, for scripts.")]
 LimitOption = Annotated[
     int, typer.Option("--limit", "-n", min=1, max=10_000, help="Maximum number of rows, newest first.")

@@ -101,6 +101,14 @@ def print_json(value: object) -> None:
     print(json.dumps(msgspec.to_builtins(value), indent=2))  # noqa: T201
 
 
+def print_outcome(text: str, outcome: object, *, as_json: bool) -> None:
+    """Print what an act did: a line for people, or JSON for scripts."""
+    if as_json:
+        print_json(outcome)
+    else:
+        print_line(text)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     """Print a table without cutting any cell. On a terminal, columns named with a `~` wrap; in a pipe none do.
 
@@ -156,6 +164,11 @@ def format_age(at: datetime, now: datetime | None = None) -> str:
     if abs(age) >= _LONG_AGO:
         return at.strftime("%Y-%m-%d")
     return f"in {_format_length(-age)}" if age < timedelta() else f"{_format_length(age)} ago"
+
+
+def format_percent(ratio: float | None) -> str | None:
+    """Return a share as 92.7%."""
+    return None if ratio is None else f"{ratio:.1%}"
 
 
 def _format_length(span: timedelta) -> str:

@@ -393,6 +393,10 @@ class DeliveryLogApi:
             await self._transport.send_as_app(delivery_log.list_deliveries(cursor))
         )
 
+    async def redeliver(self, log_id: int) -> None:
+        """Have GitHub send a webhook again; the log then has one more attempt with the same GUID."""
+        await self._transport.send_as_app(delivery_log.redeliver(log_id))
+
     async def read_delivery(self, log_id: int) -> tuple[str, str, bytes]:
         """Return the GUID, the event's name and the payload."""
         return delivery_log.parse_delivery(

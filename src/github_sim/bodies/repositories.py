@@ -191,7 +191,9 @@ def installation_json(base: str, app_id: int, installation: Installation) -> Jso
     }
 
 
-def app_json(base: str, world: World, app_id: int, permissions: dict[str, str]) -> Json:
+def app_json(
+    base: str, world: World, app_id: int, permissions: dict[str, str], events: tuple[str, ...] = APP_EVENTS
+) -> Json:
     owner = world.account("crcr-operators", "Organization")
     created_at = stamp(world.now())
     return {
@@ -207,7 +209,7 @@ def app_json(base: str, world: World, app_id: int, permissions: dict[str, str]) 
         "created_at": created_at,
         "updated_at": created_at,
         "permissions": dict(permissions),
-        "events": list(APP_EVENTS),
+        "events": list(events),
         "installations_count": len(world.installations),
     }
 

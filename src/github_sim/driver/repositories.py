@@ -251,7 +251,9 @@ class RepositoryDriver(Simulation):
             return existing, False
         now = self.clock.now()
         number = self.world.next_id("installation")
-        installation = Installation(number, account, dict(self.app_permissions), now, now)
+        installation = Installation(
+            number, account, dict(self.app_permissions), now, now, events=self.app_events
+        )
         self.world.installations[installation.id] = installation
         return installation, True
 

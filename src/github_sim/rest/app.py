@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from github_sim.rest import (
     actions,
+    app_manifest,
     checks,
     comments,
     commits,
@@ -40,6 +41,7 @@ ROUTES: tuple[Route, ...] = tuple(
     sorted(
         (
             *github_app.ROUTES,
+            *app_manifest.ROUTES,
             *checks.ROUTES,
             *repositories.ROUTES,
             *commits.ROUTES,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def get_app(sim: "Simulation", _request: ApiRequest) -> Reply:
-    return Reply(200, app_json(sim.base_url, sim.world, sim.app_id, sim.app_permissions))
+    return Reply(200, app_json(sim.base_url, sim.world, sim.app_id, sim.app_permissions, sim.app_events))
 
 
 async def get_hook(sim: "Simulation", _request: ApiRequest) -> Reply:

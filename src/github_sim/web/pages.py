@@ -239,7 +239,7 @@ def page_for(sim: "Simulation", method: str, path: str, accept: str) -> Reply | 
         return None
     if path == "/":
         return page("Pull requests", index_page(sim))
-    if path == APP_PATH or path.startswith(f"{APP_PATH}/"):
+    if path in (APP_PATH, f"{APP_PATH}/installations/new"):
         return page("App", app_page(sim))
     found = _REPOSITORY.fullmatch(path)
     repository = sim.world.find(found["name"]) if found else None

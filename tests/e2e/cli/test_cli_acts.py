@@ -100,3 +100,33 @@ def test_of_several_upstreams_none_is_guessed_for_an_act(two_upstreams: Operator
 
 def test_the_only_upstream_needs_no_naming(shell: OperatorShell) -> None:
     assert f"dispatching for {UPSTREAM} paused;" in shell.ok("pause")
+
+
+def test_resume_ends_a_pause_and_a_suspension(shell: OperatorShell) -> None:
+    assert "crcr resume resumes it" in shell.ok("pause")
+    assert f"dispatching for {UPSTREAM} resumed" in shell.ok("resume")
+    shell.ok("suspend", "org/reporter")
+    assert "org/reporter is no longer suspended" in shell.ok("resume", "org/reporter", "--reason", "fixed")
+    assert [act for _, act, _ in acts(shell)] == ["resume", "suspend", "unpause", "pause"]
+
+
+def test_every_act_says_as_json_what_it_did(shell: OperatorShell) -> None:
+    upstream, repository = UPSTREAM, "org/reporter"
+    suspension = {"upstream": upstream, "repository": repository, "suspended": True}
+    assert shell.json("suspend", repository) == suspension
+    assert shell.json("resume", repository) == {**suspension, "suspended": False}
+    assert shell.json("pause") == {"upstream": upstream, "paused": True}
+    assert shell.json("resume") == {"upstream": upstream, "paused": False}
+    sent = shell.json("dispatch", "--test", repository)
+    assert (sent["repository"], sent["state"], sent["error"]) == (repository, "waiting", None)
+    assert shell.json("repos", "rebind", repository, "77", "--yes") == {
+        "repository": repository,
+        "repository_id": 77,
+    }
+    assert shell.json("effects", "retry", "--all")["retried"] == 2
+    assert shell.json("deliveries", "replay", "--cancelled") == {"deliveries": 0, "sent": 0}
+    assert shell.json("allowlist", "refresh")["upstream"] == upstream
+    copy = shell.json("backup", str(shell.folder / "copy.db"))
+    assert copy["bytes"] == (shell.folder / "copy.db").stat().st_size
+    token = shell.json("admin", "token", "ann")
+    assert (token["variable"], token["value"].split("=")[0]) == ("CRCR_ADMIN_TOKENS", "ann")

@@ -125,7 +125,7 @@ def test_answers_are_kept_for_a_moment_unless_they_must_not_be(
         (("--hud", "nowhere"), 2, "is not the address of a relay"),
         (("--hud", "http://127.0.0.1:9", "--config", "crcr.toml"), 2, "about this machine's relay"),
         (("--kind", "all"), 2, "all"),
-        (("--fail-on", "0"), 2, "equal to 1"),
+        (("--fail-on", "0"), 2, "a whole number of 1 or more"),
         ((), 2, "CRCR_"),
     ],
 )

@@ -69,12 +69,16 @@ async def test_the_whole_loop_in_one_process_which_stops_cleanly_while_a_page_is
         crcr("serve", folder=tmp_path, environ=environ(tmp_path, github, port)) as relay,
     ):
         assert f"http://127.0.0.1:{port}" in await relay.wait_for_line("crcr is listening on")
+        assert f"{UPSTREAM}: 1 downstream (L2 1)" in await relay.wait_for_line(UPSTREAM)
+        reachable = await relay.wait_for_line("GitHub at ")
+        assert f"{github.base_url}: reachable, App {github.app_id} (crcr-simulated)" in reachable
         await github.open_pr(UPSTREAM)
         await started_run(github)
         run = github.runs("org/reporter")[0]
         assert (await github.start_job(run, "build")).status_code == 200
         await stop_while_a_page_is_live(relay, f"http://127.0.0.1:{port}", signal.SIGTERM)
         log = await relay.errors()
+        assert [line.strip() for line in relay.lines[-2:]] == ["stopping… finishing running work", "stopped"]
     assert '"level":"error"' not in log
     assert github.webhook_secret not in log
 
@@ -97,6 +101,7 @@ async def test_any_free_port_can_be_asked_for_and_an_interrupt_ends_it_like_a_te
         url = (await relay.wait_for_line("crcr is listening on")).split()[4]
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             assert (await http.get(f"{url}/healthz")).status_code == 200
+        assert "not reachable" in await relay.wait_for_line("GitHub at ")
         await stop_while_a_page_is_live(relay, url, signal.SIGINT)
 
 

@@ -4,6 +4,7 @@ The effects are held back by a real relay, on a simulated GitHub whose hour is u
 """
 
 import asyncio
+import re
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,9 +55,12 @@ async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) ->
 
 def test_a_relay_in_order_is_green(tmp_path: Path) -> None:
     shell = relay_with(tmp_path, now(), calls_left=5_000)
-    assert shell.ok("status") == f"{UPSTREAM}: green\n  Nothing delayed, nothing undelivered.\n"
+    lines = shell.ok("status").splitlines()
+    assert lines[:3] == [f"{UPSTREAM}: green", "  Nothing delayed, nothing undelivered.", ""]
+    assert re.match(r"org/gating +L4 +success +\S+ ago +100\.0% ", lines[4])
     [found] = shell.json("status")
-    assert (found["upstream"], found["health"]["state"]) == (UPSTREAM, "green")
+    assert (found["upstream"], found["health"]["state"], found["attention"]) == (UPSTREAM, "green", [])
+    assert [each["name"] for each in found["backends"]] == ["org/gating", "org/informing"]
 
 
 def test_what_is_held_back_is_told_with_its_end(tmp_path: Path) -> None:

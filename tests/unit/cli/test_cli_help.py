@@ -1,8 +1,10 @@
 """Help is complete and comes at once."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -39,9 +41,9 @@ ALL = dict(commands())
 
 def test_the_commands_are_these() -> None:
     assert set(map(" ".join, ALL)) == {
-        *("serve", "worker", "migrate", "demo", "demo-join", "check-config", "suspend", "pause", "dispatch"),
-        "bisect",
-        *("reconcile", "init", "doctor", "backup", "status", "failing"),
+        *("setup", "serve", "worker", "migrate", "demo", "demo-join", "check-config"),
+        *("suspend", "pause", "resume", "dispatch", "bisect"),
+        *("reconcile", "init", "doctor", "backup", "status", "pr", "failing"),
         *("allowlist check", "allowlist diff", "allowlist refresh", "allowlist show"),
         *("deliveries list", "deliveries show", "deliveries replay", "effects list", "effects retry"),
         "history backfill",
@@ -57,6 +59,65 @@ def test_every_command_and_option_is_explained_with_examples(path: tuple[str, ..
     assert f"crcr {' '.join(path)}" in command.epilog
     assert [each.name for each in command.params if not each.help] == []
     assert CliRunner().invoke(app, [*path, "--help"]).exit_code == 0
+
+
+RUNS_ON = {"serve", "worker", "demo"}
+"""Commands that run until they are stopped."""
+PYTHON_WORDS = re.compile(
+    r"<\w+|(?<!/)\b(TEXT|PATH|INTEGER|FLOAT|BOOLEAN|RANGE|STR|INT|BOOL|DIRECTORY|CHOICE)\b|x[<>]="
+)
+
+
+@pytest.mark.parametrize("path", [(), *ALL], ids=" ".join)
+def test_help_has_no_words_of_python_and_wraps_without_cutting(path: tuple[str, ...]) -> None:
+    text = CliRunner().invoke(app, [*path, "--help"]).stdout
+    assert PYTHON_WORDS.findall(text) == []
+    body, _, _ = text.partition("Examples:")
+    assert [line for line in body.splitlines() if len(line) > 100 and " " in line.strip()] == []
+    assert "…" not in body
+    # A line that ends early, with a word that would have fitted from the next one, was broken by the source.
+    prose = body.partition("\n\n")[2].partition("Options:")[0].split("\n\n")
+    for paragraph in (part for part in prose if not part.endswith(":") and "  " not in part):
+        lines = paragraph.strip().splitlines()
+        assert all(len(f"{one} {two.split()[0]}") > 100 for one, two in pairwise(lines)), paragraph
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_act_and_every_list_has_json(path: tuple[str, ...]) -> None:
+    has_json = any("--json" in each.opts for each in ALL[path].params)
+    assert has_json is (" ".join(path) not in RUNS_ON)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("nothing",), "error: no such command 'nothing'\nhint: see crcr --help\n"),
+        (("suspend",), "error: OWNER/REPO is missing\nhint: see crcr suspend --help\n"),
+        (("suspend", "x"), "error: OWNER/REPO: 'x' is not owner/repo\nhint: see crcr suspend --help\n"),
+        (
+            ("serve", "--port", "x"),
+            "error: --port must be a whole number from 0 to 65535\nhint: see crcr serve --help\n",
+        ),
+        (
+            ("serve", "--role", "x"),
+            "error: --role: 'x' is not one of 'all', 'intake', 'hud'\nhint: see crcr serve --help\n",
+        ),
+        (
+            ("status", "--jso"),
+            "error: no such option: --jso\nhint: did you mean --json? see crcr status --help\n",
+        ),
+        (
+            ("status", "--relay", "ftp://x"),
+            (
+                "error: 'ftp://x' is not the address of a relay, such as https://crcr.example.com\n"
+                "hint: see crcr status --help\n"
+            ),
+        ),
+    ],
+)
+def test_every_wrong_use_is_an_error_and_a_hint(words: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(app, words)
+    assert (result.exit_code, result.stderr, result.stdout) == (2, said, "")
 
 
 def test_help_imports_nothing_heavy() -> None:

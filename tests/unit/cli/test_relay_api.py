@@ -137,10 +137,10 @@ def test_a_lost_connection_is_tried_again_and_then_told() -> None:
         (httpx.Response(403), "requires a login"),
         (httpx.Response(400, json={"error": {"detail": "kind is odd"}}), "answers 400: kind is odd"),
         (httpx.Response(404, text="<html>"), "answers 404"),
-        (httpx.Response(200, text="<html>hello"), "is not a list of a relay"),
+        (httpx.Response(200, text="<html>hello"), "is not an answer of a relay"),
         (httpx.Response(200, json={"items": [1], "next": None}), "is not a list of a relay"),
         (httpx.Response(200, json={"items": [], "next": 5}), "is not a list of a relay"),
-        (httpx.Response(200, text="[" * 100_000), "is not a list of a relay"),
+        (httpx.Response(200, text="[" * 100_000), "is not an answer of a relay"),
         (httpx.Response(200, content=b" " * (9 * 1024 * 1024)), "more than 8 MiB"),
     ],
 )

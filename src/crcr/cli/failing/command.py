@@ -36,7 +36,7 @@ BranchOption = Annotated[
 ]
 BackendOption = Annotated[
     str | None,
-    typer.Option("--backend", metavar="TEXT", help="Only backends whose owner/repo contains this text."),
+    typer.Option("--backend", metavar="NAME", help="Only backends whose owner/repo contains this name."),
 ]
 KnownOption = Annotated[
     bool | None,
@@ -46,7 +46,7 @@ FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How to pri
 FailOnOption = Annotated[
     int | None,
     typer.Option(
-        "--fail-on", metavar="N", min=1, help="Exit with 1 when N or more jobs are listed, for scripts."
+        "--fail-on", metavar="NUMBER", min=1, help="Exit with 1 when so many jobs are listed, for scripts."
     ),
 ]
 NoCacheOption = Annotated[

@@ -4,10 +4,10 @@ The items come from a relay that may be anybody's: a field of another type than 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from crcr.cli.json_fields import read_integer, read_object, read_text, read_texts, read_time
 from crcr.cli.printing import Cell, print_json, print_line, print_table
 
 _SHA_DIGITS = 8
@@ -44,15 +44,15 @@ def print_failing(items: Sequence[Mapping[str, Any]], form: OutputFormat, *, hud
 
 def _cells(item: Mapping[str, Any]) -> list[Cell]:
     return [
-        _text(item, "backend"),
-        _text(item, "job"),
-        _time(item, "since"),
-        _number(item),
+        read_text(item, "backend"),
+        read_text(item, "job"),
+        read_time(item, "since"),
+        read_integer(item, "failures_in_a_row"),
         _sha(item, "first_bad"),
         _sha(item, "last_good"),
-        ", ".join(_oncalls(item)) or None,
+        ", ".join(read_texts(item, "oncalls")) or None,
         _known_url(item),
-        _text(item, "sample"),
+        read_text(item, "sample"),
     ]
 
 
@@ -70,50 +70,26 @@ def _markdown_lines(items: Sequence[Mapping[str, Any]], hud: str | None) -> Iter
     yield row(columns)
     yield row("---" for _ in columns)
     for item in items:
-        since = _time(item, "since")
-        quoted = [_text(item, "backend"), _text(item, "job")]
+        since = read_time(item, "since")
+        quoted = [read_text(item, "backend"), read_text(item, "job")]
         commits = [_sha(item, "first_bad"), _sha(item, "last_good")]
         yield row(
             [
                 *(code(text) if text else "-" for text in quoted),
                 format_utc(since) if since else "-",
-                str(_number(item) or "-"),
+                str(read_integer(item, "failures_in_a_row") or "-"),
                 *(code(sha) if sha else "-" for sha in commits),
-                ", ".join(map(code, _oncalls(item))) or "-",
+                ", ".join(map(code, read_texts(item, "oncalls"))) or "-",
                 link("issue", _known_url(item)) or "-",
-                code(sample) if (sample := _text(item, "sample")) else "-",
+                code(sample) if (sample := read_text(item, "sample")) else "-",
             ]
         )
 
 
-def _text(item: Mapping[str, Any], name: str) -> str | None:
-    value = item.get(name)
-    return value if isinstance(value, str) and value else None
-
-
 def _sha(item: Mapping[str, Any], name: str) -> str | None:
-    sha = _text(item, name)
+    sha = read_text(item, name)
     return sha[:_SHA_DIGITS] if sha else None
 
 
-def _number(item: Mapping[str, Any]) -> int | None:
-    value = item.get("failures_in_a_row")
-    return value if isinstance(value, int) else None
-
-
-def _time(item: Mapping[str, Any], name: str) -> datetime | None:
-    try:
-        at = datetime.fromisoformat(_text(item, name) or "")
-    except ValueError:
-        return None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
-
-
-def _oncalls(item: Mapping[str, Any]) -> list[str]:
-    value = item.get("oncalls")
-    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
-
-
 def _known_url(item: Mapping[str, Any]) -> str | None:
-    known = item.get("known")
-    return _text(known, "url") if isinstance(known, dict) else None
+    return read_text(read_object(item, "known"), "url")

@@ -1,4 +1,4 @@
-"""Reads a list of a relay's public API: page by page, with back-off where the relay asks for it, and a cache.
+"""Reads a relay's public API, lists page by page, with back-off where the relay asks for it, and a cache.
 
 Nothing is sent but the request: no token, no cookie. What comes back is untrusted.
 """
@@ -28,6 +28,7 @@ _MOST_TRIES = 6
 _TIMEOUT_S = 20.0
 _MAX_BYTES = 8 * 1024 * 1024
 _BUSY = frozenset({429, 502, 503, 504})
+_OWN_ADDRESS = "pass the relay's own address; an older relay may not have this"
 _PAGES = ("/crcr/failing", "/crcr")
 
 
@@ -85,20 +86,23 @@ class RelayApi:
             f"{self._address} has more than {MOST_PAGES * PAGE:,} items, or its pages do not end"
         )
 
-    def _read_page(self, name: str, asked: Mapping[str, str]) -> dict[str, Any]:
-        url = f"{self._address}/api/v1/{name}?{urlencode(asked)}"
-        body = self._read_text(url)
+    def read_object(self, name: str, asked: Mapping[str, str]) -> dict[str, Any]:
+        """Return one object of the API, such as a pull request."""
+        url = f"{self._address}/api/v1/{name}{'?' if asked else ''}{urlencode(asked)}"
         try:
-            page = json.loads(body)
+            found = json.loads(self._read_text(url))
         except (ValueError, RecursionError):
-            page = None
+            found = None
+        if isinstance(found, dict):
+            return found
+        raise OutsideFault(f"{url} is not an answer of a relay", hint=_OWN_ADDRESS)
+
+    def _read_page(self, name: str, asked: Mapping[str, str]) -> dict[str, Any]:
+        page = self.read_object(name, asked)
         match page:
             case {"items": [*items], "next": None | str()} if all(isinstance(item, dict) for item in items):
-                return dict(page)
-        raise OutsideFault(
-            f"{url} is not a list of a relay",
-            hint="pass the relay's own address; an older relay has no such list",
-        )
+                return page
+        raise OutsideFault(f"{self._address}/api/v1/{name} is not a list of a relay", hint=_OWN_ADDRESS)
 
     def _read_text(self, url: str) -> str:
         kept = self._cache.find(url) if self._cache else None
@@ -160,7 +164,7 @@ class RelayApi:
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             return OutsideFault(
                 f"{self._address} requires a login ({status})",
-                hint="only relays that everybody may read can be read with --hud",
+                hint="only relays that everybody may read can be read without a token",
             )
         told = _read_error(content)
         return OutsideFault(

@@ -29,13 +29,13 @@ def print_next_steps(
 ) -> None:
     print_line("")
     print_line("nothing was written; next steps would be:" if dry_run else "next:")
-    for number, (heading, text) in enumerate(_steps(gathered, folder, written), start=1):
+    for number, (heading, text) in enumerate(next_steps(gathered, folder, written), start=1):
         print_line(f"{number}. {heading}")
         for line in (text or "").splitlines():
             print_line(f"     {line}")
 
 
-def _steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) -> Iterator[Step]:
+def next_steps(gathered: "GatheredRequest", folder: Path, written: Iterable[str]) -> Iterator[Step]:
     request, facts = gathered.request, gathered.relay
     if missing := build_step(request.command, folder):
         yield missing, None

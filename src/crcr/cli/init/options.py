@@ -133,6 +133,7 @@ JunitOption = Annotated[
 RunsOnOption = Annotated[
     str | None,
     typer.Option(
+        metavar="LABEL",
         help="Runner label, or several with commas; at other CIs its queue, tag or class. "
         "Default: ubuntu-latest.",
         rich_help_panel=_BUILD_PANEL,
@@ -168,6 +169,7 @@ ActionOption = Annotated[
 FolderOption = Annotated[
     Path | None,
     typer.Option(
+        metavar="DIR",
         help="Top folder of the repository. Default: of the current one.",
         rich_help_panel=_FILES_PANEL,
         show_default=False,

@@ -43,8 +43,14 @@ class PlannedFile:
     def changes(self) -> bool:
         return self.before != self.file.text
 
+    def describe(self) -> dict[str, str]:
+        change = "unchanged" if not self.changes else "written" if self.before is None else "changed"
+        return {"path": self.file.path, "change": change, "why": self.file.why}
 
-def write_files(files: Sequence[NewFile], folder: Path, *, dry_run: bool, ask: bool, force: bool) -> None:
+
+def write_files(
+    files: Sequence[NewFile], folder: Path, *, dry_run: bool, ask: bool, force: bool
+) -> list[PlannedFile]:
     """Write new and changed files; exit with 1 when a changed file may not be overwritten."""
     plan = [_plan_file(file, folder) for file in files]
     changing = [planned for planned in plan if planned.changes]
@@ -55,13 +61,14 @@ def write_files(files: Sequence[NewFile], folder: Path, *, dry_run: bool, ask: b
         for planned in changing:
             print_line(f"would write  {planned.file.path}: {planned.file.why}")
             _show(planned)
-        return
+        return plan
     _confirm([planned for planned in changing if planned.before is not None], ask=ask, force=force)
     _write(changing)
     for planned in changing:
         print_line(
             f"{'written  ' if planned.before is None else 'changed  '}  {planned.file.path}: {planned.file.why}"
         )
+    return plan
 
 
 def _plan_file(file: NewFile, folder: Path) -> PlannedFile:

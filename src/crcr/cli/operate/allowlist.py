@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples
 from crcr.cli.printing import (
     colour_state,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from crcr.decide.views.overview import AllowlistState
     from crcr.settings import Settings
 
-app = typer.Typer(
+app = CommandLine(
     name="allowlist",
     help="Check, compare, refresh and show allowlists.",
     no_args_is_help=True,
@@ -108,17 +109,25 @@ def diff(
 
 
 @app.command(epilog=examples("crcr allowlist refresh", "crcr allowlist refresh --upstream pytorch/pytorch"))
-def refresh(config: ConfigOption = None, upstream: UpstreamOption = None) -> None:
+def refresh(
+    config: ConfigOption = None, upstream: UpstreamOption = None, as_json: JsonOption = False
+) -> None:
     """Read the allowlist's source now and put it in force; audited.
 
     An invalid source changes nothing; the exit code is then 1.
     """
     refreshed = _refresh_now(config, upstream)
-    _print_bad(refreshed.state)
+    change = f"version {refreshed.version} is in force" if refreshed.version else "unchanged"
+    if as_json:
+        print_json(
+            {"upstream": str(refreshed.upstream), "version": refreshed.version, "state": refreshed.state}
+        )
+    else:
+        _print_bad(refreshed.state)
     if refreshed.state.newest_is_bad:
         raise typer.Exit(1)
-    change = f"version {refreshed.version} is in force" if refreshed.version else "unchanged"
-    print_line(f"{refreshed.upstream}: {change}; {_count_by_level(refreshed.allowlist)}")
+    if not as_json:
+        print_line(f"{refreshed.upstream}: {change}; {_count_by_level(refreshed.allowlist)}")
 
 
 @app.command(epilog=examples("crcr allowlist show", "crcr allowlist show --json"))

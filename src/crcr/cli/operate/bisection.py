@@ -56,9 +56,9 @@ BadOption = Annotated[
     str | None,
     typer.Option("--bad", metavar="SHA", help="A base commit where it fails. Default: as recorded."),
 ]
-RunsOption = Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Maximum number of runs.")]
+RunsOption = Annotated[int, typer.Option("--runs", metavar="NUMBER", min=1, help="Maximum number of runs.")]
 HoursOption = Annotated[
-    int, typer.Option("--hours", metavar="H", min=1, max=1_000, help="Maximum number of hours.")
+    int, typer.Option("--hours", metavar="NUMBER", min=1, max=1_000, help="Maximum number of hours.")
 ]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait and print each run; exit with 0 if found.")]
 ListOption = Annotated[bool, typer.Option("--list", help="List bisections, newest first.")]

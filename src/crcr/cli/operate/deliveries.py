@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import ConfigOption, JsonOption, LimitOption, UpstreamOption, examples, parse_time
 from crcr.cli.printing import (
     escape_unprintable,
@@ -14,6 +15,7 @@ from crcr.cli.printing import (
     print_error,
     print_json,
     print_line,
+    print_outcome,
     print_table,
 )
 from crcr.decide.model import BISECTION_EVENT, DeliveryState
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from crcr.cli.operator_session import OperatorSession
     from crcr.decide.views.operator import DeliveryDetail, DeliveryLine, DispatchLine, JobLine
 
-app = typer.Typer(
+app = CommandLine(
     name="deliveries",
     help="Webhook deliveries: list, show, replay.",
     no_args_is_help=True,
@@ -124,6 +126,7 @@ def replay(
     everyone: EveryoneOption = False,
     cancelled: CancelledOption = False,
     since: SinceOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Send a delivery again to the backends that did not receive it; audited.
 
@@ -138,7 +141,7 @@ def replay(
         )
     if guid is None:
         events, sent = run_in_session(config, lambda session: _replay_cancelled(session, upstream, since))
-        print_line(_describe_replay(sent, events))
+        print_outcome(_describe_replay(sent, events), {"deliveries": events, "sent": sent}, as_json=as_json)
         return
     count = run_in_session(
         config,
@@ -146,11 +149,11 @@ def replay(
             session.upstream_to_change(upstream), guid, who=session.who, now=session.now(), everyone=everyone
         ),
     )
+    text = f"sent again to {count:,}; follow it with: crcr deliveries show {guid}"
     if not count:
         hint = "" if everyone else "; --everyone sends it anyway"
-        print_line(f"nothing to send: every eligible backend received it, or it is queued{hint}")
-        return
-    print_line(f"sent again to {count}; follow it with: crcr deliveries show {guid}")
+        text = f"nothing to send: every eligible backend received it, or it is queued{hint}"
+    print_outcome(text, {"deliveries": int(count > 0), "sent": count}, as_json=as_json)
 
 
 def _describe_replay(dispatches: int, events: int) -> str:

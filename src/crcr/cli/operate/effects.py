@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import (
     ConfigOption,
     JsonOption,
@@ -15,7 +16,7 @@ from crcr.cli.options import (
     parse_repo_name,
     parse_time,
 )
-from crcr.cli.printing import console, format_age, print_json, print_line, print_table
+from crcr.cli.printing import console, format_age, print_json, print_line, print_outcome, print_table
 from crcr.decide.model import EffectKind, RepoName
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from crcr.decide.views.operator import EffectLine
     from crcr.record.admin.operations import ParkedFilter
 
-app = typer.Typer(
+app = CommandLine(
     name="effects",
     help="Outgoing queue: list waiting and parked effects, retry parked ones.",
     no_args_is_help=True,
@@ -106,6 +107,7 @@ def retry(
     since: SinceOption = None,
     until: UntilOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All parked effects of the upstream.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Retry parked effects, for another 24 hours from now; audited."""
     from crcr.cli.operator_session import run_in_session
@@ -120,12 +122,12 @@ def retry(
         else [ParkedFilter(target=target, since=since, until=until)]
     )
     count = run_in_session(config, lambda session: _retry(session, upstream, filters))
+    text = f"{count:,} retried; follow with: crcr effects list"
     if count < len(filters):
-        print_line(
-            f"{count:,} retried; no other parked effect matches" if count else "no parked effect matches"
-        )
+        text = f"{count:,} retried; no other parked effect matches" if count else "no parked effect matches"
+    print_outcome(text, {"retried": count}, as_json=as_json)
+    if count < len(filters):
         raise typer.Exit(1)
-    print_line(f"{count:,} retried; follow with: crcr effects list")
 
 
 async def _retry(

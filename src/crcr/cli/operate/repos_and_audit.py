@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import (
     ConfigOption,
     JsonOption,
@@ -12,15 +13,15 @@ from crcr.cli.options import (
     UpstreamOption,
     examples,
 )
-from crcr.cli.printing import print_json, print_line, print_table
+from crcr.cli.printing import print_json, print_line, print_outcome, print_table
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import OperatorSession
     from crcr.decide.model import RepoName
     from crcr.decide.views.operator import AuditLine, RepositoryLine
 
-repos = typer.Typer(name="repos", help="Downstream repositories and their ids.", no_args_is_help=True)
-audit = typer.Typer(name="audit", help="Log of manual actions and alarms.", no_args_is_help=True)
+repos = CommandLine(name="repos", help="Downstream repositories and their ids.", no_args_is_help=True)
+audit = CommandLine(name="audit", help="Log of manual actions and alarms.", no_args_is_help=True)
 
 
 @repos.command("list", epilog=examples("crcr repos list", "crcr repos list --json"))
@@ -51,6 +52,7 @@ def rebind(
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Accept that another repository now has this name, and its reports; audited."""
     from crcr.cli.operator_session import run_in_session
@@ -64,14 +66,17 @@ def rebind(
 
     if not yes:
         bound = run_in_session(config, read_bound_id)
-        typer.confirm(f"{repository} is bound to id {bound}; bind it to {repository_id}?", abort=True)
+        typer.confirm(
+            f"{repository} is bound to id {bound}; bind it to {repository_id}?", abort=True, err=as_json
+        )
     run_in_session(
         config,
         lambda session: session.targets.rebind(
             choose_upstream(session), repository, repository_id, who=session.who, now=session.now()
         ),
     )
-    print_line(f"{repository} is bound to id {repository_id}")
+    outcome = {"repository": str(repository), "repository_id": repository_id}
+    print_outcome(f"{repository} is bound to id {repository_id}", outcome, as_json=as_json)
 
 
 @audit.command("list", epilog=examples("crcr audit list --limit 100"))

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from crcr.cli.options import RUN_PANEL, ConfigOption, examples
-from crcr.cli.printing import print_line
+from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples
+from crcr.cli.printing import print_outcome
 
 TargetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist yet.")]
 
@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=RUN_PANEL, epilog=examples("crcr backup /backup/crcr-2026-08-03.db"))(backup)
 
 
-def backup(target: TargetArgument, config: ConfigOption = None) -> None:
+def backup(target: TargetArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Copy the SQLite database while the relay runs, and check the copy. For PostgreSQL use its own tools."""
     from crcr.cli.operator_session import read_settings
     from crcr.errors import NotPossible
@@ -30,4 +30,5 @@ def backup(target: TargetArgument, config: ConfigOption = None) -> None:
         raise NotPossible(f"the data is in PostgreSQL at {database.display_name}", hint=hint)
     require_database(settings)
     size = copy_database(database.path, target)
-    print_line(f"{database.path} → {target}: {size:,} bytes, checked")
+    outcome = {"source": str(database.path), "target": str(target), "bytes": size}
+    print_outcome(f"{database.path} → {target}: {size:,} bytes, checked", outcome, as_json=as_json)

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from crcr.cli.options import RUN_PANEL, RepoArgument, examples, parse_duration
-from crcr.cli.printing import print_line
+from crcr.cli.options import RUN_PANEL, JsonOption, RepoArgument, examples, parse_duration
+from crcr.cli.printing import print_json, print_line
 
 if TYPE_CHECKING:
     import httpx
@@ -128,6 +128,7 @@ def demo_join(
     level: LevelOption = "L2",
     unlisted: UnlistedOption = False,
     github: GitHubOption = "http://127.0.0.1:8001",
+    as_json: JsonOption = False,
 ) -> None:
     """Add a repository to the demo on this machine: its workflows are executed for each upstream change.
 
@@ -141,6 +142,9 @@ def demo_join(
         "listed": not unlisted,
     }
     joined = _post_join(github, body)
+    if as_json:
+        print_json({"repository": str(repository), "listed": not unlisted, **joined})
+        return
     if unlisted:
         print_line(f"{repository} is not on the allowlist; a test dispatch was sent to it and runs:")
     else:

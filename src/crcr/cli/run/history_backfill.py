@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crcr.cli.command_line import CommandLine
 from crcr.cli.options import ConfigOption, JsonOption, examples
 from crcr.cli.printing import console, print_error, print_json, print_table
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from crcr.settings import Settings
     from crcr.wiring.clickhouse import ClickHouse
 
-app = typer.Typer(
+app = CommandLine(
     name="history", help="History in ClickHouse: fill it from the main store.", no_args_is_help=True
 )
 

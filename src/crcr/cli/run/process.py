@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 import structlog
@@ -20,12 +20,13 @@ import uvloop
 
 from crcr import log as logs
 from crcr.app import Edge
-from crcr.cli.printing import console, print_line
+from crcr.cli.printing import escape_unprintable, print_line
 from crcr.cli.run.handover import adopt_connection, shared_http
 from crcr.cli.run.http_limits import WaitingConnections, http_limits, limited_http
 from crcr.cli.run.page_process import IntakeLink, PageProcess, StartedProcess, linked_socket, yield_to_intake
 from crcr.cli.run.serve import ServeRole
-from crcr.errors import NotPossible
+from crcr.decide.model import RepoName
+from crcr.errors import CrcrError, NotPossible, OutsideFault
 from crcr.settings import Settings
 from crcr.wiring.background import BackgroundTasks
 from crcr.wiring.intake_app import INTAKE_PATHS, build_intake_app, build_probes
@@ -36,6 +37,8 @@ log = structlog.get_logger(__name__)
 _OTHER_PORT = "choose another with --port, or --port 0 for any free port"
 GRACE_S = 30
 """How long a request may continue after the process is told to stop."""
+_ALLOWLIST_POLLS, _POLL_S = 120, 0.25
+_GITHUB_S = 15.0
 _MARGIN_S = 5.0
 """How much longer the page process may take before it is killed."""
 _REASONS = {
@@ -107,10 +110,12 @@ async def run_server(settings: Settings, listener: socket.socket, plan: ServePla
         if pages is not None:
             await pages.wait_until_ready()
         print_line(f"crcr is listening on {_describe(listener_url(listener), plan.role, work=work)}")
-        await _wait_for_stop(stop, services)
+        async with _describing(services, asks_github=plan.role is not ServeRole.HUD):
+            await _wait_for_stop(stop, services)
         if not services.loop_errors:
             await asyncio.sleep(settings.drain_s)  # `/readyz` answers 503; requests are still served
     _raise_loop_error(services)
+    _print_if_possible("stopped")
 
 
 def _build_role(services: Services, role: ServeRole, *, work: bool, has_page_process: bool) -> Edge:
@@ -154,6 +159,57 @@ async def run_worker(settings: Settings) -> None:
             print_line(f"crcr is processing {', '.join(map(str, services.upstreams))}{metrics}")
             await _wait_for_stop(stop, services)
     _raise_loop_error(services)
+    _print_if_possible("stopped")
+
+
+@asynccontextmanager
+async def _describing(services: Services, *, asks_github: bool) -> AsyncIterator[None]:
+    """Print what is served as soon as it is known, beside the serving: the start waits for none of it."""
+    describing = asyncio.create_task(_describe_served(services, asks_github=asks_github))
+    try:
+        yield
+    finally:
+        describing.cancel()
+        await asyncio.wait((describing,))
+
+
+async def _describe_served(services: Services, *, asks_github: bool) -> None:
+    for upstream in services.settings.upstreams:
+        _print_if_possible(f"  {upstream.name}: {await _describe_allowlist(services, upstream.name)}")
+    if asks_github:
+        _print_if_possible(
+            f"  GitHub at {services.settings.github_api_url}: {await _describe_github(services)}"
+        )
+
+
+async def _describe_allowlist(services: Services, upstream: RepoName) -> str:
+    """Describe the allowlist in force; a new relay reads its first one just after the start."""
+    for _ in range(_ALLOWLIST_POLLS):
+        with suppress(CrcrError):
+            allowlist = await services.database.read(lambda tx: services.allowlists.in_force(tx, upstream))
+            number = len(allowlist.entries)
+            counts = ", ".join(
+                f"{level.name} {len(listed):,}" for level, listed in allowlist.by_level() if listed
+            )
+            return f"{number:,} downstream{'' if number == 1 else 's'}{f' ({counts})' if counts else ''}"
+        await asyncio.sleep(_POLL_S)
+    return "no allowlist could be read yet; `crcr doctor` says why"
+
+
+async def _describe_github(services: Services) -> str:
+    try:
+        async with asyncio.timeout(_GITHUB_S):
+            app = await services.github.app.read()
+    except (OutsideFault, TimeoutError) as fault:
+        reason = escape_unprintable(getattr(fault, "detail", "") or "no answer")
+        return f"not reachable ({reason}); it is tried again, and `crcr doctor` says more"
+    return f"reachable, App {app.app_id} ({escape_unprintable(app.slug)})"
+
+
+def _print_if_possible(text: str) -> None:
+    """Print a line; the terminal or the pipe may be closed already."""
+    with suppress(OSError):
+        print_line(text)
 
 
 @contextmanager
@@ -203,8 +259,8 @@ def stop_signal() -> asyncio.Event:
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(signal_number)
             signal.signal(signal_number, signal.SIG_DFL)
-        if sys.stderr.isatty():
-            console(stderr=True).print("stopping: finishing running work (press again to stop at once)")
+        again = " (press again to stop at once)" if sys.stdout.isatty() else ""
+        _print_if_possible(f"stopping… finishing running work{again}")
         stop.set()
 
     for signal_number in (signal.SIGINT, signal.SIGTERM):

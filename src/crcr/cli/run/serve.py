@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from crcr.cli.command_line import PORT
 from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples
 from crcr.cli.printing import print_line
 from crcr.errors import NotPossible
@@ -22,13 +23,15 @@ class ServeRole(StrEnum):
 
 
 HostOption = Annotated[
-    str | None, typer.Option(help="Address to listen on, instead of CRCR_HOST.", show_default=False)
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Address to listen on, instead of CRCR_HOST.", show_default=False),
 ]
 PortOption = Annotated[
     int | None,
     typer.Option(
         min=0,
         max=65535,
+        metavar=PORT,
         help="Port to listen on, instead of CRCR_PORT; 0: any free port.",
         show_default=False,
     ),

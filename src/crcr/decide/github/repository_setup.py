@@ -191,6 +191,34 @@ EVENTS_FOR_KNOWN_FAILURES = ("issues",)
 """Without it a closed issue is noticed within an hour."""
 EVENTS_FOR_IN_TREE = ("status",)
 """Without it in-tree results are the check runs alone, which come by `check_run`."""
+MOST_NAME_CHARACTERS = 34
+"""Of an App's name at GitHub."""
+
+
+def app_manifest(*, name: str, public_url: str, redirect_url: str, public: bool = True) -> dict[str, object]:
+    """Return the manifest from which GitHub creates the relay's App: every permission and event that it may need.
+
+    A public App can be installed by the downstreams' owners, too. `docs/examples/app-manifest.json` is made by this.
+    """
+    address = public_url.rstrip("/")
+    return {
+        "name": name,
+        "url": f"{address}/crcr",
+        "hook_attributes": {"url": f"{address}/github/webhook", "active": True},
+        "redirect_url": redirect_url,
+        "public": public,
+        "default_permissions": {
+            **PERMISSIONS_ALWAYS,
+            **PERMISSIONS_FOR_CHECKS,
+            **PERMISSIONS_FOR_KNOWN_FAILURES,
+        },
+        "default_events": [
+            *EVENTS_ALWAYS,
+            *EVENTS_FOR_CHECKS,
+            *EVENTS_FOR_KNOWN_FAILURES,
+            *EVENTS_FOR_IN_TREE,
+        ],
+    }
 
 
 def missing_permissions(granted: Mapping[str, str], required: Mapping[str, str]) -> tuple[str, ...]:

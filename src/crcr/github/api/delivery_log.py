@@ -35,6 +35,10 @@ def read_delivery(log_id: int) -> Request:
     return Request("GET", f"/app/hook/deliveries/{log_id:d}", most_bytes=MAX_LARGE_BYTES)
 
 
+def redeliver(log_id: int) -> Request:
+    return Request("POST", f"/app/hook/deliveries/{log_id:d}/attempts", writes=True)
+
+
 # Responses
 
 

@@ -95,11 +95,14 @@ def allowlist_findings(
         )
     else:
         entries = len(read.allowlist.entries)
+        # A list that had entries and lost them is worth a warning; one that begins without any is not.
+        begins = not entries and (state is None or state.version in {None, 1})
         yield ok(
             "allowlist",
             f"{name}: {read.source} is valid, {entries:,} downstream{'s' if entries != 1 else ''}.",
+            "list the first one; docs/upstream.md#levels has examples" if begins else None,
         )
-        for issue in read.checked.problems[:5]:
+        for issue in read.checked.problems[: 0 if begins else 5]:
             yield warning(
                 "allowlist", f"{name}: {_describe(issue)}", issue.hint or "`crcr allowlist check` explains it"
             )

@@ -15,7 +15,7 @@ from support.downstream.reporter import ACTION, FILE, PYTHON, reporter
 SOURCE = FILE.read_text()
 TREE = ast.parse(SOURCE)
 MODULES = {
-    "__future__", "argparse", "dataclasses", "email.utils", "http.client", "ipaddress", "json", "math", "os", "random", "re",
+    "__future__", "argparse", "collections", "dataclasses", "email.utils", "http.client", "ipaddress", "json", "math", "os", "random", "re",
     "ssl", "stat", "subprocess", "sys", "threading", "time", "typing", "unicodedata", "urllib.error", "urllib.parse",
     "urllib.request", "xml.parsers",
 }  # fmt: skip

@@ -1068,13 +1068,17 @@ class LogScan:
         """Forget the line that is not complete: what is fed next is from a later place, in the middle of a line."""
         self._line, self._is_cut = b"", True
 
-    def first_error(self) -> str:
-        line = self._error or self._perhaps
-        return clean_log_line(line[0], is_cut=line[1], masks=self.masks)[0] if line else ""
+    def first_error(self, secrets: Iterable[str] = ()) -> str:
+        return "".join(self._clean([line for line in (self._error or self._perhaps,) if line], secrets))
 
-    def last_lines(self) -> list[str]:
+    def last_lines(self, secrets: Iterable[str] = ()) -> list[str]:
         self._end_line()
-        return [clean_log_line(line, is_cut=is_cut, masks=self.masks)[0] for line, is_cut in self._last]
+        return self._clean(self._last, secrets)
+
+    def _clean(self, lines: Iterable[tuple[bytes, bool]], secrets: Iterable[str]) -> list[str]:
+        values = self.masks.union(secrets)
+        cleaned = ((clean_log_line(line)[0], is_cut) for line, is_cut in lines)
+        return [remove_cut_word(text, values) if is_cut else text for text, is_cut in cleaned]
 
     def _extend(self, piece: bytes) -> None:
         if self._is_cut and b"\r" not in piece:
@@ -1120,21 +1124,21 @@ class LogScan:
             self._perhaps = line
 
 
-def clean_log_line(line: bytes, *, is_cut: bool = False, masks: Iterable[str] = ()) -> tuple[str, str]:
+def clean_log_line(line: bytes) -> tuple[str, str]:
     """Return the text of a line as a terminal shows it, and GitHub's command in it, such as `error`."""
     text = clean_line(line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace"))
     text = GITHUB_TIME.sub("", text, count=1)
-    if is_cut:
-        text = remove_cut_word(text, masks)
     command = GITHUB_COMMAND.match(text.lstrip()) if "##[" in text[:100] or "::" in text[:100] else None
     return (command["text"].strip(), command["old"] or command["name"]) if command else (text, "")
 
 
-def remove_cut_word(text: str, masks: Iterable[str]) -> str:
-    """Return the beginning of a line that was cut, without its last word and without the beginning of a masked value."""
-    for mask in masks:
-        cut = next((size for size in range(len(mask) - 1, SHORTEST_MASK - 1, -1) if text.endswith(mask[:size])), 0)
-        text = text[: len(text) - cut] if cut else text
+def remove_cut_word(text: str, values: Iterable[str]) -> str:
+    """Return the beginning of a line that was cut, without its last word and without the beginning of a secret value."""
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    for value in values:
+        cut = next((size for size in range(len(value) - 1, 0, -1) if text.endswith(value[:size])), 0)
+        text = text[: len(text) - cut]
     return (text.rpartition(" ")[0] + " …").lstrip()
 
 
@@ -1158,9 +1162,10 @@ def read_log(path: str, secrets: Iterable[str], output: JobOutput, machine: Mach
         why = fault if isinstance(fault, Unreadable) else type(fault).__name__
         output.notice(f"the log {clean_text(path, 200)} is not read: {why}")
         return None
-    lines, known = scan.last_lines(), scan.masks.union(secrets)
+    known = scan.masks.union(secrets)
     values = known.union(urllib.parse.quote(value, safe="") for value in known)
-    error = cut_line(mask_secrets(scan.first_error(), values), MOST_ERROR_BYTES)
+    lines = scan.last_lines(values)
+    error = cut_line(mask_secrets(scan.first_error(values), values), MOST_ERROR_BYTES)
     tail = cut_tail(mask_secrets("\n".join(lines), values).split("\n"), MOST_TAIL_BYTES)
     excerpt = {name: text for name, text in (("first_error", error), ("tail", tail)) if text}
     shown = f"first error: {clean_text(error, 200)}" if error else "no line of it names an error"
@@ -1199,7 +1204,10 @@ def open_regular(path: str) -> BinaryIO:
 # The rest of this part is the same text as in the relay, which masks every excerpt again.
 
 MASK = "***"
-CONTROL_CODES = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?")
+CONTROL_CODES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*(?:[A-HJKSTXfhlmnrsu]| q)?|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b(?:[()*+][0-9AB]|[=>78])?"
+)
+"""Those that programs write; others lose only their first character, so that they take nothing from the text after them."""
 SENSITIVE_NAMES = (
     r"passw(?:or)?d|passphrase|secrets?|tokens?|credentials?|api[_-]?keys?|access[_-]?keys?|private[_-]?key|"
     r"account[_-]?key|signing[_-]?key|encryption[_-]?key|deploy[_-]?key|auth[_-]?key|client[_-]?key|x-amz-signature|"

@@ -52,7 +52,7 @@ def event(event_type: str = "pull_request", **payload: Any) -> dict[str, Any]:
                     "payload": payload,
                     "relay": {"upstream": "pytorch/pytorch"},
                 },
-            }
+            },
         }
     }
 

@@ -54,8 +54,9 @@ def _clean_lines(text: str) -> list[str]:
 
 MASK = "***"
 CONTROL_CODES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+    r"(?:\x1b\[|\x9b)[0-?]*(?:[A-HJKSTXfhlmnrsu]| q)?|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b(?:[()*+][0-9AB]|[=>78])?"
 )
+"""Those that programs write; others lose only their first character, so that they take nothing from the text after them."""
 SENSITIVE_NAMES = (
     r"passw(?:or)?d|passphrase|secrets?|tokens?|credentials?|api[_-]?keys?|access[_-]?keys?|private[_-]?key|"
     r"account[_-]?key|signing[_-]?key|encryption[_-]?key|deploy[_-]?key|auth[_-]?key|client[_-]?key|x-amz-signature|"

@@ -29,8 +29,9 @@ import unicodedata
 import urllib.error
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, Mapping, Sequence, TextIO
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, Mapping, Sequence, TextIO
 from xml.parsers import expat
 
 Json = Dict[str, Any]
@@ -58,6 +59,7 @@ JUNIT_S = 60.0
 
 SELF_REPORTS = ("nightly", "periodic")
 CONCLUSIONS = ("success", "failure", "cancelled", "skipped", "neutral", "timed_out", "action_required")
+WITHOUT_LOG = ("success", "skipped", "neutral")
 CONCLUSION_WORDS = {
     **dict.fromkeys(("passed", "pass", "ok", "succeeded", "successful", "0"), "success"),
     **dict.fromkeys(("failed", "fail", "error", "errored", "broken", "startup_failure"), "failure"),
@@ -68,12 +70,13 @@ CONCLUSION_WORDS = {
 OPTIONS = dict(
     line.split(": ", 1)
     for line in """\
-status: in_progress when the job starts, completed when it has ended
+status: in_progress when the job starts, completed when it has ended; on GitHub also test, to request a test dispatch
 conclusion: how the job ended, in the words or exit codes of any CI; only with completed
 job-name: the job's name on the dashboard, the same at start and end; default: the CI's name for it
 workflow-name: the workflow's name; default: the CI's
 test-results: counts as a JSON object with passed, failed and skipped; not needed with JUnit files
 failed-tests: failed tests as a JSON list of objects with name, file and message; not needed with JUnit files
+log: a file with the job's log: if the job failed, its first error line and last lines are sent, masked. See the README first
 artifact-url: where logs and other files of the job can be seen
 event-type: the event type; default: the dispatch's. For results without a dispatch: nightly or periodic
 delivery-id: the delivery id of the dispatch; default: of the dispatch that started the run
@@ -286,6 +289,8 @@ class ReporterOptions:
     strict: bool
     dry_run: bool
     unknown: Sequence[str]
+    secrets: Iterable[str] = ()
+    """Values of the environment that are masked in a log."""
 
     def get(self, name: str, *otherwise: str) -> str:
         return next((text for text in (self.values.get(name, ""), *otherwise) if text), "")
@@ -318,6 +323,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> ReporterOptions:
         strict=flags.strict or is_true(env.get("CRCR_STRICT", "")),
         dry_run=flags.dry_run or is_true(env.get("CRCR_DRY_RUN", "")),
         unknown=unknown,
+        secrets=secret_values(env),
     )
 
 
@@ -869,11 +875,8 @@ def read_junit(
 
 def read_file(path: str, bytes_left: int) -> tuple[JunitCounts, int]:
     # The file may have been replaced by a link or a pipe since it was listed.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
+    with open_regular(path) as file:
         file_stat = os.fstat(file.fileno())
-        if not stat.S_ISREG(file_stat.st_mode):
-            raise Unreadable("it is not a regular file")
         if file_stat.st_size > MAX_JUNIT_BYTES:
             raise Unreadable(f"it is larger than {MAX_JUNIT_BYTES >> 20} MiB")
         reader, size = JunitReader(), 0
@@ -977,6 +980,352 @@ class PathPattern:
         return matches != (step[1] == "!")
 
 
+# ------------------------------------------------------------------------------------------------------ log excerpts
+
+MOST_ERROR_BYTES = 1024
+MOST_TAIL_BYTES = 7 * 1024
+MOST_TAIL_LINES = 60
+MAX_LOG_BYTES = 256 * 1024 * 1024
+LOG_S = 30.0
+LOG_CHUNK_BYTES = 64 * 1024
+MAX_LOG_LINE_BYTES = 8 * 1024
+LOG_END_BYTES = 64 * 1024
+LOG_END_LINES = 500
+LOG_LOOKED_AT_BYTES = 1024
+MAX_MASK_CHARS = 64 * 1024
+SHORTEST_MASK = 4
+NO_SECRETS = ("true", "false", "none", "null", "undefined")
+SECRET_VARIABLE = re.compile(
+    r"(?i)token|secret|passw(?:or)?d|passphrase|credential|cookie|auth(?!or)|_pwd$|(?:api|access|private|account|signing|"
+    r"encryption|deploy|ssh|master|client)_?key"
+)
+GITHUB_TIME = re.compile(r"\ufeff?[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{1,9}Z ")
+GITHUB_COMMAND = re.compile(r"(?:##\[(?P<old>[a-z-]{1,20})\]|::(?P<name>[a-z-]{1,20})(?: [^:]{0,500})?::)(?P<text>.*)")
+SAYS_NOTHING = re.compile(r"(?i)exit(?:ed)?(?: with)? (?:code|status)|failed with exit|error: task failed")
+NO_ERROR = re.compile(
+    r"(?i)(?<![0-9.])(?:0|no) (?:errors?|failures?|failed)\b|-w(?:no-)?error|(?:errors?|failures?)\s?[:=]\s?0\b|^\++ "
+)
+MASK_HINT = b"add-mask"
+# Each line that the two patterns below match has one of these in it, in small letters.
+ERROR_HINTS = (
+    *(
+        b"err",
+        b"fail",
+        b"exception",
+        b"fatal",
+        b"panic",
+        b"fault",
+        b"core dumped",
+        b"undefined",
+        b"assertion",
+        b"memory",
+    ),
+    *(b"not ok", b"*** ", b"stopped", b"killed", b"aborted", b"cannot", b"denied", b"timed out", b"not found", b"e   "),
+    *(b"no such file", b"exit"),
+)
+SURE_ERROR = re.compile(
+    r"(?i:(?:^|[\s:>(\]])(?:fatal )?error(?: ?\[?[a-z]{0,6}[0-9]{1,6}\]?)?: ?\S)|^E {3,}\S|^(?:FAILED|FAIL:|ERROR|--- FAIL:|not ok)\b"
+    r"|(?<![\w.])[\w.]{0,80}(?:Error|Exception)(?: \([^)]{0,80}\))?: |^[\w.]{1,80}(?:Error|Exception)$|^(?:fatal|panic): |npm ERR!"
+    r"|CMake Error|Segmentation fault|core dumped|undefined reference to|undefined symbol|panicked at |[Aa]ssertion .{0,200} failed"
+    r"|out of memory|Out of memory|^make(?:\[[0-9]{1,3}\])?: \*\*\* |ninja: build stopped"
+)
+MAYBE_ERROR = re.compile(
+    r"(?i)(?<![\w-])(?:errors?|failed|failures?|fatal|exception|killed|aborted|cannot|denied|timed out|not found|no such file"
+    r"|exit(?:ed)?(?: with)? (?:code|status) [1-9])(?![\w=])"
+)
+
+
+class LogScan:
+    """Reads a log in pieces: the first line that names an error, the last lines, and the values that the log itself masks.
+
+    Memory is bounded, whatever the log holds. Of a line without an end the beginning is kept, up to a blank: half a secret
+    could not be recognised.
+    """
+
+    def __init__(self) -> None:
+        self.masks: set[str] = set()
+        self._mask_chars = 0
+        self._line, self._is_cut = b"", False
+        self._error: tuple[bytes, bool] | None = None
+        self._perhaps: tuple[bytes, bool] | None = None
+        self._last: deque[tuple[bytes, bool]] = deque()
+        self._last_bytes = 0
+
+    def feed(self, data: bytes) -> None:
+        *complete, rest = data.split(b"\n")
+        for first in complete[:1]:
+            self._extend(first)
+            self._end_line()
+        lines = list(filter(None, complete[1:]))
+        # Nearly all of a long log names no error: only the end of such a piece matters.
+        searched, hints = data.lower(), (MASK_HINT,) if self._error else (MASK_HINT, *ERROR_HINTS)
+        for line in lines if any(hint in searched for hint in hints) else lines[-LOG_END_LINES:]:
+            self._extend(line)
+            self._end_line()
+        self._extend(rest)
+
+    def skip(self) -> None:
+        """Forget the line that is not complete: what is fed next is from a later place, in the middle of a line."""
+        self._line, self._is_cut = b"", True
+
+    def first_error(self, secrets: Iterable[str] = ()) -> str:
+        return "".join(self._clean([line for line in (self._error or self._perhaps,) if line], secrets))
+
+    def last_lines(self, secrets: Iterable[str] = ()) -> list[str]:
+        self._end_line()
+        return self._clean(self._last, secrets)
+
+    def _clean(self, lines: Iterable[tuple[bytes, bool]], secrets: Iterable[str]) -> list[str]:
+        values = self.masks.union(secrets)
+        cleaned = ((clean_log_line(line)[0], is_cut) for line, is_cut in lines)
+        return [remove_cut_word(text, values) if is_cut else text for text, is_cut in cleaned]
+
+    def _extend(self, piece: bytes) -> None:
+        if self._is_cut and b"\r" not in piece:
+            return
+        line = piece if self._is_cut else self._line + piece
+        if self._is_cut or len(line) > MAX_LOG_LINE_BYTES:
+            # What a terminal would show of it: progress is written over itself.
+            line = line.rstrip(b"\r").rpartition(b"\r")[2]
+        self._line, self._is_cut = line[:MAX_LOG_LINE_BYTES], len(line) > MAX_LOG_LINE_BYTES
+
+    def _end_line(self) -> None:
+        line = (self._line, self._is_cut)
+        self._line, self._is_cut = b"", False
+        if not line[0].strip() or (MASK_HINT in line[0] and self._add_mask(line[0])):
+            return
+        if self._error is None and any(map(line[0][:LOG_LOOKED_AT_BYTES].lower().__contains__, ERROR_HINTS)):
+            self._look_for_error(line)
+        self._last.append(line)
+        self._last_bytes += len(line[0])
+        while self._last_bytes > LOG_END_BYTES or len(self._last) > LOG_END_LINES:
+            self._last_bytes -= len(self._last.popleft()[0])
+
+    def _add_mask(self, line: bytes) -> bool:
+        """Keep the value that GitHub would mask from here on; False if the line is no such command."""
+        text, command = clean_log_line(line)
+        if command != "add-mask":
+            return False
+        new = {part for value in (text, urllib.parse.unquote(text)) for part in usable_masks(value)} - self.masks
+        self._mask_chars += sum(map(len, new))
+        if self._mask_chars <= MAX_MASK_CHARS:
+            self.masks.update(new)
+        return True
+
+    def _look_for_error(self, line: tuple[bytes, bool]) -> None:
+        text, command = clean_log_line(line[0][:LOG_LOOKED_AT_BYTES])
+        if NO_ERROR.search(text):
+            return
+        if SAYS_NOTHING.search(text):
+            self._perhaps = self._perhaps or line
+        elif command == "error" or SURE_ERROR.search(text):
+            self._error = line
+        elif self._perhaps is None and MAYBE_ERROR.search(text):
+            self._perhaps = line
+
+
+def clean_log_line(line: bytes) -> tuple[str, str]:
+    """Return the text of a line as a terminal shows it, and GitHub's command in it, such as `error`."""
+    text = clean_line(line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace"))
+    text = GITHUB_TIME.sub("", text, count=1)
+    command = GITHUB_COMMAND.match(text.lstrip()) if "##[" in text[:100] or "::" in text[:100] else None
+    return (command["text"].strip(), command["old"] or command["name"]) if command else (text, "")
+
+
+def remove_cut_word(text: str, values: Iterable[str]) -> str:
+    """Return the beginning of a line that was cut, without its last word and without the beginning of a secret value."""
+    for value in sorted(values, key=len, reverse=True):
+        text = text.replace(value, MASK)
+    for value in values:
+        cut = next((size for size in range(len(value) - 1, 0, -1) if text.endswith(value[:size])), 0)
+        text = text[: len(text) - cut]
+    return (text.rpartition(" ")[0] + " …").lstrip()
+
+
+def usable_masks(value: str) -> list[str]:
+    """Return the lines of a secret value that are long enough to be masked."""
+    lines = (line.strip() for line in value.splitlines())
+    return [line for line in lines if len(line) >= SHORTEST_MASK and line.lower() not in NO_SECRETS]
+
+
+def secret_values(env: Mapping[str, str]) -> set[str]:
+    """Return the values of variables whose names look secret."""
+    named = (value for name, value in env.items() if SECRET_VARIABLE.search(name))
+    return {line for value in named for line in usable_masks(value[:MAX_MASK_CHARS])}
+
+
+def read_log(path: str, secrets: Iterable[str], output: JobOutput, machine: Machine) -> dict[str, str] | None:
+    """Return the first error line and the last lines of a log, masked and cut; None when there are none."""
+    try:
+        scan = scan_log(path, machine)
+    except (Unreadable, OSError, ValueError) as fault:
+        why = fault if isinstance(fault, Unreadable) else type(fault).__name__
+        output.notice(f"the log {clean_text(path, 200)} is not read: {why}")
+        return None
+    known = scan.masks.union(secrets)
+    values = known.union(urllib.parse.quote(value, safe="") for value in known)
+    lines = scan.last_lines(values)
+    error = cut_line(mask_secrets(scan.first_error(values), values), MOST_ERROR_BYTES)
+    tail = cut_tail(mask_secrets("\n".join(lines), values).split("\n"), MOST_TAIL_BYTES)
+    excerpt = {name: text for name, text in (("first_error", error), ("tail", tail)) if text}
+    shown = f"first error: {clean_text(error, 200)}" if error else "no line of it names an error"
+    output.info(f"log: {shown}; its last {len(tail.splitlines())} lines are sent")
+    return excerpt or None
+
+
+def scan_log(path: str, machine: Machine) -> LogScan:
+    """Read a log in one pass; of one that is too large or takes too long, the beginning and the end."""
+    scan, until = LogScan(), machine.clock() + LOG_S
+    with open_regular(path) as file:
+        size, position = os.fstat(file.fileno()).st_size, 0
+        while position < min(size, MAX_LOG_BYTES) and machine.clock() <= until:
+            data = file.read(LOG_CHUNK_BYTES)
+            if not data:
+                return scan
+            scan.feed(data)
+            position += len(data)
+        if position < size - LOG_END_BYTES:
+            scan.skip()
+            file.seek(size - LOG_END_BYTES)
+        scan.feed(file.read(LOG_END_BYTES))
+    return scan
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a file that is no link, pipe or device."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    file = os.fdopen(os.open(path, flags), "rb")
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise Unreadable("it is not a regular file")
+
+
+# The rest of this part is the same text as in the relay, which masks every excerpt again.
+
+MASK = "***"
+CONTROL_CODES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*(?:[A-HJKSTXfhlmnrsu]| q)?|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b(?:[()*+][0-9AB]|[=>78])?"
+)
+"""Those that programs write; others lose only their first character, so that they take nothing from the text after them."""
+SENSITIVE_NAMES = (
+    r"passw(?:or)?d|passphrase|secrets?|tokens?|credentials?|api[_-]?keys?|access[_-]?keys?|private[_-]?key|"
+    r"account[_-]?key|signing[_-]?key|encryption[_-]?key|deploy[_-]?key|auth[_-]?key|client[_-]?key|x-amz-signature|"
+    r"sharedaccesssignature|_auth"
+)
+MASKED_FORMS = (
+    # Keys and certificates, to their end or to the end of the text.
+    (re.compile(r"-----BEGIN [A-Z0-9 ]{1,60}-----.*?(?:-----END [A-Z0-9 ]{1,60}-----|\Z)", re.DOTALL), MASK),
+    # Headers, to the end of their line.
+    (
+        re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(['\"]?\s{0,3}[:=]\s{0,3})[^\n]+"),
+        rf"\1\2{MASK}",
+    ),
+    # User and password in an address.
+    (re.compile(r"://[^\s/?#\"'<>]*@"), f"://{MASK}@"),
+    (re.compile(r"://[^\s/:@\"'<>]*:(?!\d{1,5}(?:[/?#\s]|\Z))[^\s@\"'<>]{1,128}@"), f"://{MASK}@"),
+    # What a name calls secret: password=…, "token": "…", --api-key …, and curl's -u user:password.
+    (
+        re.compile(
+            rf"(?i)((?:{SENSITIVE_NAMES})[\w.-]{{0,24}}(?:\\?['\"])?\s{{0,3}}(?::=|=>|=|:)\s{{0,3}})"
+            r"(\"(?:[^\"\\\n]|\\[^\n])*\"?|'[^'\n]*'?|\\\"[^\"\n]*\"?|[^\s\"',;&][^\s,;&]*)"
+        ),
+        rf"\1{MASK}",
+    ),
+    (
+        re.compile(rf"(?i)((?<![\w-])--[\w-]{{0,24}}?(?:{SENSITIVE_NAMES}))(\s{{1,3}})[^\s-][^\s]*"),
+        rf"\1\2{MASK}",
+    ),
+    (re.compile(r"((?<!\S)(?:-u|--user)[ =]?['\"]?)[^\s:'\"]{1,100}:[^\s]+"), rf"\1{MASK}"),
+    (re.compile(r"([?&](?:sig|signature|key|code|auth)=)[^\s&\"'<>]+", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(r"(?i)\b(bearer|negotiate)(\s{1,3})[\w.~+/=-]{8,}"), rf"\1\2{MASK}"),
+    (re.compile(r"\b([Bb]asic\s{1,3})[A-Za-z0-9+/]{8,}={0,2}(?<![a-z]{8})"), rf"\1{MASK}"),
+    # Tokens with a form of their own: GitHub, GitLab, JSON Web Tokens, AWS, Slack, package indexes and others.
+    (
+        re.compile(
+            r"(?<![A-Za-z0-9])(?:gh[oprsu]_[\w.-]{16,}|github_pat_\w{16,}|v1\.[0-9a-f]{40}|GR1348941[\w-]{16,}"
+            r"|gl(?:agent|cbt|dt|ffct|ft|imt|oas|pat|ptt|rtr?|soat|wt)-[\w.-]{16,}|eyJ[\w-]{8,}(?:\.[\w-]*){0,4}"
+            r"|(?:AKIA|ASIA|AGPA|AIDA|AIPA|ANPA|ANVA|AROA)[A-Z0-9]{12,}|x(?:ox[a-z]|app)-[\w.-]{8,}|pypi-AgE[\w-]{16,}"
+            r"|npm_[A-Za-z0-9]{36}|hf_[A-Za-z0-9]{20,}|dckr_\w{16,}|do[oprt]_v1_\w{16,}|[prsw]k_(?:live|test)_\w{10,}"
+            r"|sk-[\w-]{32,}|AIza[\w-]{30,}|ya29\.[\w.-]{16,}|SG\.[\w.-]{16,}|hv[brs]\.[\w-]{16,}|bk(?:aj|ct|ps|ua)_\w{16,}"
+            r"|CCIPAT_\w{10,}|AGE-SECRET-KEY-\w{16,}|whsec_\w{16,}|sha256~[\w-]{20,})"
+        ),
+        MASK,
+    ),
+    (re.compile(r"https://hooks\.slack\.com/[^\s\"'<>]+"), f"https://hooks.slack.com/{MASK}"),
+)
+END_OF_KEY = re.compile(r"-----END [A-Z0-9 ]{1,60}-----")
+START_OF_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]{1,60}-----")
+LONG_RUN = re.compile(r"[A-Za-z0-9+/_=-]{24,}")
+PLAIN_RUN = re.compile(
+    r"[0-9a-f]{40}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|_{1,3}Z[A-Za-z0-9_]+|[0-9]+|[-=_+/]+"
+)
+"""A commit, an id, a name as the linker has it, a number, a ruler."""
+
+
+def clean_line(line: str) -> str:
+    """Return a line without colours and other characters that cannot be seen; tabs become blanks."""
+    if line.isprintable():
+        return line.rstrip()
+    plain = CONTROL_CODES.sub("", line).replace("\t", "    ")
+    if not plain.isprintable():
+        letters = (" " if unicodedata.category(letter)[0] == "Z" else letter for letter in plain)
+        plain = "".join(letter for letter in letters if unicodedata.category(letter)[0] != "C")
+    return plain.rstrip()
+
+
+def mask_secrets(text: str, values: Iterable[str] = ()) -> str:
+    """Return the text without these values and without what looks like a secret."""
+    for value in sorted(set(values), key=len, reverse=True):
+        text = text.replace(value, MASK)
+    text = _without_open_key(text)
+    for pattern, replacement in MASKED_FORMS:
+        text = pattern.sub(replacement, text)
+    return LONG_RUN.sub(_mask_run, text)
+
+
+def _without_open_key(text: str) -> str:
+    """Mask a key whose first lines are missing: everything up to an end without a beginning."""
+    end, start = END_OF_KEY.search(text), START_OF_KEY.search(text)
+    return MASK + text[end.end() :] if end and (start is None or start.start() > end.start()) else text
+
+
+def _mask_run(run: re.Match[str]) -> str:
+    """Mask a run of characters as random as those of a key; parts of a path are looked at one by one too."""
+    if looks_random(run[0]):
+        return MASK
+    return "/".join(MASK if looks_random(part) else part for part in run[0].split("/"))
+
+
+def looks_random(run: str) -> bool:
+    """Whether digits, capitals and small letters change as often as chance makes them, and not as in names and words."""
+    if len(run) < 24 or PLAIN_RUN.fullmatch(run):
+        return False
+    kinds = ["d" if one.isdigit() else "u" if one.isupper() else "l" if one.isalpha() else "" for one in run]
+    # A capital before small letters begins a word.
+    pairs = [kinds[index : index + 2] for index in range(len(kinds) - 1)]
+    changes = sum(a != b for a, b in pairs if a and b and (a, b) != ("u", "l"))
+    return kinds.count("d") >= 2 and 4 * changes > len(run)
+
+
+def cut_line(line: str, most_bytes: int) -> str:
+    """Cut a masked line between characters."""
+    whole = line.encode("utf-8", "replace")
+    return line if len(whole) <= most_bytes else whole[: most_bytes - 3].decode("utf-8", "ignore").rstrip() + "…"
+
+
+def cut_tail(lines: list[str], most_bytes: int) -> str:
+    """Return as many of the last masked lines as fit, without blank ones at both ends."""
+    kept, size = [], 0
+    for line in reversed(lines[-MOST_TAIL_LINES:]):
+        shown = cut_line(line, MOST_ERROR_BYTES)
+        size += len(shown.encode("utf-8", "replace")) + 1
+        if size > most_bytes:
+            break
+        kept.append(shown)
+    return "\n".join(reversed(kept)).strip("\n")
+
+
 # -------------------------------------------------------------------------------------------------------- the report
 
 
@@ -1024,7 +1373,7 @@ def make_report(
     """Return the report; None when there is nothing to report."""
     status = options.get("status")
     if status not in ("in_progress", "completed"):
-        raise WrongUse(f"--status is {clean_text(status, 40)!r}; it must be in_progress or completed")
+        raise WrongUse(f"--status is {clean_text(status, 40)!r}; it must be in_progress, completed or test")
     event = options.get("event-type", dispatch.get("event_type", ""))
     commit = options.get("head-sha", dispatch.get("head_sha", ""))
     if ci.dispatched and event in SELF_REPORTS and not options.get("event-type"):
@@ -1104,7 +1453,14 @@ def _describe_result(options: ReporterOptions, ci: CiJob, output: JobOutput, mac
         )
         output.info(f"tests: {summary}")
     conclusion = parse_conclusion(options.get("conclusion", ci.conclusion), output)
-    return {"conclusion": conclusion, "test_results": counts, "failed_tests": failures or None}
+    log = options.get("log") if conclusion not in WITHOUT_LOG else ""
+    excerpt = read_log(log, options.secrets, output, machine) if log else None
+    return {
+        "conclusion": conclusion,
+        "test_results": counts,
+        "failed_tests": failures or None,
+        "log_excerpt": excerpt,
+    }
 
 
 def find_start(
@@ -1225,23 +1581,25 @@ class ReportSender:
         return self._post(report) if 200 <= late.status < 300 else late
 
     def _post(self, report: JobReport) -> HttpAnswer:
-        body = report.bytes()
-        answer = self.client.send("the relay", lambda: self._request(body))
+        return self.post(self.relay.url, report.bytes())
+
+    def post(self, url: str, body: bytes) -> HttpAnswer:
+        answer = self.client.send("the relay", lambda: self._request(url, body))
         refused = answer.status == 401 and _error(answer).get("code") == "not_authentic"
         if refused and not self._renewed and self.tokens.renew():
             self._renewed = True
             self.output.info("the relay does not accept the token; retrying once with a new one")
-            answer = self.client.send("the relay", lambda: self._request(body))
+            answer = self.client.send("the relay", lambda: self._request(url, body))
         return answer
 
-    def _request(self, body: bytes) -> urllib.request.Request:
+    def _request(self, url: str, body: bytes) -> urllib.request.Request:
         headers = {
             "Authorization": f"Bearer {self.tokens.current()}",
             "Content-Type": "application/json",
             "Accept": "application/json",
             "User-Agent": "crcr-reporter",
         }
-        return urllib.request.Request(self.relay.url, data=body, headers=headers, method="POST")
+        return urllib.request.Request(url, data=body, headers=headers, method="POST")
 
 
 def explain(answer: HttpAnswer, report: JobReport, output: JobOutput) -> None:
@@ -1285,6 +1643,64 @@ def describe_refusal(answer: HttpAnswer) -> str:
     return " ".join([f"not recorded ({answer.status} {code}): {MEANING.get(code, default_meaning)}", *details])
 
 
+# ------------------------------------------------------------------------------------------------ a requested test
+
+CALLBACK_PATH = "/github/callback"
+
+
+@dataclass(frozen=True)
+class RequestedTest:
+    """A test that a person started in the Actions tab, proved by the run's own token.
+
+    The relay sends this repository a test dispatch, which starts another run. To a repository on no allowlist it sends
+    nothing: its trial is reported directly, and the relay keeps it in its sandbox.
+    """
+
+    options: ReporterOptions
+    ci: CiJob
+    dispatch: Mapping[str, str]
+    env: Mapping[str, str]
+    output: JobOutput
+    machine: Machine
+
+    def request(self) -> None:
+        relay, repository = choose_relay(self.options, self.ci, self.dispatch), self.env.get("GITHUB_REPOSITORY", "")
+        if self.ci.name != "GitHub Actions" or not re.fullmatch(r"[\w.-]{1,100}/[\w.-]{1,100}", repository):
+            raise WrongUse("--status test works in a job of GitHub Actions only")
+        if not relay.url.endswith(CALLBACK_PATH):
+            raise Problem(f"the address of the relay does not end with {CALLBACK_PATH}, so a test cannot be requested")
+        site = relay.url[: -len(CALLBACK_PATH)]
+        upstream = self.options.get("upstream", self.dispatch.get("upstream", ""))
+        query = f"?upstream={urllib.parse.quote(upstream)}" if upstream else ""
+        address = f"{site}/api/v1/setup/{repository}/test{query}"
+        if self.options.dry_run:
+            self.output.info(f"would request a test at {clean_text(address)}")
+            return
+        sender = make_sender(self.options, self.ci, self.env, relay, output=self.output, machine=self.machine)
+        answer = sender.post(address, b"")
+        if answer.status == 404:
+            self.output.notice(
+                "this repository is on no allowlist there: a trial is reported instead of a test dispatch"
+            )
+            self._report_trial(sender)
+        elif answer.status != 202:
+            raise Problem(f"no test was requested. {describe_refusal(answer)}")
+        else:
+            delivery = clean_text(answer.json().get("delivery", ""), 60)
+            self.output.notice(
+                f"the relay sends a test dispatch, {delivery}: it starts another run of this workflow, which builds nothing. "
+                f"Its result is on {clean_text(site)}/crcr/deliveries/{delivery}"
+            )
+
+    def _report_trial(self, sender: ReportSender) -> None:
+        fixed = {"delivery-id": f"trial-{self.ci.run_id}", "event-type": "crcr_test"}
+        for status, conclusion in (("in_progress", ""), ("completed", "skipped")):
+            values = {**self.options.values, **fixed, "status": status, "conclusion": conclusion}
+            report = make_report(replace(self.options, values=values), self.ci, {}, self.output, self.machine)
+            if report is not None:
+                explain(sender.deliver(report), report, self.output)
+
+
 # -------------------------------------------------------------------------------------------------------------- main
 
 
@@ -1293,6 +1709,9 @@ def run(options: ReporterOptions, env: Mapping[str, str], output: JobOutput, mac
     if options.unknown:
         output.warn(f"unknown arguments, ignored: {clean_text(' '.join(options.unknown), 200)}")
     ci, dispatch = detect_ci(env), read_dispatch(env, output)
+    if options.get("status") == "test":
+        RequestedTest(options, ci, dispatch, env, output, machine).request()
+        return
     report = make_report(options, ci, dispatch, output, machine)
     if report is None:
         return
@@ -1300,9 +1719,21 @@ def run(options: ReporterOptions, env: Mapping[str, str], output: JobOutput, mac
     if options.dry_run:
         show(report, relay, output)
         return
+    explain(make_sender(options, ci, env, relay, output=output, machine=machine).deliver(report), report, output)
+
+
+def make_sender(
+    options: ReporterOptions,
+    ci: CiJob,
+    env: Mapping[str, str],
+    relay: PinnedRelay,
+    *,
+    output: JobOutput,
+    machine: Machine,
+) -> ReportSender:
     client = RetryingClient(machine, output, parse_max_time(options.get("max-time"), output))
     tokens = JobToken(choose_token_source(options, ci, env, relay, client), machine, output)
-    explain(ReportSender(relay, tokens, client, output).deliver(report), report, output)
+    return ReportSender(relay, tokens, client, output)
 
 
 def show(report: JobReport, relay: PinnedRelay, output: JobOutput) -> None:

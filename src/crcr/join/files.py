@@ -97,6 +97,8 @@ def _fill_template(template: str, request: JoinRequest) -> str:
             request=request,
             gates=request.level is Level.L4,
             labels=_labels(request.runs_on),
+            # Windows has another shell by default, in which the command may be written.
+            keeps_log="windows" not in request.runs_on.lower(),
             cron=_cron(request),
             doctor=doctor_command(request.relay_url, request.repository, request.upstream),
         )

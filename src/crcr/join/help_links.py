@@ -58,6 +58,7 @@ def hint_links(
         app=f"the link is on {page}",
         workflow=f"`crcr init` in the repository writes one, or use {page}",
         check=f"`{doctor_command(site, repository, named_upstream)}`, or Check now on {page}",
-        test=f"`{doctor_command(site, repository, named_upstream, test=True)}` sends a test now",
+        test="press Run workflow in the Actions tab of a repository with the workflow of `crcr init`, or with a token "
+        f"`{doctor_command(site, repository, named_upstream, test=True)}`, to send a test now",
         pin=relay_pin(site, audience),
     )

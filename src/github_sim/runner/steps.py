@@ -199,6 +199,9 @@ def _check_out(job: "JobExecution", inputs: With) -> StepOutcome:
 def _upload(job: "JobExecution", inputs: With) -> StepOutcome:
     reject_unknown_keys(dict(inputs), _UPLOAD, "actions/upload-artifact")
     patterns = [line.strip() for line in inputs.get("path", "").splitlines() if line.strip()]
+    root = job.folders.root.resolve()
+    if any(Path(path).is_absolute() and not Path(path).resolve().is_relative_to(root) for path in patterns):
+        raise WorkflowError(f"{', '.join(patterns)} leads out of the job's folders")
     count = _artifacts(job).keep(inputs.get("name") or "artifact", job.folders.workspace, patterns)
     if not count and inputs.get("if-no-files-found", "warn") == "error":
         return _failed(f"No files were found with the provided path: {', '.join(patterns)}")

@@ -165,8 +165,13 @@ class Artifacts:
 
 
 def _list_files(workspace: Path, pattern: str) -> Iterator[Path]:
-    """Files by a glob below the workspace; a folder means everything in it."""
+    """Files by a glob below the workspace, where a folder means everything in it; or one file by its whole path."""
     text = pattern.removeprefix("./").strip()
+    outside = Path(text)
+    if outside.is_absolute():
+        if outside.is_file() and not outside.is_symlink():
+            yield outside
+        return
     for path in sorted(workspace.rglob("*")):
         name = str(path.relative_to(workspace))
         if path.is_file() and not path.is_symlink() and (_glob(name, text) or _under(name, text.rstrip("/"))):

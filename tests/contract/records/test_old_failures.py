@@ -81,6 +81,7 @@ async def test_failures_go_with_their_results_and_groups_with_the_last_of_them(s
     await fail(stores, "d-old", OLD)
     await fail(stores, "d-new", NEW)
     await fail(stores, "d-alone", OLD, OTHER_MESSAGE)
+    await record_failed_job(stores.database, "d-log", MESSAGE, at=OLD, in_log=True)
     await fail(stores, "d-other", OLD, upstream=OTHER)
     await fail(stores, "d-last", NEW, OTHER_MESSAGE, upstream=OTHER)
     await forget(stores)

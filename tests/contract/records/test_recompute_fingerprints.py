@@ -98,6 +98,26 @@ async def test_failures_and_groups_are_as_if_the_new_rules_had_always_been(datab
     assert await update(database).run() == 0
 
 
+async def test_groups_of_error_lines_are_computed_again_too(database: Database) -> None:
+    for number in range(2):
+        await record_failed_job(database, f"d-{number}", MISSING, at=NOW, in_log=True)
+    await fail(database, "d-2", MISSING)
+    expected = await everything(database)
+    assert sorted(row["number"] for row in expected["failure_groups"]) == [1, 2]
+    old = "UPDATE failures SET rules = 0, log_fingerprint = :old, sample = 'old' WHERE log_fingerprint IS NOT NULL"
+    stale = "UPDATE {0} SET fingerprint = :old WHERE fingerprint IN (SELECT log_fingerprint FROM failures)"
+    for sql in (stale.format("failure_fingerprints"), stale.format("failure_groups"), old):
+        await run(database, Statement(text(sql)), old=OLD)
+
+    assert await update(database).run() == 2
+
+    found = await everything(database)
+    for row in (*found["failures"], *expected["failures"]):
+        for column in VERDICT:
+            del row[column]
+    assert found == expected
+
+
 async def test_an_upgraded_database_gets_its_first_fingerprints(database: Database) -> None:
     await fail(database, "d-1", MISSING)
     for sql in (

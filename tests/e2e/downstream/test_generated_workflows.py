@@ -69,10 +69,18 @@ async def test_a_pull_request_is_built_and_reported_and_its_strange_title_and_br
 
 @EVERY_CI
 async def test_a_build_that_fails_is_reported_as_failed(tmp_path: Path, ci: Ci) -> None:
-    async with running_downstream(tmp_path, downstream_request(ci), build="exit 3") as downstream:
+    build = "echo 'ld: error: undefined symbol f'; echo 'password=hunter2' >&2; exit 3"
+    async with running_downstream(tmp_path, downstream_request(ci), build=build) as downstream:
         await downstream.github.push(UPSTREAM)
         await downstream.run_to_end()
         assert downstream.job_conclusions() == [("build", "failure")], job_logs(downstream)
+        (job,) = downstream.jobs()
+        # Elsewhere the build may see secrets of its project or its agent: the log is sent only by choice.
+        shown = {
+            "first_error": "ld: error: undefined symbol f",
+            "tail": "ld: error: undefined symbol f\npassword=***",
+        }
+        assert json.loads(job["log_excerpt"] or "null") == (shown if ci is Ci.GITHUB else None)
 
 
 @EVERY_CI
@@ -85,6 +93,34 @@ async def test_a_test_dispatch_reports_without_building(tmp_path: Path, ci: Ci) 
         await downstream.run_to_end()
         assert downstream.job_conclusions() == [("build", "skipped")], job_logs(downstream)
         assert "never-built" not in job_logs(downstream)
+
+
+@pytest.mark.parametrize("ci", [Ci.GITHUB, Ci.BUILDKITE])
+async def test_a_person_without_a_token_tests_the_round_trip_in_the_actions_tab(
+    tmp_path: Path, ci: Ci
+) -> None:
+    async with running_downstream(tmp_path, downstream_request(ci), build="echo never-built") as downstream:
+        downstream.github.start_run(DOWNSTREAM, event="workflow_dispatch")
+        await downstream.runner.settle()
+        await downstream.run_to_end()
+        assert downstream.job_conclusions() == [("build", "skipped")], job_logs(downstream)
+        (act,) = downstream.relay.rows("SELECT who, act FROM audit WHERE act = 'dispatch_test'")
+        assert act["who"] == f"{DOWNSTREAM} (its own token)"
+        assert "never-built" not in job_logs(downstream)
+        assert downstream.runner.problems == []
+
+
+async def test_before_it_is_listed_the_same_button_makes_a_trial_in_the_sandbox(tmp_path: Path) -> None:
+    wish = downstream_request()
+    async with running_downstream(
+        tmp_path, wish, listed="L1:\n  - org/other\n", CRCR_SANDBOX="on"
+    ) as downstream:
+        downstream.github.start_run(DOWNSTREAM, event="workflow_dispatch")
+        await downstream.runner.settle()
+        await downstream.run_to_end()
+        (job,) = downstream.relay.rows("SELECT state, conclusion, event_type FROM sandbox_jobs")
+        assert tuple(job.values()) == ("completed", "skipped", "crcr_test"), job_logs(downstream)
+        assert downstream.jobs() == []
 
 
 async def test_a_closed_pull_request_ends_what_runs_for_it(tmp_path: Path) -> None:

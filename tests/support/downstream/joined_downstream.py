@@ -122,8 +122,10 @@ async def running_downstream(
     *,
     build: str = "true",
     files: Mapping[str, str] | None = None,
+    listed: str | None = None,
     **more: Any,
 ) -> AsyncIterator[RunningDownstream]:
+    """`listed` is the allowlist, if it is not the one that lists the downstream."""
     relay_app, github_app = _LateApp(), _LateApp()
     relay_server, github_server = Server(relay_app, "127.0.0.1", 0), Server(github_app, "127.0.0.1", 0)
 
@@ -137,7 +139,7 @@ async def running_downstream(
     given = {"CRCR_PUBLIC_URL": relay_server.url, **more}
     if wish.ci is not Ci.GITHUB:
         given["CRCR_OIDC_REGISTRATIONS"] = registration_setting(wish, github_server.url)
-    async with running_relay(folder, allowlist_entry(wish), prepare=prepare, **given) as relay:
+    async with running_relay(folder, listed or allowlist_entry(wish), prepare=prepare, **given) as relay:
         relay_app.app = relay.app
         runner = Runner(relay.github, limit_s=60)
         made = runner.join(relay.github.repository(DOWNSTREAM), checkout)

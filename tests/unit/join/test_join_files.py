@@ -44,6 +44,7 @@ def _parse_workflow(text: str, path: str) -> WorkflowFile:
 def event(event_type: str = "pull_request", **payload: Any) -> dict[str, Any]:
     return {
         "github": {
+            "event_name": "repository_dispatch",
             "event": {
                 "action": event_type,
                 "client_payload": {
@@ -51,7 +52,7 @@ def event(event_type: str = "pull_request", **payload: Any) -> dict[str, Any]:
                     "payload": payload,
                     "relay": {"upstream": "pytorch/pytorch"},
                 },
-            }
+            },
         }
     }
 
@@ -151,6 +152,7 @@ ALL = {"started", "build", "finished"}
         (event("crcr_test"), {"started", "finished"}),
         (event("merge_group", action="checks_requested"), ALL),
         (event("merge_group", action="destroyed"), set()),
+        ({"github": {"event_name": "workflow_dispatch", "event": {"inputs": {}}}}, {"test"}),
     ],
 )
 def test_each_event_runs_the_jobs_it_should(contexts: dict[str, Any], expected: set[str]) -> None:
@@ -297,7 +299,7 @@ def _scripts(value: Any) -> list[str]:
             for each in given
             if isinstance(each, str | list)
         ]
-        own = [line for text in texts for line in text.splitlines()]
+        own = [line.strip() for text in texts for line in text.splitlines()]
         return own + [line for each in value.values() for line in _scripts(each)]
     return [line for each in value for line in _scripts(each)] if isinstance(value, list) else []
 

@@ -28,6 +28,7 @@ from crcr.decide.failures.fingerprint import fingerprint_failure, normal_line
 from crcr.decide.failures.history import BackendHour, BaseResult, RecordedFailure
 from crcr.decide.github.workflow_runs import delivery_ids_in, parse_check_run_id, path_without_ref
 from crcr.decide.globs import name_glob, path_glob
+from crcr.decide.jobs.log_excerpt import clean_line, mask_secrets
 from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import RepoName
 from crcr.deliver.handlers.workflow_yaml import workflow_facts
@@ -290,6 +291,22 @@ def _failures_of_an_hour(size: int) -> tuple[list[BaseResult], list[RecordedFail
     return [], [other(number + 8, at=NOON) for number in range(size // 32)]
 
 
+SECRETS = {
+    text: repeat(text)
+    for text in ("token", "token = ", "://a:", "--", 'password="\\', "ghp_", "eyJ.", "-----BEGIN A-----", "\x1b[0", "aB3/",
+                 "-----END A-----", "authorization", "basic a", "-u a", "&sig=", "token:\n", "sk-", "ABCD1")
+}  # fmt: skip
+LOGS = {text: repeat(text) for text in ("a\n", "x", "1%\r", "err\n", "::add-mask::abcd\n", "##[error")}
+
+
+def _scanned(text: str) -> object:
+    """Read as a file is, in pieces of an odd size."""
+    scan, data = reporter.LogScan(), text.encode()
+    for start in range(0, len(data), 999):
+        scan.feed(data[start : start + 999])
+    return scan.last_lines(), scan.first_error()
+
+
 PARSERS = (
     Parser("command lines", lambda text: list(command_lines(text)), COMMENTS),
     Parser("a comment of a webhook", has_command, COMMENTS),
@@ -330,6 +347,8 @@ PARSERS = (
     Parser("reporter's line", lambda text: reporter.clean_text(text, 10**9), NAMES),
     Parser("reporter's glob", reporter.PathPattern("**/" + "*a" * 12 + "b").matches, {"a": repeat("a", after="b"), "a/": repeat("a/")}),
     Parser("junit", _junit, JUNIT, size=16_384),
+    Parser("masked log", lambda text: mask_secrets(clean_line(text)), SECRETS, size=2_048),
+    Parser("scanned log", _scanned, LOGS, size=4_096),
 )  # fmt: skip
 CASES = [
     pytest.param(parser, make, id=f"{parser.name}: {shape}")

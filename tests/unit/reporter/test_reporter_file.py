@@ -15,7 +15,7 @@ from support.downstream.reporter import ACTION, FILE, PYTHON, reporter
 SOURCE = FILE.read_text()
 TREE = ast.parse(SOURCE)
 MODULES = {
-    "__future__", "argparse", "dataclasses", "email.utils", "http.client", "ipaddress", "json", "math", "os", "random", "re",
+    "__future__", "argparse", "collections", "dataclasses", "email.utils", "http.client", "ipaddress", "json", "math", "os", "random", "re",
     "ssl", "stat", "subprocess", "sys", "threading", "time", "typing", "unicodedata", "urllib.error", "urllib.parse",
     "urllib.request", "xml.parsers",
 }  # fmt: skip
@@ -25,6 +25,13 @@ NEWER = {
     "kw_only", "match_args", "TypeAlias", "ParamSpec", "Self", "Annotated", "file_digest", "UTC", "StrEnum", "cache",
     "bit_count", "ExceptionGroup", "BooleanOptionalAction", "exit_on_error", "chdir", "aclosing", "EllipsisType", "unparse",
 }  # fmt: skip
+ANNOTATED = {
+    id(inner)
+    for node in ast.walk(TREE)
+    for name in ("annotation", "returns")
+    if isinstance(place := getattr(node, name, None), ast.AST)
+    for inner in ast.walk(place)
+}
 
 
 def action() -> dict[str, Any]:
@@ -55,8 +62,7 @@ def test_nothing_is_used_that_python_3_8_lacks() -> None:
 
 
 def _in_annotation(wanted: ast.AST) -> bool:
-    places = [getattr(node, name, None) for node in ast.walk(TREE) for name in ("annotation", "returns")]
-    return any(wanted is inner for place in places if isinstance(place, ast.AST) for inner in ast.walk(place))
+    return id(wanted) in ANNOTATED
 
 
 def test_dictionaries_are_not_joined_by_a_bar() -> None:

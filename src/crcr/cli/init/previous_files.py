@@ -23,6 +23,7 @@ _ALL = (WORKFLOW, BRIDGE_WORKFLOW, NIGHTLY_WORKFLOW, *CI_FILES.values(), BRIDGE)
 _LISTENING = (WORKFLOW, BRIDGE_WORKFLOW)
 _SAME_EVERYWHERE = frozenset({"command", "job_name", "junit"})
 _KEPT_STATUS = re.compile(r"\n\(\n +set -e\n +(?P<command>[^\n]+)\n\)\n")
+_KEPT_LOG = re.compile(r"\{\n +(?P<command>[^\n]+)\n\} 2>&1 \| tee ")
 _FIRST_LINES = 8
 _MAX_BYTES = 256 * 1024
 _BRIDGE_NAMES: Mapping[Ci, Mapping[str, str]] = {
@@ -118,7 +119,7 @@ def _read_location(ci: Ci, bridge: Mapping[str, Any]) -> dict[str, str]:
 def _read_github(tree: object) -> dict[str, object]:
     build, steps = _get(tree, "jobs", "build"), _get(tree, "jobs", "build", "steps")
     return {
-        "command": _get(_find_step(steps, "name", "Build and test"), "run"),
+        "command": _unwrap_command(_get(_find_step(steps, "name", "Build and test"), "run"), _KEPT_LOG),
         "job_name": _get(build, "name"),
         "junit": _get(_find_step(steps, "name", "Keep the test results"), "with", "path"),
         "runs_on": _join_labels(_get(build, "runs-on")),
@@ -163,9 +164,9 @@ def _read_circleci(tree: object) -> dict[str, object]:
     }
 
 
-def _unwrap_command(command: object) -> object:
-    """Return the command without the wrapper that keeps its exit status."""
-    match = _KEPT_STATUS.search(command) if isinstance(command, str) else None
+def _unwrap_command(command: object, wrapper: re.Pattern[str] = _KEPT_STATUS) -> object:
+    """Return the command without the lines that keep its exit status or its log."""
+    match = wrapper.search(command) if isinstance(command, str) else None
     return match["command"] if match else command
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.failures.verdict import Verdict
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 
 
@@ -55,6 +56,8 @@ class JobResult:
     """Passed, failed, skipped."""
     failed_tests: tuple[FailedTestExcerpt, ...] = ()
     failed_tests_cut: int = 0
+    log_excerpt: LogExcerpt | None = None
+    """For the texts of checks only: nothing is judged by it."""
     unlisted_failures: int = 0
     """Failed tests that its report counts and does not list: no verdict knows them."""
     unseen_failures: int = 0

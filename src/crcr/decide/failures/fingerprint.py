@@ -105,6 +105,39 @@ _GENERIC_WORDS = frozenset(
     ]
 )
 """A line of nothing but these words: every failed comparison of numbers says the same."""
+_SAYS_NOTHING = _GENERIC_WORDS | {
+    *(
+        "process",
+        "completed",
+        "with",
+        "exit",
+        "exited",
+        "code",
+        "status",
+        "command",
+        "returned",
+        "build",
+        "job",
+        "make",
+    ),
+    *(
+        "stopped",
+        "subcommand",
+        "ninja",
+        "all",
+        "one",
+        "or",
+        "more",
+        "step",
+        "task",
+        "script",
+        "bash",
+        "sh",
+        "device",
+        "id",
+    ),
+}
+"""An error line of nothing but these words says that something failed, and not what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +148,14 @@ class TestFingerprint:
 
     test: str
     fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogFingerprint:
+    """Of a failure that reported no failed test: by the first error line of its log. It makes groups, and no verdict reads it."""
+
+    fingerprint: str
+    sample: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +181,14 @@ def fingerprint_failure(tests: Sequence[FailedTest]) -> FailureFingerprint:
     whole = FailureFingerprint(None, None, marks)
     primary = whole.distinct[0]
     return FailureFingerprint(primary, _sample_of(primary, found), marks)
+
+
+def fingerprint_log(first_error: str | None) -> LogFingerprint | None:
+    """Return the fingerprint of an error line; None for one that says nothing, such as that a command failed."""
+    line, shown = normal_line(first_error), first_line(first_error)
+    if line is None or shown is None or _SAYS_NOTHING.issuperset(_WORD.findall(line)):
+        return None
+    return LogFingerprint(_hash("log", line), shown[:_MOST_SAMPLE])
 
 
 def sample_messages(tests: Sequence[FailedTest], marks: FailureFingerprint | None = None) -> dict[str, str]:

@@ -113,6 +113,8 @@ class WorkflowFacts:
     """It calls reusable workflows, which were not read."""
     reports: bool = False
     """It seems to use the reporter, or an action that contains it."""
+    requests_tests: bool | None = None
+    """A person can start it in the Actions tab, and it then requests a test dispatch; None in rows of an earlier release."""
     bridge_to: str | None = None
     """The CI whose builds it starts and which then reports, as the file names it; empty where it is no bridge."""
     pinning: Pinning | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.model import Conclusion
 
 SELF_REPORTS = frozenset({"nightly", "periodic"})
@@ -65,6 +66,8 @@ class Report:
     """`workflow.environment` as compact JSON text."""
     untrusted: bytes
     """The body as JSON without its echoed `payload`."""
+    log_excerpt: LogExcerpt | None = None
+    """Of a job that did not pass; masked and cut."""
     said_commit: str | None = None
     """In a self-report: the commit that it claims to have tested, 40 lower-case digits."""
     said_upstream: str | None = None

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.commit_origin import CommitPlace
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, Figures, Tally
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
@@ -117,6 +118,8 @@ class JobDetail:
     job: JobView
     attempts: tuple[JobView, ...]
     environment: str | None
+    log_excerpt: LogExcerpt | None = None
+    """As the job reported it, masked again."""
     title: str | None
     """Of the pull request."""
     author: str | None

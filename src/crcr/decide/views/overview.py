@@ -194,6 +194,8 @@ class JobView(JobCell):
     failed_tests: tuple[FailedTestView, ...] = ()
     failed_tests_more: int = 0
     """Failed tests beyond the ones listed."""
+    first_error: str | None = None
+    """The first error line of its log, where its report has an excerpt; read with the failed tests."""
     verdict: VerdictView | None = None
     """What its failure means; None for a job that did not fail, and where verdicts were not read."""
 

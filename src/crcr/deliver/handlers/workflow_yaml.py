@@ -45,6 +45,7 @@ _MENTIONS_CRCR = re.compile(r"(?i)crcr")
 _ACTION = re.compile(r"(?i)crcr|cross-repo")
 _OUR_ACTION = re.compile(r"(?:^\.|/action(?:@|$))")
 _STATUSES = frozenset({"in_progress", "completed"})
+_STATUS_TEST = "test"
 _EXPRESSION = "${{"
 _OF_THE_WORKFLOW = re.compile(r"\$\{\{\s*env\.CRCR_RELAYS\s*\}\}")
 _OF_THE_EVENT = re.compile(r"github\.event\b|\binputs\.|client_payload")
@@ -72,21 +73,29 @@ def workflow_facts(path: str, sha: str, text: str) -> WorkflowFacts:
         id_token=_has_id_token(document, jobs),
         calls_others=any("uses" in job for job in jobs),
         reports=any(_REPORTER.search(text) for text in _uses_and_runs([*jobs, *(step for _, step in steps)])),
+        requests_tests=_mentions(document["on"], "workflow_dispatch") and any(map(_requests_test, steps)),
         bridge_to=_bridge_to((document, *jobs, *(step for _, step in steps))),
         pinning=pinning,
         pins=pins,
     )
 
 
+def _mentions(on: Tree, event: str) -> bool:
+    """Whether `on`, which may be a word, a list or a table, has this event."""
+    return on == event if isinstance(on, str) else event in on
+
+
+def _requests_test(pair: tuple[Table, Table]) -> bool:
+    """Whether a step calls the reporter, or its action, with the status `test`."""
+    step = pair[1]
+    return _STATUS_TEST in (_table(step, "env").get("CRCR_STATUS"), _table(step, "with").get("status"))
+
+
 def _dispatch_types(on: Tree) -> tuple[str, ...] | None:
-    """Return the types of `on: repository_dispatch`, which may be a word, in a list, or in a table; None without it."""
-    if isinstance(on, str):
-        return () if on == "repository_dispatch" else None
-    if isinstance(on, list):
-        return () if "repository_dispatch" in on else None
-    if "repository_dispatch" not in on:
+    """Return the types of `on: repository_dispatch`; None without it."""
+    if not _mentions(on, "repository_dispatch"):
         return None
-    options = on["repository_dispatch"]
+    options = on["repository_dispatch"] if isinstance(on, dict) else None
     types = options.get("types") if isinstance(options, dict) else None
     if isinstance(types, str):
         return (types,) if types else ()

@@ -176,9 +176,20 @@ def _workflows(
     yield _listening(inspection, listening, branch, first, show_names=show_names)
     if listening:
         yield _events(listening, entry)
+        yield from _test_run(listening, show_names=show_names)
         if entry.level >= Level.L2:
             yield _id_token(listening, show_names=show_names)
     yield from pin_findings(inspection.workflows, links.pin, show_names=show_names)
+
+
+def _test_run(listening: tuple[WorkflowFacts, ...], *, show_names: bool) -> Iterator[SetupFinding]:
+    ready = [workflow for workflow in listening if workflow.requests_tests and workflow.runs]
+    if ready:
+        names = describe_workflows(ready[:1], show_names=show_names)
+        yield ok(
+            "test run",
+            f"To test the round trip, press Run workflow for {names} in the Actions tab: no token is needed.",
+        )
 
 
 def _listening(
@@ -253,7 +264,8 @@ def _events(listening: tuple[WorkflowFacts, ...], entry: AllowlistEntry) -> Setu
 
 def _id_token(listening: tuple[WorkflowFacts, ...], *, show_names: bool) -> SetupFinding:
     name = "id_token"
-    holders = [workflow for workflow in listening if workflow.id_token]
+    # A bridge requests a token for tests only.
+    holders = [workflow for workflow in listening if workflow.id_token and not workflow.bridge_to]
     if holders:
         return ok(
             name,

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.jobs.report import SELF_REPORTS, Report, ReportStatus
 from crcr.decide.model import Conclusion, is_repo_name
 from crcr.errors import BadReport
@@ -54,7 +55,14 @@ def parse_report(body: bytes, *, signed_attempt: int | None = None) -> Report:
     except BadReport as refusal:
         why = refusal.detail.partition(" - at ")[0]
         raise BadReport(f"{_unreadable(parts)}: {why}", hint=refusal.hint) from None
-    return _report(_Fields(kept, forbidden=forbidden), _ENCODE(kept), signed_attempt, payload)
+    fields = _Fields(kept, forbidden=forbidden)
+    excerpt = details.log_excerpt(
+        kept["workflow"].pop("log_excerpt", None), fields.conclusion(fields.status())
+    )
+    if excerpt is not None:
+        # Only what is masked is ever stored.
+        kept["workflow"]["log_excerpt"] = {"first_error": excerpt.first_error, "tail": excerpt.tail}
+    return _report(fields, excerpt, _ENCODE(kept), signed_attempt, payload=payload)
 
 
 class _Fields:
@@ -144,7 +152,12 @@ class _Fields:
 
 
 def _report(
-    fields: _Fields, untrusted: bytes, signed_attempt: int | None, payload: msgspec.Raw | None
+    fields: _Fields,
+    excerpt: LogExcerpt | None,
+    untrusted: bytes,
+    signed_attempt: int | None,
+    *,
+    payload: msgspec.Raw | None,
 ) -> Report:
     event_type = fields.text("event_type", limit=_ID_CHARS) or ""
     is_self_report = event_type in SELF_REPORTS
@@ -174,6 +187,7 @@ def _report(
         failed_tests_cut=cut,
         environment=details.environment(workflow.get("environment")),
         untrusted=untrusted,
+        log_excerpt=excerpt,
         said_commit=_claimed_commit(delivery_id, payload, workflow) if is_self_report else None,
         said_upstream=_claimed_upstream(payload) if is_self_report else None,
     )

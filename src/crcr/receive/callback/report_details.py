@@ -1,4 +1,4 @@
-"""The descriptive fields of a report: links, times, counts, failed tests, environment.
+"""The descriptive fields of a report: links, times, counts, failed tests, log excerpt, environment.
 
 Each function takes any JSON value and returns a value that is safe to store, or None: an invalid value is dropped and a
 long one is cut, and none of them refuses a report.
@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from crcr.decide.jobs.log_excerpt import LogExcerpt, make_excerpt
 from crcr.decide.jobs.report import FailedTest, TestCounts
+from crcr.decide.model import Conclusion
 
 MAX_FAILED_TESTS = 1_000
 MAX_TEXT_BYTES = 1_024
@@ -21,6 +23,7 @@ _CHECK_RUN_BYTES = 256
 _LINK = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]{1,10}")
 _ENCODE = msgspec.json.Encoder().encode
+_PASSED = frozenset({Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL})
 
 
 def link(value: object) -> str | None:
@@ -60,6 +63,13 @@ def failed_tests(value: object) -> tuple[tuple[FailedTest, ...], int]:
         return (), 0
     kept = tuple(test for item in value[:MAX_FAILED_TESTS] if (test := _failed_test(item)))
     return kept, len(value) - len(kept)
+
+
+def log_excerpt(value: object, conclusion: Conclusion | None) -> LogExcerpt | None:
+    """Return the excerpt, masked here too; what a running job or one that passed has written is not kept."""
+    if not isinstance(value, dict) or conclusion is None or conclusion in _PASSED:
+        return None
+    return make_excerpt(value.get("first_error"), value.get("tail"))
 
 
 def environment(value: object) -> str | None:

@@ -28,6 +28,7 @@ from crcr.decide.checks.commit import (
 from crcr.decide.dispatch.ordering import has_landed
 from crcr.decide.dispatch.plan import base_branch
 from crcr.decide.failures.verdict import Confidence, Evidence, EvidenceKind, Verdict, VerdictKind
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.oidc.identity import IssuerKind
 from crcr.record.checks.waivers import waivers_in_force
@@ -88,7 +89,7 @@ _JOB_COLUMNS = (
     *("downstream", "workflow", "workflow_name", "run_id", "attempt", "job_name", "state", "conclusion"),
     *("verification", "superseded", "github_conclusion", "environment", "url", "artifact_url"),
     *("in_progress_at", "completed_at", "swept_at", "tests_passed", "tests_failed", "tests_skipped"),
-    *("failed_tests", "failed_tests_cut"),
+    *("failed_tests", "failed_tests_cut", "log_excerpt"),
 )
 _JOBS = Statement(
     select(*(jobs.c[name] for name in _JOB_COLUMNS))
@@ -100,6 +101,7 @@ _JOBS = Statement(
 
 
 _EVIDENCE = msgspec.json.Decoder(list[Evidence])
+_LOG_EXCERPT = msgspec.json.Decoder(LogExcerpt)
 _VERDICTS = Statement(
     text(
         "SELECT downstream, workflow, run_id, attempt, job_name, verdict, confidence, sentence, evidence FROM failures"
@@ -345,6 +347,7 @@ def _job(row: Row, verdict: Verdict | None) -> JobResult:
         verdict=verdict,
         failed_tests=_failed_tests(listed_tests),
         failed_tests_cut=row["failed_tests_cut"],
+        log_excerpt=_LOG_EXCERPT.decode(row["log_excerpt"]) if row["log_excerpt"] else None,
         unlisted_failures=max(row["failed_tests_cut"], (row["tests_failed"] or 0) - len(listed_tests), 0),
     )
 

@@ -13,9 +13,17 @@ from sqlalchemy import text
 
 from crcr.decide.checks.check_run import Tier
 from crcr.decide.dispatch.plan import base_branch
-from crcr.decide.failures.fingerprint import RULES, FailureFingerprint, fingerprint_failure, sample_messages
+from crcr.decide.failures.fingerprint import (
+    RULES,
+    FailureFingerprint,
+    LogFingerprint,
+    fingerprint_failure,
+    fingerprint_log,
+    sample_messages,
+)
 from crcr.decide.failures.history import TRUSTED_ASSOCIATIONS, FailedAs, RecordedFailure
 from crcr.decide.failures.verdict import JobVerdict, VerdictKind
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.statistics.window import ResultKind, result_kind
@@ -32,7 +40,7 @@ _JOB_OF_DELIVERY = ("delivery", "upstream", "downstream", "workflow", "run_id", 
 _COLUMNS = (
     *JOB_KEY,
     *("kind", "event", "number", "head_sha", "base_ref", "built_on", "built_on_exact", "author", "trusted"),
-    *("at", "ended", "fingerprint", "rules", "sample", "fingerprints"),
+    *("at", "ended", "fingerprint", "rules", "sample", "fingerprints", "log_fingerprint"),
 )
 _ADD = Statement(inserting(failures, *_COLUMNS).on_conflict_do_nothing().returning(failures.c.failure_id))
 _ADD_FINGERPRINT = Statement(
@@ -102,6 +110,7 @@ class FailedJob:
     head_sha: str | None
     ended: FailedAs
     tests: tuple[FailedTest, ...]
+    log_excerpt: LogExcerpt | None = None
     at: datetime
     tests_merged: bool = False
     """The backend tests the head merged into the base, not the head itself."""
@@ -112,7 +121,7 @@ async def add_failure(tx: Tx, job: FailedJob) -> int | None:
     kind = result_kind(job.event)
     if kind is None:
         return None
-    marks = fingerprint_failure(job.tests)
+    marks, log_mark = fingerprint_failure(job.tests), find_log_mark(job.tests, job.log_excerpt)
     rows = await tx.all(
         _ADD,
         **{name: job.key[name] for name in JOB_KEY},
@@ -123,48 +132,64 @@ async def add_failure(tx: Tx, job: FailedJob) -> int | None:
         **await _read_base(tx, job, kind),
         at=to_us(job.at),
         ended=job.ended.value,
-        **fingerprint_columns(marks),
+        **fingerprint_columns(marks, log_mark),
     )
     if not rows:
         return None
     failure_id: int = rows[0]["failure_id"]
-    await add_fingerprints(tx, failure_id, job.key, job.tests, marks, at=job.at)
+    samples = group_samples(job.tests, marks, log_mark)
+    await add_fingerprints(tx, failure_id, job.key, samples, at=job.at)
     named = {name: job.key[name] for name in _JOB_OF_DELIVERY}
     await tx.run(_PASSED_BEFORE, at=to_us(job.at), **named)
     return failure_id
 
 
-def fingerprint_columns(marks: FailureFingerprint) -> dict[str, Any]:
+def find_log_mark(tests: Sequence[FailedTest], excerpt: LogExcerpt | None) -> LogFingerprint | None:
+    """The log counts only where no failed test was reported."""
+    return fingerprint_log(excerpt.first_error) if excerpt and not tests else None
+
+
+def fingerprint_columns(marks: FailureFingerprint, log_mark: LogFingerprint | None) -> dict[str, Any]:
     return {
         "fingerprint": marks.fingerprint,
         "rules": RULES,
-        "sample": marks.sample,
+        "sample": log_mark.sample if log_mark else marks.sample,
         "fingerprints": " ".join(marks.distinct) or None,
+        "log_fingerprint": log_mark.fingerprint if log_mark else None,
     }
+
+
+def group_samples(
+    tests: Sequence[FailedTest], marks: FailureFingerprint, log_mark: LogFingerprint | None
+) -> dict[str, str]:
+    """The fingerprints of the groups that a failure belongs to, each with a readable line."""
+    if log_mark:
+        return {log_mark.fingerprint: log_mark.sample}
+    samples = sample_messages(tests, marks)
+    return {fingerprint: samples[fingerprint] for fingerprint in marks.distinct}
 
 
 async def add_fingerprints(
     tx: Tx,
     failure_id: int,
     names: Mapping[str, Any],
-    tests: Sequence[FailedTest],
-    marks: FailureFingerprint,
+    samples: Mapping[str, str],
     *,
     at: datetime,
 ) -> None:
     """Make the failure a member of the group of each of its fingerprints; `names` has its upstream and downstream."""
-    upstream, samples = names["upstream"], sample_messages(tests, marks)
-    for fingerprint in marks.distinct:
+    upstream = names["upstream"]
+    for fingerprint, sample in samples.items():
         tx.add_up(
             _GROUP,
-            (fingerprint, upstream, names["downstream"], samples[fingerprint]),
+            (fingerprint, upstream, names["downstream"], sample),
             {"number": 1, "first_at": to_us(at), "last_at": to_us(at)},
         )
     await tx.many(
         _ADD_FINGERPRINT,
         [
             {"fingerprint": fingerprint, "upstream": upstream, "failure_id": failure_id}
-            for fingerprint in marks.distinct
+            for fingerprint in samples
         ],
     )
 

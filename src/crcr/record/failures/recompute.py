@@ -17,8 +17,13 @@ from sqlalchemy import text
 from crcr.decide.failures.fingerprint import RULES, fingerprint_failure
 from crcr.decide.model import RepoName
 from crcr.ports import Clock
-from crcr.record.failures.failure_rows import add_fingerprints, fingerprint_columns
-from crcr.record.failures.recorder import FailureRecorder, read_failed_tests
+from crcr.record.failures.failure_rows import (
+    add_fingerprints,
+    find_log_mark,
+    fingerprint_columns,
+    group_samples,
+)
+from crcr.record.failures.recorder import FailureRecorder, read_failed_tests, read_log_excerpt
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us
@@ -31,7 +36,8 @@ _MOST_JOBS = 5
 _TOLD_EVERY = 5_000
 _NEXT = Statement(
     text(
-        "SELECT f.failure_id, f.upstream, f.downstream, f.at, f.fingerprint, f.fingerprints, j.failed_tests FROM failures f"
+        "SELECT f.failure_id, f.upstream, f.downstream, f.at, f.fingerprint, f.fingerprints, f.log_fingerprint, j.failed_tests,"
+        " j.log_excerpt FROM failures f"
         " LEFT JOIN jobs j ON j.delivery = f.delivery AND j.upstream = f.upstream AND j.downstream = f.downstream"
         " AND j.workflow = f.workflow AND j.run_id = f.run_id AND j.attempt = f.attempt AND j.job_name = f.job_name"
         " WHERE f.rules < :rules ORDER BY f.rules DESC, f.failure_id DESC LIMIT :most"
@@ -40,7 +46,7 @@ _NEXT = Statement(
 _WRITE = Statement(
     text(
         "UPDATE failures SET fingerprint = :fingerprint, rules = :rules, sample = :sample, fingerprints = :fingerprints,"
-        " judged_at = NULL WHERE failure_id = :failure_id"
+        " log_fingerprint = :log_fingerprint, judged_at = NULL WHERE failure_id = :failure_id"
     )
 )
 _LEAVE = Statement(
@@ -153,7 +159,7 @@ async def recompute_some(tx: Tx, most: int = MOST_FAILURES) -> int:
 
 
 async def _leave_groups(tx: Tx, row: Row) -> list[str]:
-    fingerprints = (row["fingerprints"] or "").split()
+    fingerprints = (row["fingerprints"] or row["log_fingerprint"] or "").split()
     for fingerprint in fingerprints:
         key: dict[str, Any] = {"fingerprint": fingerprint, "upstream": row["upstream"]}
         await tx.run(_LEAVE, failure_id=row["failure_id"], **key)
@@ -163,9 +169,11 @@ async def _leave_groups(tx: Tx, row: Row) -> list[str]:
 
 async def _join_groups(tx: Tx, row: Row) -> None:
     tests = read_failed_tests(row["failed_tests"])
-    marks = fingerprint_failure(tests)
-    await tx.run(_WRITE, failure_id=row["failure_id"], **fingerprint_columns(marks))
+    marks, log_mark = fingerprint_failure(tests), find_log_mark(tests, read_log_excerpt(row["log_excerpt"]))
+    await tx.run(_WRITE, failure_id=row["failure_id"], **fingerprint_columns(marks, log_mark))
     names = {"upstream": row["upstream"], "downstream": row["downstream"]}
-    await add_fingerprints(tx, row["failure_id"], names, tests, marks, at=from_us(row["at"]))
-    if row["fingerprint"] and marks.fingerprint:
-        await tx.run(_PASS_ON_ISSUE, old=row["fingerprint"], new=marks.fingerprint, upstream=row["upstream"])
+    samples = group_samples(tests, marks, log_mark)
+    await add_fingerprints(tx, row["failure_id"], names, samples, at=from_us(row["at"]))
+    old, new = row["fingerprint"] or row["log_fingerprint"], marks.fingerprint or next(iter(samples), None)
+    if old and new:
+        await tx.run(_PASS_ON_ISSUE, old=old, new=new, upstream=row["upstream"])

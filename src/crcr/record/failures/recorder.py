@@ -15,12 +15,14 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from sqlalchemy import text
 
 from crcr.decide.failures.history import BackendHour, FailedAs, RecordedFailure
 from crcr.decide.failures.judge import judge_failure
 from crcr.decide.failures.sick_fleet import is_contradicted
 from crcr.decide.failures.verdict import Confidence, JobVerdict, VerdictKind, VerdictPolicy
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.jobs.report import FailedTest
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.statistics.figures import EndedAs
@@ -39,7 +41,7 @@ _MOST_SICK_JOBS = 20
 _SICK_AGAIN = timedelta(days=1)
 _JOB = Statement(
     text(
-        "SELECT j.event, j.number, j.head_sha, j.conclusion, j.ended_as, j.superseded, j.failed_tests, j.completed_at,"
+        "SELECT j.event, j.number, j.head_sha, j.conclusion, j.ended_as, j.superseded, j.failed_tests, j.log_excerpt, j.completed_at,"
         " j.swept_at, j.in_progress_at, coalesce(d.test, 0) AS test, coalesce(d.tests_merged, 0) AS tests_merged,"
         " d.superseded_at FROM jobs j LEFT JOIN dispatches d ON d.delivery = j.delivery AND d.upstream = j.upstream"
         " AND d.downstream = j.downstream WHERE j.delivery = :delivery AND j.upstream = :upstream"
@@ -72,6 +74,7 @@ _MARK_JUDGED = Statement(
         " AND job_name = :job_name AND workflow = :workflow AND judged_at IS NULL"
     )
 )
+_LOG_EXCERPT = msgspec.json.Decoder(LogExcerpt)
 _BASE_REF = Statement(text("SELECT base_ref FROM failures WHERE failure_id = :failure_id"))
 _NIGHTLY = frozenset({"nightly", "periodic"})
 _EXCUSABLE = frozenset({VerdictKind.PRE_EXISTING.value, VerdictKind.FLAKY.value})
@@ -139,6 +142,7 @@ class FailureRecorder:
                 head_sha=row["head_sha"],
                 ended=failed_as,
                 tests=read_failed_tests(row["failed_tests"]),
+                log_excerpt=read_log_excerpt(row["log_excerpt"]),
                 at=from_us(row["completed_at"] or row["swept_at"] or row["in_progress_at"]),
                 tests_merged=bool(row["tests_merged"]),
             ),
@@ -280,6 +284,10 @@ def _failed_as(row: Row) -> FailedAs | None:
     ):
         return FailedAs.CANCELLED if row["ended_as"] == EndedAs.OTHER.value else None
     return _FAILED_AS.get(row["ended_as"])
+
+
+def read_log_excerpt(column: str | None) -> LogExcerpt | None:
+    return _LOG_EXCERPT.decode(column) if column else None
 
 
 def read_failed_tests(column: str | None) -> tuple[FailedTest, ...]:

@@ -28,7 +28,7 @@ from crcr.decide.statistics.figures import EndedAs, ended_as
 from crcr.decide.statistics.window import ResultKind
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.clickhouse.feed_queue import note_ingested
-from crcr.record.jobs.outcomes import failed_tests_text
+from crcr.record.jobs.outcomes import failed_tests_text, log_excerpt_text
 from crcr.record.schema.statistics import ingested
 from crcr.record.statistics import sums
 from crcr.record.statistics.sums import Share
@@ -53,6 +53,7 @@ _FROM_ANY = (
         "environment",
         "failed_tests",
         "failed_tests_cut",
+        "log_excerpt",
     ),
     *("tests_passed", "tests_failed", "tests_skipped", "tests_total"),
 )
@@ -273,6 +274,7 @@ def _result_row(result: IngestedResult, now: datetime) -> dict[str, Any]:
         "environment": report.environment,
         "failed_tests": failed_tests_text(report),
         "failed_tests_cut": report.failed_tests_cut or None,
+        "log_excerpt": log_excerpt_text(report),
         "tests_passed": tests.passed if tests else None,
         "tests_failed": tests.failed if tests else None,
         "tests_skipped": tests.skipped if tests else None,

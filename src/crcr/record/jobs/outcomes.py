@@ -51,7 +51,7 @@ _RESULT = (
         "tests_skipped",
         "tests_total",
     ),
-    *("failed_tests", "failed_tests_cut", "trusted", "untrusted"),
+    *("failed_tests", "failed_tests_cut", "log_excerpt", "trusted", "untrusted"),
 )
 _FROM_START = ("url", "artifact_url", "check_run_text", "environment")
 """Columns that keep the values of the in_progress report where the completed one has none."""
@@ -219,6 +219,7 @@ async def close_job(
         "new_tests_total": tests.total if tests else None,
         "new_failed_tests": failed_tests_text(report),
         "new_failed_tests_cut": report.failed_tests_cut,
+        "new_log_excerpt": log_excerpt_text(report),
         "new_trusted": row.trusted(outcome.queue_s, outcome.execution_s),
         "new_untrusted": report.untrusted,
     }
@@ -274,6 +275,10 @@ def failed_tests_text(report: Report) -> str | None:
     if not report.failed_tests:
         return None
     return json.dumps([{"name": t.name, "file": t.file, "message": t.message} for t in report.failed_tests])
+
+
+def log_excerpt_text(report: Report) -> str | None:
+    return _ENCODE(report.log_excerpt).decode() if report.log_excerpt else None
 
 
 # No other module calls the functions above that write a job's state or conclusion (tests/test_architecture.py): each write

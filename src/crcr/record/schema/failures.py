@@ -59,6 +59,7 @@ failures = Table(
     Column("rules", SmallInteger, nullable=False),
     Column("sample", Text),
     Column("fingerprints", Text),
+    Column("log_fingerprint", Text),
     Column("passed_at", BigInteger),
     Column("verdict", Text),
     Column("confidence", Text),
@@ -87,7 +88,8 @@ failures = Table(
 )
 """`built_on` is the base commit that the tested commit contains: the merge base where it is exact, else the base's newest
 commit by the webhook. `fingerprints` has the different ones of its tests, separated by blanks. `passed_at` is when the same job
-passed on the same commit. `rules` is the version of the fingerprints. `excused_at` is when the present verdict first excused it
+passed on the same commit. `log_fingerprint` is that of the first error line of its log, where it reported no failed test: it makes
+groups, and no verdict reads it. `rules` is the version of the fingerprints. `excused_at` is when the present verdict first excused it
 at the gate."""
 
 failure_fingerprints = Table(

@@ -275,6 +275,7 @@ jobs = Table(
     Column("tests_total", Integer),
     Column("failed_tests", Text),
     Column("failed_tests_cut", Integer, nullable=False, server_default=text("0")),
+    Column("log_excerpt", Text),
     Column("expected", Text),
     Column("ended_as", Text),
     Column("trusted", Text, nullable=False),

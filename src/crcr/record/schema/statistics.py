@@ -124,6 +124,7 @@ ingested = Table(
     Column("tests_total", Integer),
     Column("failed_tests", Text),
     Column("failed_tests_cut", Integer),
+    Column("log_excerpt", Text),
     Column("environment", Text),
     Column("ended_as", Text),
     Column("untrusted", LargeBinary, nullable=False),

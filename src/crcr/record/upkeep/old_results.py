@@ -122,7 +122,7 @@ _OF_JOB = " AND ".join(
 )
 _OLD_FAILURES = Statement(
     text(
-        "SELECT f.failure_id, f.upstream, f.fingerprints FROM failures f WHERE f.upstream = :upstream"
+        "SELECT f.failure_id, f.upstream, f.fingerprints, f.log_fingerprint FROM failures f WHERE f.upstream = :upstream"
         " AND f.downstream = :downstream AND f.at < :before"
         f" AND NOT EXISTS (SELECT 1 FROM jobs j WHERE {_OF_JOB}) ORDER BY f.at LIMIT :most"
     )
@@ -201,7 +201,7 @@ async def forget_failures(tx: Tx, upstream: str, downstream: str, *, before: int
     for row in await tx.all(_OLD_FAILURES, most=most // 2, **of):
         members = [
             {"fingerprint": fingerprint, "upstream": row["upstream"], "failure_id": row["failure_id"]}
-            for fingerprint in (row["fingerprints"] or "").split()
+            for fingerprint in (row["fingerprints"] or row["log_fingerprint"] or "").split()
         ]
         if gone and gone + len(members) >= most:
             break

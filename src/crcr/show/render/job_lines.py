@@ -157,9 +157,16 @@ def _commit(job: JobView, location: PageLocation) -> str:
     return f'{pull}<a class="sha" href="{link}">{short}</a>\n'
 
 
+def _first_error(line: str) -> str:
+    """Without failed tests, the first error line of the log says why."""
+    return f'\n<p class="first-test"><b>Log</b> <code class="text">{escape_text(line, 240)}</code></p>'
+
+
 def _first_test(job: JobView) -> str:
-    if not job.failed_tests or job.counted is not CountedAs.FAILURE:
+    if job.counted is not CountedAs.FAILURE:
         return ""
+    if not job.failed_tests:
+        return _first_error(job.first_error) if job.first_error else ""
     test = job.failed_tests[0]
     message = f' <code class="text">{escape_text(test.message, 240)}</code>' if test.message else ""
     more = len(job.failed_tests) - 1 + job.failed_tests_more

@@ -35,6 +35,7 @@ from crcr.decide.checks.text.check import (
 )
 from crcr.decide.checks.text.markdown import code, fit_items, link, prose, row
 from crcr.decide.failures.verdict import Confidence, Evidence, EvidenceKind, Verdict, VerdictKind
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.views.commit import GateRow, gate_view
 
@@ -775,3 +776,57 @@ def test_ordinary_addresses_are_links(url: str) -> None:
 def test_anything_else_is_no_link(url: str | None) -> None:
     assert not is_link(url)
     assert link("run", url) is None
+
+
+# Logs
+
+
+def fences(summary: str) -> list[list[str]]:
+    return [token.content.splitlines() for token in tokens(summary) if token.type == "fence"]
+
+
+def test_a_failed_job_without_failed_tests_shows_its_log() -> None:
+    excerpt = LogExcerpt("a.c:3: error: no x", "cc a.c\n  a.c:3: error: no x\nexit 1")
+    for summary in (
+        check_words(backend("org/a", failed(log_excerpt=excerpt))).summary,
+        words_of_job(failed(log_excerpt=excerpt)).summary,
+    ):
+        assert "- `build`: `a.c:3: error: no x`" in summary
+        assert fences(summary) == [["cc a.c", "  a.c:3: error: no x", "exit 1"]]
+
+
+def test_a_job_that_passed_or_lists_failed_tests_shows_no_end_of_its_log_in_the_backends_check() -> None:
+    tests = (FailedTestExcerpt(name="t", file=None, message="m"),)
+    jobs = (
+        job("good", log_excerpt=LogExcerpt("e", "never")),
+        failed("bad", failed_tests=tests, log_excerpt=LogExcerpt("first", "long")),
+    )
+    summary = check_words(backend("org/a", *jobs)).summary
+    assert "never" not in summary
+    assert ("- `bad`: `first`" in summary, fences(summary)) == (True, [])
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_logs_stay_text(text: str) -> None:
+    excerpt = LogExcerpt(text or None, f"{text}\n{text}\n````\n    {text}")
+    jobs = tuple(failed(f"job {number}", log_excerpt=excerpt) for number in range(4))
+    summary = check_words(backend("org/a", *jobs)).summary
+    kinds = {token.type for token in tokens(summary)}
+    assert not kinds & {"html_inline", "html_block", "image", "s_open", "em_open"}
+    assert len(fences(summary)) == 3
+    outside = " ".join(texts(summary))
+    assert not re.search(r"[@<]|https?:|www\.|GH-|[0-9a-f]{7}|&#|&lt", outside)
+    assert not any(
+        line.lstrip().startswith("/crcr")
+        for line in re.sub(r"(?s)````text\n.*?\n````", "", summary).splitlines()
+    )
+
+
+def test_logs_that_do_not_fit_are_left_out_whole() -> None:
+    excerpt = LogExcerpt("e" * 1000, "\n".join(["é" * 300] * 15))
+    jobs = tuple(
+        failed(f"{number:03} {'x' * 100}", log_excerpt=excerpt, failed_tests=()) for number in range(400)
+    )
+    summary = check_words(backend("org/a", *jobs)).summary
+    assert len(summary.encode()) <= MOST_TEXT
+    assert summary.count("````") % 2 == 0

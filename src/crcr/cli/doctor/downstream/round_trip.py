@@ -24,8 +24,8 @@ from crcr.join.findings.finding import SetupFinding, State, ok, problem, unknown
 
 _POLL_S = 0.3
 _ACCESS_HINT = (
-    "the operator can run `crcr dispatch --test {} --wait`; here, an administrator sets CRCR_TOKEN (or passes --token), and a"
-    " job of the repository can use its OIDC token with the relay's audience"
+    "without a token: press Run workflow in the repository's Actions tab, for the workflow of `crcr init`; the operator can run"
+    " `crcr dispatch --test {} --wait`; here, an administrator sets CRCR_TOKEN (or passes --token)"
 )
 
 

@@ -8,6 +8,7 @@ from crcr.decide.checks.gate import BackendJudgement
 from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart, status_text
 from crcr.decide.checks.text.markdown import (
     MarkdownSection,
+    block,
     code,
     fit_items,
     format_utc,
@@ -32,12 +33,15 @@ from crcr.decide.checks.text.parts import (
     waiver_words,
 )
 from crcr.decide.checks.text.verdict import HudPages, append_verdict, verdict_words
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 
 MOST_TITLE = 120
 MOST_FAILURES = 20
 _MOST_DEVICES = 5
 _MOST_WORKFLOWS = 5
 _MOST_OWED = 5
+_MOST_TAILS = 3
+_MOST_TAIL_LINES = 15
 _VERDICT = "Verdict"
 WAITING_TITLE = "waiting"
 """Does not name what it waits for: that changes with every job, and the title is not updated for it."""
@@ -86,7 +90,12 @@ def backend_summary(judged: BackendJudgement, pages: HudPages, live_url: str | N
     jobs = [(part, part.job) for part in parts if part.job is not None]
     facts = _backend_facts(judged.backend, [job for _, job in jobs])
     facts += _status_facts(judged)
-    sections = [*live_sections(live_url), MarkdownSection(head="\n".join(facts)), *failures(jobs)]
+    sections = [
+        *live_sections(live_url),
+        MarkdownSection(head="\n".join(facts)),
+        *failures(jobs),
+        *logs(jobs),
+    ]
     if jobs:
         sections.append(_job_table(jobs, pages))
     return page(sections, MOST_TEXT, _contact_lines(judged.backend, pages))
@@ -209,7 +218,7 @@ def job_summary(backend: BackendResults, part: JudgedPart, job: JobResult, pages
         "Links": _job_links(job),
     }
     facts += [f"- {label}: {value}" for label, value in further.items() if value]
-    sections = [MarkdownSection(head="\n".join(facts)), *failures([(part, job)])]
+    sections = [MarkdownSection(head="\n".join(facts)), *failures([(part, job)]), *logs([(part, job)])]
     return page(sections, MOST_TEXT, _contact_lines(backend, pages))
 
 
@@ -231,6 +240,30 @@ def failures(jobs: list[tuple[JudgedPart, JobResult]]) -> Iterable[MarkdownSecti
     if more:
         rows.append(f"- and {more} more")
     yield MarkdownSection(head="### First failures\n", rows=tuple(rows), noun="failures")
+
+
+def logs(jobs: list[tuple[JudgedPart, JobResult]]) -> Iterable[MarkdownSection]:
+    """Show the logs of jobs that did not pass: those without failed tests first, which have nothing else to show."""
+    excerpts = [
+        (job, job.log_excerpt)
+        for part, job in jobs
+        if part.standing in _AT_FAULT and job.log_excerpt is not None
+    ]
+    excerpts.sort(key=lambda pair: bool(pair[0].failed_tests))
+    if not excerpts:
+        return
+    rows = [_error_line(job, excerpt) for job, excerpt in excerpts[:MOST_FAILURES]]
+    yield MarkdownSection(head="### Logs\n", rows=tuple(rows), noun="logs")
+    for job, excerpt in excerpts[:_MOST_TAILS]:
+        if excerpt.tail and (not job.failed_tests or len(jobs) == 1):
+            head = f"Last lines of {code(job.name, NAME_CHARACTERS)}:\n"
+            lines = excerpt.tail.split("\n")[-_MOST_TAIL_LINES:]
+            yield MarkdownSection(head=head, rows=(block(lines),), noun="ends of logs")
+
+
+def _error_line(job: JobResult, excerpt: LogExcerpt) -> str:
+    error = code(excerpt.first_error, 300) if excerpt.first_error else "no line names an error"
+    return f"- {code(job.name, NAME_CHARACTERS)}: {error}"
 
 
 def _failure_line(test: FailedTestExcerpt) -> str:

@@ -2,7 +2,7 @@
 
 Untrusted text is put in code spans, because GitHub resolves no mentions, links or references in them; escapes and
 entities are not enough, since mentions and references are found after these are resolved. Every returned text is one
-line, so that no line begins with untrusted text. Only `page` joins lines.
+line, so that no line begins with untrusted text, but for those of a `block`, between its fences. Only `page` joins lines.
 """
 
 import re
@@ -56,6 +56,17 @@ def code(text: str, most: int = 200) -> str:
     fence = "`" * (longest + 1)
     pad = " " if "`" in (shown[0], shown[-1]) else ""
     return f"{fence}{pad}{shown}{pad}{fence}"
+
+
+def block(lines: Iterable[str], most: int = 300) -> str:
+    """Return untrusted lines as a code block. Its fence is longer than any run of backticks that is left in them."""
+    shown = (truncate(_LONG_FENCE.sub("```", _shown_line(line)), most) for line in lines)
+    return "\n".join(("````text", *shown, "````"))
+
+
+def _shown_line(line: str) -> str:
+    """One line, with its indentation."""
+    return f"{' ' * min(len(line) - len(line.lstrip(' ')), 12)}{one_line(line)}"
 
 
 def prose(text: str, most: int = 200) -> str:

@@ -19,6 +19,7 @@ from crcr.decide.views.backend import BackendQuery, JobDetail, JobKey
 from crcr.decide.views.failures import FailedTestView
 from crcr.decide.views.overview import JobView
 from crcr.errors import BadRequest
+from crcr.record.failures.recorder import read_log_excerpt
 from crcr.record.schema.statistics import ingested
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
@@ -70,7 +71,9 @@ _JOBS = Statement(
     .order_by(ingested.c.workflow_name, ingested.c.job_name, ingested.c.check_run)
 )
 _DETAILS = Statement(
-    select(ingested.c.failed_tests, ingested.c.failed_tests_cut, ingested.c.environment).where(
+    select(
+        ingested.c.failed_tests, ingested.c.failed_tests_cut, ingested.c.log_excerpt, ingested.c.environment
+    ).where(
         *(
             ingested.c[name] == bindparam(name)
             for name in ("delivery", "downstream", "workflow_name", "job_name", "check_run")
@@ -171,6 +174,7 @@ async def read_ingested_job(
         job=_job_view(row_found, key.job_name, visible, details),
         attempts=tuple(_job_view(row, name, visible) for row, name in named),
         environment=details["environment"] if details else None,
+        log_excerpt=read_log_excerpt(details["log_excerpt"]) if details else None,
         title=row_found["title"],
         author=row_found["author"],
         ref=row_found["ref"],
@@ -254,6 +258,7 @@ def _conclusion(value: str | None) -> Conclusion | None:
 def _job_view(row: Row, job_name: str, visible: VisibleBackends, details: Row | None = None) -> JobView:
     tests = json.loads(details["failed_tests"]) if details and details["failed_tests"] else []
     cut = (details["failed_tests_cut"] or 0) if details else 0
+    excerpt = read_log_excerpt(details["log_excerpt"]) if details else None
     return JobView(
         downstream=visible.full_name(row["downstream"]),
         workflow=row["workflow_name"],
@@ -268,5 +273,6 @@ def _job_view(row: Row, job_name: str, visible: VisibleBackends, details: Row | 
         ended=EndedAs(row["ended_as"]) if row["ended_as"] else None,
         failed_tests=tuple(FailedTestView(**test) for test in tests[:_MOST_FAILED_TESTS]),
         failed_tests_more=max(0, len(tests) - _MOST_FAILED_TESTS) + cut,
+        first_error=excerpt.first_error if excerpt else None,
         **{name: row[name] for name in _AS_STORED},
     )

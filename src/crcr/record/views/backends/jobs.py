@@ -22,6 +22,7 @@ from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
 from crcr.decide.views.failures import FailedTestView
 from crcr.decide.views.overview import JobCell, JobPage, JobQuery, JobView
 from crcr.errors import NotFound
+from crcr.record.failures.recorder import read_log_excerpt
 from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.schema.failures import failures
 from crcr.record.schema.main_tables import jobs
@@ -69,7 +70,7 @@ COMMIT_COLUMNS = tuple(jobs.c[name] for name in ("delivery", "event", "head_sha"
 
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 _FAILED_TESTS = Statement(
-    select(*VIEW_COLUMNS, jobs.c.failed_tests, jobs.c.failed_tests_cut).where(
+    select(*VIEW_COLUMNS, jobs.c.failed_tests, jobs.c.failed_tests_cut, jobs.c.log_excerpt).where(
         *(jobs.c[name] == bindparam(name) for name in _KEY)
     )
 )
@@ -293,7 +294,13 @@ async def read_job_with_tests(
     )
     if row is None:
         return None
-    return job_view(row, visible, row["failed_tests"], most=MOST_LISTED_TESTS, cut=row["failed_tests_cut"])
+    return _with_failures(row, visible, MOST_LISTED_TESTS)
+
+
+def _with_failures(row: Row, visible: VisibleBackends, most: int) -> JobView:
+    job = job_view(row, visible, row["failed_tests"], most=most, cut=row["failed_tests_cut"])
+    excerpt = read_log_excerpt(row["log_excerpt"])
+    return replace(job, first_error=excerpt.first_error) if excerpt else job
 
 
 # A matrix has thousands of jobs: a dictionary is much faster than calling the enum.
@@ -312,7 +319,13 @@ _MOST_JOBS = 100
 _WHY_NOT = "it may be so old that it is no longer kept, or its backend is not shown"
 
 _ATTEMPTS = Statement(
-    select(*VIEW_COLUMNS, jobs.c.failed_tests, jobs.c.failed_tests_cut, jobs.c.environment)
+    select(
+        *VIEW_COLUMNS,
+        jobs.c.failed_tests,
+        jobs.c.failed_tests_cut,
+        jobs.c.log_excerpt,
+        jobs.c.environment,
+    )
     .where(
         *OF_BACKEND,
         *(jobs.c[name] == bindparam(name) for name in ("delivery", "workflow", "run_id", "job_name")),
@@ -386,9 +399,10 @@ async def job_detail(
     return JobDetail(
         upstream=upstream,
         backend=visible.reporting[downstream.key].name,
-        job=(await add_verdicts(tx, upstream, [_detailed_view(row_found, visible)]))[0],
+        job=(await add_verdicts(tx, upstream, [_with_failures(row_found, visible, _MOST_FAILED_TESTS)]))[0],
         attempts=tuple(job_view(row, visible) for row in rows),
         environment=row_found["environment"],
+        log_excerpt=read_log_excerpt(row_found["log_excerpt"]),
         title=dispatch["title"] if dispatch else None,
         author=dispatch["author"] if dispatch else None,
         ref=dispatch["ref"] if dispatch else None,
@@ -399,10 +413,6 @@ async def job_detail(
         if _is_self_reported(row_found)
         else None,
     )
-
-
-def _detailed_view(row: Row, visible: VisibleBackends) -> JobView:
-    return job_view(row, visible, row["failed_tests"], most=_MOST_FAILED_TESTS, cut=row["failed_tests_cut"])
 
 
 def _is_self_reported(row: Row) -> bool:

@@ -43,7 +43,7 @@ _EVIDENCE = msgspec.json.Decoder(list[Evidence])
 _TEST_VERDICTS = msgspec.json.Decoder(list[tuple[str, VerdictKind, Confidence]])
 _FAILURES = (
     "SELECT delivery, downstream, workflow, run_id, attempt, job_name, number, head_sha, at, fingerprint, fingerprints,"
-    " sample, verdict, confidence, sentence, evidence, test_verdicts, verdict_before FROM failures"
+    " log_fingerprint, sample, verdict, confidence, sentence, evidence, test_verdicts, verdict_before FROM failures"
     " WHERE delivery = :delivery AND upstream = :upstream"
 )
 _OF_DELIVERY = Statement(text(_FAILURES))
@@ -164,7 +164,7 @@ async def load_commit_groups(
     members: dict[str, list[JobView]] = {}
     for job in (job for backend in backends for job in backend.jobs):
         row = failures.find(job)
-        for fingerprint in ((row["fingerprints"] or "") if row else "").split():
+        for fingerprint in ((row["fingerprints"] or row["log_fingerprint"] or "") if row else "").split():
             members.setdefault(fingerprint, []).append(job)
     biggest = sorted(members.items(), key=lambda item: (-len(_backends(item[1])), -len(item[1]), item[0]))
     reporting = sum(bool(backend.jobs) for backend in backends)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views import backend as views
 from crcr.show.api.models import examples
@@ -58,12 +59,21 @@ BACKEND_PAGE = derive_model(
     },
     example=examples.BACKEND,
 )
+LOG_EXCERPT = derive_model(
+    LogExcerpt,
+    "LogExcerpt",
+    "Untrusted text of the job's log, at most 8 KiB, without what looks like a secret.",
+)
 JOB_DETAIL = derive_model(
     views.JobDetail,
     "JobDetail",
     "All details of one job; `attempts` are those of the same job, newest first.",
     types={"job": FAILED_JOB},
-    described={"environment": "As the job reported it: JSON text.", "place": _PLACE},
+    described={
+        "environment": "As the job reported it: JSON text.",
+        "log_excerpt": "Null where the report has none, and for a job that passed.",
+        "place": _PLACE,
+    },
 )
 BACKEND_METRICS = derive_model(views.BackendMetrics, "BackendMetrics", types={"figures": TREND})
 METRICS = derive_model(

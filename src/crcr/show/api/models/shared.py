@@ -165,7 +165,7 @@ JOB = derive_model(
     "Job",
     "`counted` is what it counts as; `ended` is its category in the sums, null while it runs and for a test.",
     base=WithJobToken,
-    without=("swept_at", "failed_tests", "failed_tests_more", "verdict"),
+    without=("swept_at", "failed_tests", "failed_tests_more", "first_error", "verdict"),
     properties=("counted",),
     types={"url": Link, "artifact_url": Link},
     described={"expected": "The outcome that counts as a pass, where one is expected."},
@@ -181,8 +181,11 @@ FAILED_JOB = derive_model(
     views.JobView,
     "FailedJob",
     base=JUDGED_JOB,
-    only=("failed_tests", "failed_tests_more"),
-    described={"failed_tests_more": "Failed tests beyond the ones listed."},
+    only=("failed_tests", "failed_tests_more", "first_error"),
+    described={
+        "failed_tests_more": "Failed tests beyond the ones listed.",
+        "first_error": "The first error line of its log, masked; null where its report has none.",
+    },
 )
 COMMIT_PLACE = derive_model(
     CommitPlaceValue,

@@ -30,18 +30,24 @@ from crcr.record.views.visibility import VisibleBackends
 
 MOST_RESULTS = 10
 _MOST_EVENTS = 40
-"""Newest dispatches in which results on pull requests are looked for."""
+_MOST_SEARCHED = 200
+"""Of so many of the newest dispatches those that may have results are searched, up to `_MOST_EVENTS`."""
 _MOST_ELSEWHERE = 100
 """Newest results beside pull requests in which those of the base branch are looked for."""
 _MOST_NAMED = 5_000
 _KEY = ("delivery", "workflow", "run_id", "attempt", "job_name")
 _RESULT = ", ".join(f"j.{one.name}" for one in (*CELL_COLUMNS, *COMMIT_COLUMNS))
+_ANSWERED_PULLS = (
+    "SELECT * FROM (SELECT delivery, upstream, downstream, created_at, action, state, test FROM dispatches"
+    " WHERE upstream = :upstream AND downstream = :downstream AND event = 'pull_request'"
+    " ORDER BY created_at DESC, delivery DESC LIMIT :searched) AS newest"
+    " WHERE state = 'sent' AND test = 0 AND coalesce(action, '') <> 'closed'"
+    " ORDER BY created_at DESC, delivery DESC LIMIT :events"
+)
 _ON_PULLS = Statement(
     text(
-        f"SELECT {_RESULT} FROM (SELECT delivery, upstream, downstream, created_at FROM dispatches"  # noqa: S608  ours
-        " WHERE upstream = :upstream AND downstream = :downstream AND event = 'pull_request' AND test = 0"
-        " ORDER BY created_at DESC, delivery DESC LIMIT :events) AS d"
-        " CROSS JOIN jobs j WHERE j.delivery = d.delivery AND j.upstream = d.upstream AND j.downstream = d.downstream"
+        f"SELECT {_RESULT} FROM ({_ANSWERED_PULLS}) AS d CROSS JOIN jobs j"  # noqa: S608  ours
+        " WHERE j.delivery = d.delivery AND j.upstream = d.upstream AND j.downstream = d.downstream"
         " AND j.workflow = :workflow AND j.job_name = :job_name AND j.superseded = 0"
         " ORDER BY d.created_at DESC, d.delivery DESC, j.run_id, j.attempt"
     )
@@ -92,7 +98,8 @@ async def read_job_results(tx: Tx, detail: JobDetail, visible: VisibleBackends) 
     ]
     on_base = [row for row in elsewhere if _is_on_base(row, base_ref, default_branch)]
     if kind is ResultKind.PULLS:
-        same_kind = await tx.all(_ON_PULLS, events=_MOST_EVENTS, workflow=job.workflow, **names)
+        limits = {"searched": _MOST_SEARCHED, "events": _MOST_EVENTS}
+        same_kind = await tx.all(_ON_PULLS, workflow=job.workflow, **limits, **names)
     else:
         same_kind = [row for row in elsewhere if row["event"] in kind.events]
     return replace(

@@ -18,7 +18,7 @@
   function isFailed(link) {
     const item = link.closest("li, tr");
     const chip = item?.querySelector(".chip");
-    return !link.closest("#panel") && (chip ? chip.matches(".bad") : Boolean(item?.closest("[data-rows], .like")));
+    return !link.closest("#panel") && link.checkVisibility() && (chip ? chip.matches(".bad") : Boolean(item?.closest("[data-rows], .like")));
   }
 
   // The failures of the page in their order, each once: those of a matrix, or else those of its lists.

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from contract.store.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM
+from contract.store.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM, job_addresses
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
@@ -230,5 +230,6 @@ def _sample_values(path: Path) -> dict[str, Any]:
                 ("guid", "SELECT guid FROM deliveries WHERE event = 'push'"),
             )
         }
+        found |= job_addresses(lambda sql: connection.exec_driver_sql(sql).fetchone())
     engine.dispose()
     return found

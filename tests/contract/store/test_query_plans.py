@@ -7,7 +7,7 @@ import importlib
 import pkgutil
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,6 +20,7 @@ import crcr.record
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.in_tree.checks import InTreeCheck
+from crcr.decide.jobs.short_address import short_token
 from crcr.decide.model import RepoName
 from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.overview import JobQuery
@@ -35,6 +36,7 @@ from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.routes import routes
+from crcr.show.urls import cursors
 from support.clock import ManualClock
 from support.data import store_rows
 from support.data.base_history import BaseHistory, sha_of
@@ -180,6 +182,8 @@ PAGES = (
     "/crcr", "/crcr?range=24h", "/crcr?range=30d&kind=push", "/crcr?kind=nightly", "/crcr?kind=ingested",
     "/crcr/big/backend", "/crcr/big/backend?range=24h", "/crcr/big/backend?kind=push&result=failure",
     "/crcr/big/backend?kind=nightly", "/crcr/big/backend?kind=ingested", "/crcr/big/backend?author=mira-holt&older=1",
+    "/crcr/big/backend?job={pull_job}", "/crcr/big/backend?kind=push&job={base_job}", "/crcr/j/{short}",
+    "/crcr/big/backend?day=2026-07-30&failing=1", "/crcr/big/backend?kind=nightly&day=2026-07-30",
     "/crcr/big/backend?verdict=new", "/crcr/big/backend?verdict=flaky&kind=nightly",
     "/crcr/few/jobs?q=fix", "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/commit/{night}", "/crcr/metrics?range=90d", "/crcr/deliveries",
     "/crcr/deliveries?number={number}", "/crcr/deliveries?sha={sha}", "/crcr/deliveries/{guid}", "/crcr/waivers",
@@ -187,6 +191,17 @@ PAGES = (
     "/crcr/search?q=mira-holt", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
     "/badge/big/backend.svg?kind=ingested",
 )  # fmt: skip
+
+
+def job_addresses(find: Callable[[str], Any]) -> dict[str, str]:
+    """The tokens of jobs on a pull request and on the base, and a short one; `find` reads one row."""
+    query = "SELECT delivery, workflow, run_id, attempt, job_name FROM jobs WHERE downstream = 'big/backend' AND event"
+    pulled, on_base = (tuple(find(f"{query} {is_one} 'pull_request'")) for is_one in ("=", "<>"))
+    return {
+        "pull_job": cursors.encode(pulled) or "",
+        "base_job": cursors.encode(on_base) or "",
+        "short": short_token(UPSTREAM.key, "big/backend", pulled) or "",
+    }
 
 
 async def test_what_a_set_up_asks_of_a_store_with_a_past_walks_nothing(past: Past) -> None:
@@ -223,6 +238,7 @@ async def test_what_a_page_asks_of_a_store_with_a_past_walks_nothing(past: Past,
         sha=past.value("SELECT head_sha FROM pulls WHERE is_open = 1"),
         night=past.value("SELECT head_sha FROM jobs WHERE event = 'nightly'"),
         guid=past.value("SELECT guid FROM deliveries WHERE event = 'push'"),
+        **job_addresses(lambda sql: past.connection.execute(sql).fetchone()),
     )
     views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,), ingests=True, sandbox=True)
     app = Starlette(routes=routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW))))

@@ -14,6 +14,7 @@ import pytest
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.decide.jobs.refusal import RefusedReport
 from crcr.decide.jobs.report import ReportStatus
+from crcr.decide.jobs.short_address import short_token
 from crcr.decide.model import Conclusion, DeliveryState, JobState, RepoName
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
@@ -240,6 +241,7 @@ def _queries(twins: Twins) -> Iterator[BackendQuery]:
     told = replace(of_pulls, kind=ResultKind.INGESTED)
     for one in (of_pulls, told, replace(of_pulls, downstream=names(twins)[3])):
         yield from (replace(one, limit=3), replace(one, older=True), replace(one, result=CountedAs.FAILURE))
+        yield from (replace(one, only_failing=True), replace(one, day=(twins.now - timedelta(days=1)).date()))
         yield from (replace(one, author="ADA"), replace(one, author="mira-holt"), replace(one, job="BUILD"))
         for text in ("FUSE", "é", "ÉVERY", "100%", "f_it", "1", "#1", "fix"):
             yield replace(one, text=text, older=True)
@@ -281,6 +283,9 @@ async def test_jobs(twins: Twins) -> None:
     ):
         asked[f"{downstream} {rest}"] = lambda v, _, d=downstream, r=rest: v.job(
             up, RepoName(d), JobKey(**dict(zip(KEY, r, strict=True)))
+        )
+        asked[f"short {downstream} {rest}"] = lambda v, _, d=downstream, r=rest: v.job_by_short_token(
+            up, short_token(up.key, d, tuple(r)) or ""
         )
     for name in names(twins):
         asked[f"jobs of {name}"] = lambda v, _, n=name: v.jobs(JobQuery(upstream=up, downstream=n, limit=7))

@@ -155,7 +155,11 @@ def test_figures_become_all_their_charts() -> None:
     names = [title[1] for title in titles if title]
     assert names == ["Pass rate", "Results", "Queue time", "Run time", "Timeouts", "Dispatch delay"]
     assert "75%" in drawn[0]
-    assert len(backend_charts(made)) == 4
+    own = backend_charts(made, lambda day: f"?day={day}&x=1")
+    assert len(own) == 4
+    days = [f"{part.at:%Y-%m-%d}" for part in made.parts]
+    assert [*dict.fromkeys(re.findall(r'<th scope="row"><a href="[?]day=([^&]+)&amp;x=1">', own[0]))] == days
+    assert "?day=" not in drawn[0]
 
 
 def test_a_strip_says_in_words_what_it_shows() -> None:

@@ -1,11 +1,13 @@
 """A backend's page and a job's details, as values; `views.overview` says how to treat their text."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
 
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.jobs.log_excerpt import LogExcerpt
+from crcr.decide.jobs.short_address import JobKeyParts
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, Figures, Tally
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
@@ -41,6 +43,10 @@ class BackendQuery:
     """Only rows whose number, commit, branch, title or author contains this text."""
     older: bool = False
     """Include superseded commits and closings."""
+    day: date | None = None
+    """Only events of this day (UTC), whatever the range of the figures."""
+    only_failing: bool = False
+    """Only columns with a failed job among the rows."""
     after: tuple[str | int, ...] | None = None
     limit: int = 30
     whole_jobs: bool = True
@@ -91,6 +97,25 @@ class Matrix:
     next: tuple[str | int, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FailureLine:
+    """What a failed job says about its cause; a job that listed no failed test has neither."""
+
+    fingerprint: str | None
+    line: str | None
+    """The first line of the failure's message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureCause:
+    """The failures of a matrix that have one cause: a fingerprint, or without one the same job."""
+
+    fingerprint: str | None
+    line: str | None
+    count: int
+    newest: JobView
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFigures:
     """One job of a backend over the window, by name; `execution_s` is the average of the known times."""
@@ -130,6 +155,15 @@ class JobDetail:
     test: bool
     place: CommitPlace | None = None
     """For a nightly run: the origin of its commit."""
+    ingested: bool = False
+    """Whether another relay sent it."""
+    oncalls: tuple[str, ...] = ()
+    recent: tuple[JobCell, ...] = ()
+    """The newest results of the same job on events of the same kind, newest first."""
+    on_base: tuple[JobCell, ...] = ()
+    """Its newest results on the base branch, newest first."""
+    base_ref: str | None = None
+    """The branch that `on_base` is about; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +185,10 @@ class BackendPage:
     refusals: tuple[RefusalView, ...] = ()
     """Of the last two weeks, newest first."""
     history: HistoryState = HistoryState.OWN
+    causes: tuple[FailureCause, ...] = ()
+    """The newest failures of the matrix by cause, the newest first."""
+    lines: Mapping[JobKeyParts, FailureLine] = field(default_factory=dict)
+    """The causes of the failed jobs of the matrix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,7 @@ from crcr.record.store.database import Database, Tx
 from crcr.record.views.backends.backend_page import backend_page
 from crcr.record.views.backends.backend_reader import BackendReader
 from crcr.record.views.backends.badge import badge_view
+from crcr.record.views.backends.job_results import find_job, read_job_results
 from crcr.record.views.backends.jobs import job_detail, job_page
 from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
@@ -187,9 +188,14 @@ class SqlViews:
         )
 
     async def job(self, upstream: RepoName, downstream: RepoName, key: JobKey) -> JobDetail:
-        return await self._view(
-            upstream, lambda tx, visible: job_detail(tx, upstream, downstream, key, visible)
-        )
+        async def unit(tx: Tx, visible: VisibleBackends) -> JobDetail:
+            detail = await job_detail(tx, upstream, downstream, key, visible)
+            return await read_job_results(tx, detail, visible)
+
+        return await self._view(upstream, unit)
+
+    async def job_by_short_token(self, upstream: RepoName, token: str) -> JobDetail:
+        return await self._view(upstream, lambda tx, visible: find_job(tx, upstream, token, visible))
 
     async def jobs(self, query: JobQuery) -> JobPage:
         async def page(tx: Tx, visible: VisibleBackends) -> JobPage:

@@ -6,7 +6,7 @@ not UTF-8) is refused before it is used.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -222,6 +222,8 @@ def backend_query(
         str | None, _text("only events whose number, commit, branch, title or author contains this text")
     ] = None,
     older: Annotated[bool, Query(description="include superseded commits and closings")] = False,
+    day: Annotated[date | None, Query(description="only events of this day (UTC)")] = None,
+    failing: Annotated[bool, Query(description="only jobs that failed on one of the events listed")] = False,
     cursor: CursorParam = None,
 ) -> Callable[..., BackendQuery]:
     return partial(
@@ -234,6 +236,8 @@ def backend_query(
         verdict=verdict,
         text=q or None,
         older=older,
+        day=day,
+        only_failing=failing,
         after=cursors.decode(cursor),
     )
 

@@ -54,6 +54,7 @@ _OWN_PAGES = frozenset(
         "deliveries",
         "effects",
         "failing",
+        "j",
         "login",
         "onboarding",
         "sandbox",

@@ -1,32 +1,34 @@
 """The page of a backend: its numbers, its matrix of events and jobs, and the details of the requested job."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.statistics.figures import CountedAs
-from crcr.decide.statistics.window import ResultKind
+from crcr.decide.statistics.window import ResultKind, result_kind
 from crcr.decide.views.backend import BackendPage, BackendQuery, JobFigures
 from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.errors import NotFound
 from crcr.show.pages.bisections import read_breakage_bisections
 from crcr.show.pages.frame import Frame, NotListed
 from crcr.show.pages.job_panel import backend_panel, make_panel, requested_token, wants_panel_only
-from crcr.show.render.matrix import draw_cells, lay_out
+from crcr.show.render.matrix import GridChoices, draw_cells, lay_out
 from crcr.show.render.status import SETTLED, refusal_meaning
 from crcr.show.render.trend_charts import backend_charts
 from crcr.show.urls import cursors
-from crcr.show.urls.job_tokens import decode_job_key
-from crcr.show.urls.location import PageLinks, PageLocation, data_links
+from crcr.show.urls.filters import parse_day
+from crcr.show.urls.job_tokens import decode_job_key, job_token
+from crcr.show.urls.location import JOB, PageLinks, PageLocation, data_links
 
 _FILTERS = ("jobs", "author", "result", "verdict", "q")
-_KEPT = (*_FILTERS, "older", "open", "sort", "after")
+_KEPT = (*_FILTERS, "older", "failing", "columns", "day", "open", "sort", "after")
 _IN_API = {
     "jobs": "job",
     "author": "author",
@@ -34,6 +36,8 @@ _IN_API = {
     "verdict": "verdict",
     "q": "q",
     "older": "older",
+    "failing": "failing",
+    "day": "day",
     "after": "cursor",
 }
 """The names of the page's parameters in the API, where `job` is a filter and not the open job."""
@@ -47,7 +51,10 @@ Order = Callable[[JobFigures], tuple[float, str, str]]
 
 def routes(frame: Frame) -> list[BaseRoute]:
     pages = BackendPages(frame)
-    return [Route("/crcr/{org}/{repo}", frame.endpoint(pages.backend))]
+    return [
+        Route("/crcr/j/{token}", frame.endpoint(pages.short_address)),
+        Route("/crcr/{org}/{repo}", frame.endpoint(pages.backend)),
+    ]
 
 
 class BackendPages:
@@ -77,6 +84,14 @@ class BackendPages:
         bisections = await read_breakage_bisections(views, location.upstream, breakages)
         return self._render(request, links, page, breakages=breakages, bisections=bisections)
 
+    async def short_address(self, request: Request, location: PageLocation) -> Response:
+        """Redirect to the page of the backend with the job's details open."""
+        token = request.path_params["token"]
+        detail = await self._frame.views(request).job_by_short_token(location.upstream, token)
+        kind = result_kind(detail.job.event) or ResultKind.PULLS
+        page = replace(location, path=f"/crcr/{detail.backend}", kind=kind)
+        return RedirectResponse(page.url(**{JOB: job_token(detail.job)}), status_code=303)
+
     def _render(self, request: Request, links: PageLinks, page: BackendPage, **context: Any) -> Response:
         chosen = links.kept
         reports = page.summary.figures is not None
@@ -93,11 +108,18 @@ class BackendPages:
             chosen_on={name: value for name, value in chosen.items() if name != "after"},
             filtered=any(name in chosen for name in _FILTERS),
             draw_cells=draw_cells,
-            grid=lay_out(page.matrix, opened, reports=reports, whole="jobs" not in chosen),
+            grid=lay_out(
+                page.matrix,
+                GridChoices(opened, by_name="columns" in chosen),
+                reports=reports,
+                whole=not chosen.keys() & {"jobs", "failing"},
+                lines=page.lines,
+            ),
             jobs=sort_jobs(page.jobs, chosen.get("sort")),
             next_after=cursors.encode(page.matrix.next),
             panel=make_panel(self._frame.site, request, links, page.detail) if panel_is_open else None,
-            charts=backend_charts(page.summary.figures) if page.summary.figures else (),
+            charts=backend_charts(page.summary.figures, _day_url(links)) if page.summary.figures else (),
+            day=page.query.day,
             backend_key=page.summary.name.key,
             formats=data_links(
                 links.location,
@@ -112,6 +134,12 @@ class BackendPages:
         )
 
 
+def _day_url(links: PageLinks) -> Callable[[str], str]:
+    """An address of the page up to the day: the charts have one for each part."""
+    prefix = links.url_prefix("day", after=None)
+    return lambda day: f"{prefix}{day}#matrix"
+
+
 def matrix_parameters(query: QueryParams) -> dict[str, str]:
     """Return the parameters beside upstream, range and kind; invalid ones are left out."""
     chosen = {name: query.get(name, "").strip() for name in _KEPT}
@@ -120,6 +148,9 @@ def matrix_parameters(query: QueryParams) -> dict[str, str]:
         "result": chosen["result"] if chosen["result"] in {outcome.value for outcome in CountedAs} else "",
         "verdict": chosen["verdict"] if chosen["verdict"] in {kind.value for kind in VerdictKind} else "",
         "older": "1" if chosen["older"] == "1" else "",
+        "failing": "1" if chosen["failing"] == "1" else "",
+        "columns": "name" if chosen["columns"] == "name" else "",
+        "day": day.isoformat() if (day := parse_day(chosen["day"])) else "",
         "open": chosen["open"][:_MOST_OPEN],
         "sort": chosen["sort"] if chosen["sort"].removeprefix("-") in ORDERS else "",
         "after": chosen["after"],
@@ -140,6 +171,8 @@ def backend_query(location: PageLocation, name: RepoName, query: QueryParams) ->
         verdict=VerdictKind(chosen["verdict"]) if "verdict" in chosen else None,
         text=chosen.get("q"),
         older="older" in chosen,
+        day=parse_day(chosen.get("day")),
+        only_failing="failing" in chosen,
         after=cursors.decode(chosen.get("after")),
         detail=decode_job_key(query.get("job")),
         whole_jobs=False,

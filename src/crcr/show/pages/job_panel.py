@@ -5,25 +5,32 @@ An invalid token, or one of a job that is gone or hidden, gives a panel that say
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
+from crcr.decide.commands.grammar import HEAD_DIGITS, RetryCommand, format_command
+from crcr.decide.jobs.short_address import short_token
 from crcr.decide.model import RepoName
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import JobDetail, JobKey
-from crcr.decide.views.overview import JobView
+from crcr.decide.views.overview import JobCell
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
-from crcr.show.urls.job_tokens import decode_backend_job, decode_job_key
-from crcr.show.urls.location import JOB, PageLinks, PageLocation
+from crcr.show.urls.job_tokens import decode_backend_job, decode_job_key, job_token
+from crcr.show.urls.location import JOB, PageLinks, PageLocation, is_sha
 
 MOST_TESTS = 50
 _MOST_FACTS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    job: JobView
+class JobLink:
+    """A result of the job, with the address that opens it."""
+
+    job: JobCell
     link: str | None
     is_current: bool
 
@@ -34,8 +41,13 @@ class Panel:
     close: str
     """The address of the page without the panel."""
     address: str
-    """The full address, to share."""
-    attempts: tuple[Attempt, ...] = ()
+    """The full address to share; short where the job has a short one."""
+    attempts: tuple[JobLink, ...] = ()
+    recent: tuple[JobLink, ...] = ()
+    """Oldest first, as they are read."""
+    on_base: tuple[JobLink, ...] = ()
+    retry: str | None = None
+    """The command that runs it again, for a comment on its pull request."""
     environment: tuple[tuple[str, str], ...] = ()
     run_url: str | None = None
     job_url: str | None = None
@@ -77,18 +89,20 @@ async def read_detail(
 
 def make_panel(site: str, request: Request, links: PageLinks, detail: JobDetail | None) -> Panel:
     token = requested_token(request)
-    address = f"{site}{links.url(**{JOB: token})}"
     close = links.url(**{JOB: None})
     if detail is None:
-        return Panel(detail=None, close=close, address=address)
+        return Panel(detail=None, close=close, address=f"{site}{links.url(**{JOB: token})}")
     run_url, job_url = split_job_url(detail.job.url)
     return Panel(
         detail=detail,
         run_url=run_url,
         job_url=job_url,
         close=close,
-        address=address,
-        attempts=tuple(_attempt(attempt, detail, links) for attempt in detail.attempts),
+        address=f"{site}{short_path(detail, links.location) or links.url(**{JOB: token})}",
+        attempts=_make_links(detail.attempts, detail, links),
+        recent=_make_links(reversed(detail.recent), detail, links),
+        on_base=_make_links(reversed(detail.on_base), detail, links),
+        retry=retry_command(detail),
         environment=parse_environment(detail.environment),
     )
 
@@ -102,9 +116,34 @@ def split_job_url(url: str | None) -> tuple[str | None, str | None]:
     return (match["run"], url) if match else (url, None)
 
 
-def _attempt(job: JobView, detail: JobDetail, links: PageLinks) -> Attempt:
-    link = links.job(job)
-    return Attempt(job, link, (job.run_id, job.attempt) == (detail.job.run_id, detail.job.attempt))
+def _make_links(jobs: Iterable[JobCell], detail: JobDetail, links: PageLinks) -> tuple[JobLink, ...]:
+    shown = job_token(detail.job)
+    return tuple(JobLink(job, links.job(job), job_token(job) == shown) for job in jobs)
+
+
+def short_path(detail: JobDetail, location: PageLocation) -> str | None:
+    """The short address of a job within the site; None for one of another relay, which has none."""
+    job = detail.job
+    if detail.ingested:
+        return None
+    key = (job.delivery, job.workflow, job.run_id, job.attempt, job.job_name)
+    token = short_token(detail.upstream.key, detail.backend.key, key)
+    return (
+        replace(location, span=Span.FORTNIGHT, kind=ResultKind.PULLS).url(f"/crcr/j/{token}")
+        if token
+        else None
+    )
+
+
+def retry_command(detail: JobDetail) -> str | None:
+    """The command for a failed job of a pull request's newest commit."""
+    job = detail.job
+    if job.number is None or job.counted is not CountedAs.FAILURE:
+        return None
+    if detail.superseded or detail.test or detail.ingested:
+        return None
+    head = job.head_sha[:HEAD_DIGITS] if is_sha(job.head_sha) and job.head_sha else None
+    return format_command(RetryCommand(detail.backend, head))
 
 
 def parse_environment(environment: str | None) -> tuple[tuple[str, str], ...]:

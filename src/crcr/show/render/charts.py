@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
+from crcr.show.render.markup import escape_link
 from crcr.show.render.safe_text import visible
 from crcr.show.render.status import duration, percent
 
@@ -55,6 +56,8 @@ class Chart:
     stacked: bool = False
     note: str = ""
     """What the numbers mean, in a few words."""
+    links: tuple[str, ...] = ()
+    """The address of the day of each part: the table's rows link to it, and a script has a click on a part follow it."""
 
 
 def format_value(value: Number, unit: Unit) -> str:
@@ -129,7 +132,7 @@ def _picture(chart: Chart) -> str:
     plot = _Plot(chart, scale)
     body = (plot.layers() if chart.stacked else plot.lines()) + plot.hover_areas()
     return (
-        f'<div class="picture"><svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
+        f'<div class="picture"><svg class="plot{" days" if chart.links else ""}" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"'
         f' aria-label="{escape(_label(chart))}">{plot.axes()}{body}</svg></div>'
     )
 
@@ -283,9 +286,11 @@ def _short_date(starts: Sequence[datetime], index: int) -> str:
 def _table(chart: Chart) -> str:
     head = "".join(f'<th scope="col" class="num">{_name(series)}</th>' for series in chart.series)
     rows = []
-    for at, column in zip(chart.starts, _columns(chart), strict=True):
+    links = [f'<a href="{escape_link(link)}">' for link in chart.links]
+    for index, (at, column) in enumerate(zip(chart.starts, _columns(chart), strict=True)):
         cells = [f'<td class="num">{escape(format_value(value, chart.unit))}</td>' for value in column]
-        rows.append(f'<tr><th scope="row">{_date(at)}</th>{"".join(cells)}</tr>')
+        day = f"{links[index]}{_date(at)}</a>" if links else _date(at)
+        rows.append(f'<tr><th scope="row">{day}</th>{"".join(cells)}</tr>')
     return (
         f'<details id="table-{_slug(chart.title)}"><summary>Table</summary><table><thead><tr><th scope="col">From</th>'
         f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"

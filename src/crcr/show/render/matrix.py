@@ -2,7 +2,8 @@
 
 A shard is recognised by its number: `test (default, 2, 5)`, `shard 3/10`, `part-07`. A bare number counts only where the
 numbers of its group run from 0 or 1 without a gap, so that versions (`py 3.10`, `node (18)`) stay separate jobs. A page has
-thousands of cells, so each is minimal: a letter, a tone, a short title and the token of its details.
+thousands of cells, so each is minimal: a letter, a tone, a title and the token of its details. Columns with a failed job come
+first, unless the reader wants them by name.
 """
 
 import re
@@ -14,17 +15,20 @@ from hashlib import sha256
 from markupsafe import Markup
 
 from crcr.decide.checks.status import left_out_words
+from crcr.decide.jobs.short_address import JobKeyParts
 from crcr.decide.model import DispatchState, Level
 from crcr.decide.statistics.figures import CountedAs
-from crcr.decide.views.backend import Column, Matrix, MatrixRow
+from crcr.decide.views.backend import Column, FailureLine, Matrix, MatrixRow
 from crcr.decide.views.commit import BackendState, backend_state
 from crcr.decide.views.overview import DispatchView, JobCell
-from crcr.show.render.markup import escape_link, escape_text
+from crcr.show.render.markup import escape_link, escape_name, escape_text
 from crcr.show.render.status import ANSWERS, BACKENDS, Status, duration, job_status
 from crcr.show.urls.job_tokens import job_token
 
 _GAP = "…"
 _LONGEST = 300
+_LONGEST_NAME = 120
+_LONGEST_LINE = 200
 _KEPT_SHARDS = 4_096
 _WORD = r"(?:shard|part|partition|chunk|split|slice|bucket|batch|group)"
 _OF_TOTAL = (
@@ -265,7 +269,9 @@ class GridCell:
     tone: str
     letter: str
     title: str
+    """Markup: job, result, duration and the first line of a failure."""
     token: str
+    """Of its job; of folded shards, those of all that failed, separated by blanks."""
     count: str = ""
     toggle: str | None = None
     """For folded shards: what `?open=` becomes when they unfold."""
@@ -291,17 +297,84 @@ class Grid:
     opened: int
 
 
-def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: bool = True) -> Grid:
-    """`opened` holds the keys of open groups.
+@dataclass(frozen=True, slots=True)
+class GridChoices:
+    """What the reader chose: the keys of open groups of shards, and whether columns are in the order of their names."""
+
+    opened: frozenset[str] = frozenset()
+    by_name: bool = False
+
+
+def lay_out(
+    matrix: Matrix,
+    choices: GridChoices,
+    *,
+    reports: bool,
+    whole: bool = True,
+    lines: Mapping[JobKeyParts, FailureLine] | None = None,
+) -> Grid:
+    """Lay the matrix out; `lines` are the causes of failed jobs.
 
     `reports` says whether results are expected at all, `whole` whether every job has a column: if not, an event
     without a cell may have reported in another column.
     """
     cut = matrix.columns_left_out > 0
     whole = whole and not cut
+    # Each cell is counted once: a page has thousands.
+    counted = [[None if cell is None else cell.counted for cell in row.cells] for row in matrix.rows]
     plan = group_columns(matrix.columns)
+    if not choices.by_name:
+        plan = put_failing_first(plan, counted)
     folding = [group for section in plan for group in section.groups if group.is_shards]
-    open_now = {group.key for group in folding if ALL in opened or group.key in opened}
+    open_now = {group.key for group in folding if ALL in choices.opened or group.key in choices.opened}
+    spans, heads = _make_header(matrix.columns, plan, open_now)
+    toggles = {group.key: _toggle(group.key, open_now) for group in folding if group.key not in open_now}
+    cells = _CellMaker(matrix.columns, plan, toggles, lines or {})
+    rows = tuple(
+        GridRow(
+            row,
+            *row_state(row, outcomes, reports=reports, whole=whole, cut=cut),
+            cells.make_cells(row, outcomes),
+        )
+        for row, outcomes in zip(matrix.rows, counted, strict=True)
+    )
+    return Grid(spans, heads, rows, len(folding), len(open_now))
+
+
+def put_failing_first(
+    plan: tuple[WorkflowColumns, ...], counted: Sequence[_Outcomes]
+) -> tuple[WorkflowColumns, ...]:
+    """Columns with a failed job before the others, those that failed last first; each part by workflow.
+
+    `counted` are the outcomes of the rows, the newest first. A workflow may then appear in both parts.
+    """
+    newest: dict[int, int] = {}
+    for row, outcomes in enumerate(counted):
+        if CountedAs.FAILURE in outcomes:
+            for index, outcome in enumerate(outcomes):
+                if outcome is CountedAs.FAILURE:
+                    newest.setdefault(index, row)
+
+    def rank(group: ColumnGroup) -> int | None:
+        return min((newest[index] for index in group.indexes if index in newest), default=None)
+
+    ranked = [(section, [(rank(group), group) for group in section.groups]) for section in plan]
+    failing: list[tuple[int, WorkflowColumns]] = []
+    passing: list[WorkflowColumns] = []
+    for section, groups in ranked:
+        failed = sorted([(at, place) for place, (at, _) in enumerate(groups) if at is not None])
+        if failed:
+            columns = tuple(groups[place][1] for _, place in failed)
+            failing.append((failed[0][0], replace(section, groups=columns)))
+        if rest := tuple(group for at, group in groups if at is None):
+            passing.append(replace(section, groups=rest))
+    failing.sort(key=lambda pair: pair[0])
+    return (*(section for _, section in failing), *passing)
+
+
+def _make_header(
+    columns: Sequence[Column], plan: tuple[WorkflowColumns, ...], open_now: set[str]
+) -> tuple[tuple[WorkflowSpan, ...], tuple[GridHead, ...]]:
     heads: list[GridHead] = []
     spans: list[WorkflowSpan] = []
     for section in plan:
@@ -309,20 +382,11 @@ def lay_out(matrix: Matrix, opened: frozenset[str], *, reports: bool, whole: boo
         for group in section.groups:
             toggle = _toggle(group.key, open_now) if group.is_shards else None
             heads += _make_heads(
-                matrix.columns, group, toggle, opened=group.key in open_now, first=len(heads) == before
+                columns, group, toggle, opened=group.key in open_now, first=len(heads) == before
             )
         heads[before:] = _with_short_labels(heads[before:])
         spans.append(WorkflowSpan(section.name, section.workflow, len(heads) - before))
-    groups = [group for section in plan for group in section.groups]
-    toggles = {group.key: _toggle(group.key, open_now) for group in folding if group.key not in open_now}
-    lines = []
-    for row in matrix.rows:
-        outcomes = [
-            None if cell is None else cell.counted for cell in row.cells
-        ]  # once: a page has thousands
-        state = row_state(row, outcomes, reports=reports, whole=whole, cut=cut)
-        lines.append(_make_row(row, outcomes, groups, toggles, state))
-    return Grid(tuple(spans), tuple(heads), tuple(lines), len(folding), len(open_now))
+    return tuple(spans), tuple(heads)
 
 
 def _toggle(key: str, open_now: set[str]) -> str:
@@ -348,54 +412,80 @@ def _with_short_labels(heads: list[GridHead]) -> list[GridHead]:
     return [replace(head, label=label) for head, label in zip(heads, labels, strict=True)]
 
 
-def _make_row(
-    row: MatrixRow,
-    outcomes: _Outcomes,
-    groups: list[ColumnGroup],
-    toggles: Mapping[str, str],
-    row_status: tuple[Status, str, str],
-) -> GridRow:
-    """`toggles` holds the keys of folded groups, each with what `?open=` becomes when it unfolds."""
-    state, text, why = row_status
-    if not any(outcomes):
-        return GridRow(row, state, text, why, ())
-    cells: list[GridCell | None] = []
-    for group in groups:
-        if group.key in toggles:
-            cells.append(_make_folded_cell(row, outcomes, group, toggles[group.key]))
-        else:
-            cells += [_make_cell(row.cells[index]) for index in group.indexes]
-    return GridRow(row, state, text, why, tuple(cells))
+class _CellMaker:
+    """Makes the cells of rows. What is the same for all cells of a column is made once."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        plan: tuple[WorkflowColumns, ...],
+        toggles: Mapping[str, str],
+        lines: Mapping[JobKeyParts, FailureLine],
+    ) -> None:
+        """`toggles` holds the keys of folded groups, each with what `?open=` becomes when it unfolds."""
+        self._names = [escape_name(column.job_name, _LONGEST_NAME) for column in columns]
+        self._groups = [group for section in plan for group in section.groups]
+        self._toggles = toggles
+        self._lines = lines
+
+    def make_cells(self, row: MatrixRow, outcomes: _Outcomes) -> tuple[GridCell | None, ...]:
+        if not any(outcomes):
+            return ()
+        cells: list[GridCell | None] = []
+        for group in self._groups:
+            if group.key in self._toggles:
+                cells.append(self._make_folded(row, outcomes, group))
+            else:
+                cells += [self._make_cell(row.cells[index], self._names[index]) for index in group.indexes]
+        return tuple(cells)
+
+    def _make_cell(self, job: JobCell | None, name: str) -> GridCell | None:
+        if job is None:
+            return None
+        status = job_status(job)
+        took = "" if job.execution_s is None else f", {duration(job.execution_s).replace('<', '&lt;')}"
+        disputed = ", disputed" if job.disputed_conclusion else ""
+        line = self._line(job) if status.tone == "bad" else ""
+        title = f"{name}: {status.word}{took}{disputed}{line}"
+        return GridCell(status.tone, status.letter, title, job_token(job), "!" * bool(disputed))
+
+    def _line(self, job: JobCell) -> str:
+        """The first line of a failure, as another line of the title."""
+        known = self._lines.get((job.delivery, job.workflow, job.run_id, job.attempt, job.job_name))
+        return f"\n{escape_text(known.line, _LONGEST_LINE)}" if known and known.line else ""
+
+    def _make_folded(self, row: MatrixRow, outcomes: _Outcomes, group: ColumnGroup) -> GridCell | None:
+        indexes = group.indexes
+        cells, counted = [row.cells[index] for index in indexes], [outcomes[index] for index in indexes]
+        combined = _combine_counted(cells, counted, len(indexes))
+        if combined is None:
+            return None
+        if combined.total == combined.present == 1:
+            return self._make_cell(combined.worst, escape_name(group.label, _LONGEST_NAME))
+        has_failed = combined.worst.counted is CountedAs.FAILURE
+        # Green only when every shard reported: some shards are no proof.
+        quiet = combined.worst.counted is CountedAs.SUCCESS and not combined.all_passed
+        status = job_status(combined.worst)
+        return GridCell(
+            "off" if quiet else status.tone,
+            status.letter,
+            f"{escape_name(group.label, _LONGEST_NAME)}: {_describe_shards(combined)}"
+            f"{self._line(combined.worst) if has_failed else ''}",
+            " ".join(_failed_tokens(cells, counted)) if has_failed else "",
+            combined.text,
+            self._toggles[group.key],
+        )
 
 
-def _make_cell(job: JobCell | None) -> GridCell | None:
-    if job is None:
-        return None
-    status = job_status(job)
-    took = f", {duration(job.execution_s)}" if job.execution_s is not None else ""
-    disputed = ", disputed" if job.disputed_conclusion else ""
-    return GridCell(
-        status.tone, status.letter, f"{status.word}{took}{disputed}", job_token(job), "!" * bool(disputed)
-    )
+def _describe_shards(combined: CombinedJobs) -> str:
+    text = f"{combined.alike} of {combined.total} {_WORDS[combined.worst.counted]}"
+    missing = combined.total - combined.present
+    return f"{text}, {missing} without a report" if missing else text
 
 
-def _make_folded_cell(
-    row: MatrixRow, outcomes: _Outcomes, group: ColumnGroup, toggle: str
-) -> GridCell | None:
-    indexes = group.indexes
-    cells, counted = [row.cells[index] for index in indexes], [outcomes[index] for index in indexes]
-    combined = _combine_counted(cells, counted, len(indexes))
-    if combined is None:
-        return None
-    status = job_status(combined.worst)
-    title = f"{combined.alike} of {combined.total} {_WORDS[combined.worst.counted]}"
-    if combined.present < combined.total:
-        title += f", {combined.total - combined.present} without a report"
-    if combined.total == combined.present == 1:
-        return _make_cell(combined.worst)
-    # Green only when every shard reported: some shards are no proof.
-    quiet = combined.worst.counted is CountedAs.SUCCESS and not combined.all_passed
-    return GridCell("off" if quiet else status.tone, status.letter, title, "", combined.text, toggle)
+def _failed_tokens(cells: Sequence[JobCell | None], outcomes: _Outcomes) -> list[str]:
+    pairs = zip(cells, outcomes, strict=True)
+    return [job_token(cell) for cell, outcome in pairs if cell and outcome is CountedAs.FAILURE]
 
 
 def row_state(
@@ -457,15 +547,16 @@ def draw_cells(line: GridRow, details: str, opening: str, open_token: str) -> Ma
 
 
 def _draw_cell(cell: GridCell | None, details: str, opening: str, open_token: str) -> str:
-    """Tones, letters, counts and tokens are made of plain characters; titles may hold `<1s`."""
+    """Tones, letters, counts and tokens are made of plain characters, and titles are markup."""
     if cell is None:
         return "<td></td>"
-    tone, letter, count, title = cell.tone, cell.letter, cell.count, escape_text(cell.title)
+    tone, letter, count = cell.tone, cell.letter, cell.count
     if cell.toggle is not None:
-        link = f'href="{opening}{escape_link(cell.toggle)}#matrix" data-in-place title="{title}"'
+        jobs = f' data-jobs="{cell.token}"' if cell.token else ""
+        link = f'href="{opening}{escape_link(cell.toggle)}#matrix" data-in-place title="{cell.title}"{jobs}'
         return f'<td class="{tone}"><a {link}>{letter}<i>{count}</i></a></td>'
     if not cell.token:
-        return f'<td class="{tone}" title="{title}">{letter}</td>'
+        return f'<td class="{tone}" title="{cell.title}">{letter}</td>'
     current = ' aria-current="true"' if cell.token == open_token else ""
-    link = f'href="{details}{cell.token}" title="{title}"{current}'
+    link = f'href="{details}{cell.token}" title="{cell.title}"{current}'
     return f'<td class="{tone}"><a {link}>{letter}{count}</a></td>'

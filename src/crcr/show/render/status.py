@@ -40,19 +40,6 @@ _COMPLETED = {
     Conclusion.NEUTRAL: Status("N", "neutral", "off"),
 }
 
-LEGEND = (
-    SUCCESS,
-    Status("X", "failed or no conclusion", "bad"),
-    Status("T", "timed out or silent", "bad"),
-    _COMPLETED[Conclusion.ACTION_REQUIRED],
-    RUNNING,
-    Status("Q", "waiting", "wait"),
-    _COMPLETED[Conclusion.CANCELLED],
-    _COMPLETED[Conclusion.SKIPPED],
-    _COMPLETED[Conclusion.NEUTRAL],
-)
-"""The meaning of the letters of a matrix."""
-
 DISPATCHES = {
     DispatchState.HELD: Status("H", "held", "wait"),
     DispatchState.WAITING: Status("Q", "waiting", "wait"),
@@ -134,6 +121,45 @@ BACKENDS = {
     **{state: Status(letter, state, "wait") for state, letter in _WAITING},
     **{state: Status(letter, _WORDS.get(state, state), "off") for state, letter in _ASIDE},
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """The meaning of all letters and colours of a matrix."""
+
+    jobs: tuple[Status, ...]
+    events: tuple[Status, ...]
+    """Those of an event's result that no job has."""
+    colours: tuple[tuple[str, str], ...]
+
+
+LEGEND = Legend(
+    jobs=(
+        SUCCESS,
+        Status("X", "failed or no conclusion", "bad"),
+        Status("T", "timed out or silent", "bad"),
+        _COMPLETED[Conclusion.ACTION_REQUIRED],
+        RUNNING,
+        _COMPLETED[Conclusion.CANCELLED],
+        _COMPLETED[Conclusion.SKIPPED],
+        _COMPLETED[Conclusion.NEUTRAL],
+    ),
+    events=(
+        Status("Q", "waiting, or no report yet", "wait"),
+        Status("H", "held", "wait"),
+        Status("M", "missing: never started, unanswered or unreported", "bad"),
+        Status("!", "undelivered", "bad"),
+        Status("→", "notified only", "off"),
+        Status("—", "not affected, not listening, or no jobs", "off"),
+    ),
+    colours=(
+        ("ok", "passed, or failed as expected"),
+        ("bad", "failed"),
+        ("run", "running"),
+        ("wait", "waiting"),
+        ("off", "does not count, or some shards did not report"),
+    ),
+)
 
 FOLDED = (BackendState.PASSED, BackendState.NOTIFIED, BackendState.NOT_CONCERNED)
 """Backends that need no attention: the page of a commit folds them into one line."""

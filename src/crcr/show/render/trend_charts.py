@@ -1,7 +1,8 @@
 """The charts of the metrics page and of a backend's page, the strip of pass rates in a table row, and that of commits."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC
 
 from markupsafe import Markup, escape
 
@@ -17,10 +18,14 @@ def trend_charts(figures: Figures) -> tuple[Markup, ...]:
     return tuple(draw(chart) for chart in make_charts(figures))
 
 
-def backend_charts(figures: Figures) -> tuple[Markup, ...]:
-    """Draw the charts of a backend's page: pass rate, queue time, run time, timeouts."""
+def backend_charts(figures: Figures, day_url: Callable[[str], str]) -> tuple[Markup, ...]:
+    """Draw the charts of a backend's page: pass rate, queue time, run time, timeouts.
+
+    `day_url` returns the address of the page with the events of a day (`2026-09-01`, UTC).
+    """
     titles = {"Pass rate", "Queue time", "Run time", "Timeouts"}
-    return tuple(draw(chart) for chart in make_charts(figures) if chart.title in titles)
+    links = tuple(day_url(f"{part.at.astimezone(UTC):%Y-%m-%d}") for part in figures.parts)
+    return tuple(draw(replace(chart, links=links)) for chart in make_charts(figures) if chart.title in titles)
 
 
 @dataclass(frozen=True, slots=True)

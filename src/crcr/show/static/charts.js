@@ -1,4 +1,5 @@
 // Values of a chart under the pointer: one tip for all charts. Without this script the browser shows each `<title>`.
+// A click on a part opens its day where the chart's table links to days.
 "use strict";
 
 (() => {
@@ -35,6 +36,12 @@
     const left = event.clientX + AWAY + width > innerWidth ? event.clientX - AWAY - width : event.clientX + AWAY;
     tip.style.left = `${Math.max(0, left)}px`;
     tip.style.top = `${Math.max(0, Math.min(event.clientY + AWAY, innerHeight - height))}px`;
+  });
+  document.addEventListener("click", (event) => {
+    const hit = event.target instanceof Element && event.target.closest(".plot.days .hit");
+    if (!hit) return;
+    const place = [...hit.parentElement.querySelectorAll(".hit")].indexOf(hit);
+    hit.closest("figure").querySelectorAll("tbody th > a")[place]?.click();
   });
   document.addEventListener("pointerleave", leave);
   document.addEventListener("scroll", leave, { capture: true, passive: true });

@@ -1,5 +1,8 @@
-// A job's details beside the page, and the matrix by keyboard.
+// A job's details over the page, and the matrix by keyboard.
 // Every link here also works as a full page, without scripts.
+//
+// For the other scripts: `crcr:open-job` on the document, with `job` and `link` (where it stands, if anywhere) in its
+// detail, opens another job in the panel; `crcr:shown` follows.
 "use strict";
 
 (() => {
@@ -35,13 +38,6 @@
     return job && [...main.querySelectorAll(OPENERS)].find((each) => jobIn(each.href) === job && !each.closest("#panel"));
   }
 
-  // The page makes room for the panel: what the reader clicked stays where it was.
-  function keepInPlace(link, change) {
-    const before = link && link.isConnected ? link.getBoundingClientRect().top : null;
-    change();
-    if (before !== null) scrollBy(0, link.getBoundingClientRect().top - before);
-  }
-
   let notAgain = () => {};
 
   // What is open, or was asked for and did not come yet, makes way.
@@ -64,14 +60,17 @@
     else notAgain = retry(troubles, () => open(job, how, troubles + 1), waitMs);
   }
 
-  function place(fresh, job, address, { push, focus }) {
+  // What the reader clicked stays where it is; a job that was reached in another way is scrolled to.
+  function place(fresh, job, address, { push, replace, focus, scroll = true }) {
     const old = panel();
-    keepInPlace(opener, () => { if (old) old.replaceWith(fresh); else main.append(fresh); });
+    if (old) old.replaceWith(fresh); else main.append(fresh);
     if (push) history.pushState(null, "", address);
+    else if (replace) history.replaceState(history.state, "", address);
     shown = location.href;
     point(job);
     const cell = linkTo(job);
-    if (cell && cell.matches(CELLS)) { take(cell); cell.scrollIntoView({ block: "nearest", inline: "nearest" }); }
+    if (cell && cell.matches(CELLS)) take(cell);
+    if (scroll) (cell ?? opener)?.scrollIntoView({ block: "nearest", inline: "nearest" });
     if (focus) fresh.focus({ preventScroll: true });
     document.dispatchEvent(new Event("crcr:shown"));
   }
@@ -80,7 +79,7 @@
     turnTo();
     const job = jobIn(shown);
     const had = panel();
-    if (had) keepInPlace(opener, () => had.remove());
+    if (had) had.remove();
     if (push) history.pushState(null, "", withJob(null));
     shown = location.href;
     point(null);
@@ -95,7 +94,13 @@
     if (!link.matches(OPENERS) || !jobIn(link.href)) return;
     event.preventDefault();
     if (!link.closest("#panel")) opener = link;
-    open(jobIn(link.href), { push: true, focus: true });
+    open(jobIn(link.href), { push: true, focus: true, scroll: false });
+  });
+
+  // A step from failure to failure is no page to come back to; the first one is.
+  document.addEventListener("crcr:open-job", ({ detail: { job, link } }) => {
+    if (link) opener = link;
+    open(job, panel() ? { replace: true, focus: true } : { push: true, focus: true });
   });
 
   // Where more than the job differs, the whole page is read anew (live.js).
@@ -183,4 +188,5 @@
   rove();
   const current = main.querySelector(`${CELLS}[aria-current]`);
   if (current) current.scrollIntoView({ block: "nearest", inline: "nearest" });
+  panel()?.focus({ preventScroll: true });
 })();

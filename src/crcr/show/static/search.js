@@ -8,6 +8,7 @@
     ["↑ ↓", "the row before or after, from a link in a list"],
     ["← →", "the link before or after in the same row"],
     ["Home End", "the first or the last row"],
+    ["j k", "the failure after or before, in the matrix and in an open job; arrows too in an open job"],
     ["?", "these keys"],
   ];
   const find = document.getElementById("find");

@@ -5,6 +5,7 @@ beside it.
 """
 
 from collections.abc import Collection, Iterable
+from datetime import date
 from enum import StrEnum
 from typing import TypeVar
 
@@ -15,6 +16,14 @@ _FEWEST_DIGITS = 7
 _MOST_DIGITS = 64
 
 E = TypeVar("E", bound=StrEnum)
+
+
+def parse_day(text: str | None) -> date | None:
+    """Return the day of a text such as `2026-09-01`; None for anything else."""
+    try:
+        return date.fromisoformat(text or "")
+    except ValueError:
+        return None
 
 
 class ListFilters:

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind, Span
-from crcr.decide.views.overview import JobView
+from crcr.decide.views.overview import JobCell
 from crcr.errors import NotFound
 from crcr.show.urls.job_tokens import job_token
 
@@ -155,7 +155,7 @@ class PageLinks:
         """Return `url` without its path: shorter on pages with thousands of links."""
         return f"?{self.url(**changes).partition('?')[2]}"
 
-    def job(self, job: JobView) -> str | None:
+    def job(self, job: JobCell) -> str | None:
         """The page with this job's details open."""
         token = job_token(job, shared=self.shared)
         return f"{self.job_prefix}{token}" if token else None

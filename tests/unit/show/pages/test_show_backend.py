@@ -15,7 +15,9 @@ from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from crcr.decide.checks.commit import Verification
+from crcr.decide.commands.grammar import RetryCommand, parse_commands
 from crcr.decide.culprits.ranking import CulpritCandidate
+from crcr.decide.jobs.short_address import short_token
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, LeftOut, Tally
 from crcr.decide.statistics.window import ResultKind, Span
@@ -23,6 +25,8 @@ from crcr.decide.views.backend import (
     BackendPage,
     BackendQuery,
     Column,
+    FailureCause,
+    FailureLine,
     JobDetail,
     JobFigures,
     JobKey,
@@ -36,7 +40,8 @@ from crcr.show.access.reader import Reader, SignInMethod
 from crcr.show.pages.backend import matrix_parameters, sort_jobs
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.job_panel import parse_environment, split_job_url
-from crcr.show.render.matrix import ROOM, shorten_names
+from crcr.show.render.matrix import NOTHING, ROOM, shorten_names
+from crcr.show.render.status import BACKENDS, job_status
 from crcr.show.urls.job_tokens import job_token
 from support.clock import ManualClock
 from support.data.backend_views import (
@@ -279,21 +284,21 @@ def sharded(*failed: int, missing: int = 0) -> BackendPage:
 async def test_shards_are_folded_into_their_worst(
     failed: tuple[int, ...], missing: int, text: str, tone: str
 ) -> None:
-    grid = Grid(await get(sharded(*failed, missing=missing)))
+    grid = Grid(await get(sharded(*failed, missing=missing), "?columns=name"))
     assert grid.names == ["build", "test (…, 10)\u00d710"]
     assert [(cell["text"], cell["class"]) for cell in grid.cells()][1] == (text, tone)
 
 
 async def test_a_folded_group_opens_by_its_link_and_closes_again() -> None:
     page = sharded(2)
-    link = Grid(await get(page)).cells()[1]["href"]
+    link = Grid(await get(page, "?columns=name")).cells()[1]["href"]
     grid = Grid(await get(page, link.partition("#")[0]))
     assert grid.names == ["build", *SHARDS]
     assert [cell["text"] for cell in grid.cells()] == ["O", "O", "O", "X", *"OOOOOOO"]
     close = next(cell["href"] for cell in grid.rows[1] if "opened" in cell["class"])
     assert Grid(await get(page, close.partition("#")[0])).names == ["build", "test (…, 10)\u00d710"]
-    assert Grid(await get(page, "?open=all")).names == ["build", *SHARDS]
-    assert Grid(await get(page, "?open=nonsense,%00")).names == ["build", "test (…, 10)\u00d710"]
+    assert Grid(await get(page, "?columns=name&open=all")).names == ["build", *SHARDS]
+    assert Grid(await get(page, "?columns=name&open=nonsense,%00")).names == ["build", "test (…, 10)\u00d710"]
 
 
 async def test_columns_stand_under_their_workflow() -> None:
@@ -574,9 +579,9 @@ async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
     links = ParsedPage(panel).attributes("href")
     assert {"https://ci.example/run", "https://ci.example/artifact", "/crcr/pr/7"} <= set(links)
     assert "/crcr/good/backend?q=fuse" in links, "closing keeps the filters"
-    assert f"http://relay/crcr/good/backend?q=fuse&job={job_token(DETAILED)}" in ParsedPage(panel).attributes(
-        "value"
-    )
+    key = (DETAILED.delivery, DETAILED.workflow, DETAILED.run_id, DETAILED.attempt, DETAILED.job_name)
+    short = f"http://relay/crcr/j/{short_token(UPSTREAM.key, BACKEND.key, key)}"
+    assert short in ParsedPage(panel).attributes("value")
     earlier = job_token(replace(DETAILED, attempt=1))
     assert [link for link in links if link.endswith(f"job={earlier}")]
     assert ("<html" in text) is not alone
@@ -648,11 +653,21 @@ def hostile_page(text: str) -> tuple[BackendPage, JobDetail]:
     page = a_page(
         replace(a_matrix((), *rows), columns=(column,)),
         summary=a_summary(alarm=text, oncalls=(text,), hardware=text, device=text),
-        failures=(job,),
+        causes=(FailureCause(fingerprint="0" * 16, line=text, count=2, newest=job),),
+        lines={(text, text, text, job.attempt, text): FailureLine("0" * 16, text)},
         jobs=(JobFigures(column=column, tally=Tally(failure=1), execution_s=1.0),),
     )
     return page, a_detail(
-        job, attempts=(job, replace(job, attempt=2)), environment=text, title=text, author=text, ref=text
+        job,
+        attempts=(job, replace(job, attempt=2)),
+        environment=text,
+        title=text,
+        author=text,
+        ref=text,
+        oncalls=(text,),
+        recent=(job, replace(job, attempt=2)),
+        on_base=(replace(job, attempt=3),),
+        base_ref=text,
     )
 
 
@@ -744,11 +759,14 @@ async def test_a_row_is_not_green_while_jobs_are_left_out() -> None:
 
 async def test_the_legend_has_every_letter_once() -> None:
     text = await get(a_page(a_matrix(("build",), a_row(a_job_view()))))
-    legend = text.partition('<p class="legend"')[2].partition("</p>")[0]
+    legend = text.partition('id="legend"')[2].partition("</details>")[0]
     said = re.findall(r'<b aria-hidden="true">(.)</b><span class="word">([^<]+)<', legend)
     letters = [letter for letter, _ in said]
     assert sorted(letters) == sorted(set(letters))
-    assert {("Q", "waiting"), ("T", "timed out or silent"), ("X", "failed or no conclusion")} <= set(said)
+    assert {("T", "timed out or silent"), ("X", "failed or no conclusion")} <= set(said)
+    shown = {job_status(a_job_view(conclusion.value)).letter for conclusion in Conclusion if conclusion.value}
+    shown |= {status.letter for status in BACKENDS.values()} | {"!", "?", NOTHING.letter}
+    assert shown <= set(letters)
 
 
 PLATFORM = "linux-jammy-py3.10-clang12-openreg / "
@@ -825,5 +843,139 @@ async def test_the_panel_links_run_job_and_artifact_and_shows_exact_times() -> N
         ("https://github.com/a/b/actions/runs/10", "run 10"),
         ("https://github.com/a/b/actions/runs/10/job/4", "job"),
         ("https://ci.example/artifact", "artifact"),
+        ("https://github.com/Torch/torch/pull/7", "#7"),
     ]
     assert f"{job.started_at:%Y-%m-%d %H:%M:%S} UTC</small>" in text
+
+
+# Failing columns, titles of cells, causes, one day
+
+
+def flows(*rows: tuple[str, ...]) -> BackendPage:
+    """Rows of results, the newest first, for three jobs of one workflow and one of another."""
+    columns = (*(Column("a.yml", "Linux", name) for name in "xyz"), Column("b.yml", "Mac", "x"))
+    made = [
+        a_row(
+            *[
+                a_job_view(
+                    word, column.job_name, workflow=column.workflow, workflow_name=column.workflow_name
+                )
+                for word, column in zip(words, columns, strict=True)
+            ],
+            key=str(number),
+        )
+        for number, words in enumerate(rows)
+    ]
+    return a_page(replace(a_matrix((), *made), columns=columns))
+
+
+@pytest.mark.parametrize(
+    ("rows", "query", "names", "spans"),
+    [
+        (("OOOO", "OOOO"), "", "xyzx", ["Linux", "Mac"]),
+        (("OOXO", "OXOO"), "", "zyxx", ["Linux", "Linux", "Mac"]),
+        (("OOOX", "OXOO"), "", "xyxz", ["Mac", "Linux", "Linux"]),
+        (("OOOX", "OXOO"), "?columns=name", "xyzx", ["Linux", "Mac"]),
+        (("OOOX", "OXOO"), "?columns=else", "xyxz", ["Mac", "Linux", "Linux"]),
+    ],
+)
+async def test_columns_that_failed_last_come_first(
+    rows: tuple[str, ...], query: str, names: str, spans: list[str]
+) -> None:
+    words = {"O": "success", "X": "failure"}
+    page = flows(*(tuple(words[letter] for letter in row) for row in rows))
+    grid = Grid(await get(page, query))
+    assert grid.names == list(names)
+    assert [head["text"] for head in grid.rows[0] if head["class"] == "flow"] == spans
+    assert sum(cell["text"] == "X" for cell in grid.cells()) == rows[0].count("X")
+
+
+async def test_a_cell_says_job_result_duration_and_the_first_line_of_a_failure() -> None:
+    quick = a_job_view("success", "lint <x>", execution_s=0.4)
+    failed = a_failure("test", run_id="11")
+    key = (failed.delivery, failed.workflow, failed.run_id, failed.attempt, failed.job_name)
+    page = a_page(
+        a_matrix(("lint <x>", "test"), a_row(quick, failed)),
+        lines={key: FailureLine("0" * 16, '"><b>1 != 2')},
+    )
+    titles = [cell["title"] for cell in Grid(await get(page, "?columns=name")).cells()]
+    assert titles == ["lint <x>: success, <1s", 'test: failure, 1h\n"><b>1 != 2']
+
+
+async def test_a_folded_group_names_its_failed_jobs_for_the_keys() -> None:
+    text = await get(sharded(2, 5))
+    tokens = [job_token(a_job_view("failure", SHARDS[place])) for place in (2, 5)]
+    assert ParsedPage(text).attributes("data-jobs") == [" ".join(tokens)]
+    assert "data-jobs" not in await get(sharded())
+
+
+async def test_newest_failures_are_listed_by_cause() -> None:
+    newest = a_failure("test", ("test_add", "AssertionError: 1 != 2"))
+    causes = (
+        FailureCause(fingerprint="ab" * 8, line="AssertionError: 1 != 2", count=3, newest=newest),
+        FailureCause(fingerprint=None, line=None, count=1, newest=a_failure("lint")),
+    )
+    text = await get(a_page(a_matrix(("test",), a_row(newest)), causes=causes))
+    section = ParsedPage(text.partition('id="failures"')[2].partition("</section>")[0])
+    links = section.attributes("href")
+    assert f"/crcr/failures/{'ab' * 8}" in links
+    assert f"?job={job_token(newest)}" in links
+    flat = re.sub(r"<[^>]+>", " ", text.partition('id="failures"')[2].partition("</section>")[0])
+    assert "\u00d73" in flat
+    assert "No failed test was listed" in flat
+
+
+async def test_a_day_is_a_filter_that_stays_and_can_be_removed() -> None:
+    shown = FakeViews(a_page(a_matrix(("build",), a_row(a_job_view()))))
+    async with browsing(shown) as client:
+        text = (await client.get("/crcr/good/backend?day=2025-12-31&failing=1&q=fuse")).text
+        for nonsense in ("2025-02-30", "x", "%00", "0" * 300):
+            await client.get(f"/crcr/good/backend?day={nonsense}&failing=2")
+    assert (str(shown.queries[0].day), shown.queries[0].only_failing) == ("2025-12-31", True)
+    assert {(query.day, query.only_failing) for query in shown.queries[1:]} == {(None, False)}
+    links = ParsedPage(text).attributes("href")
+    assert "Dec 31, 2025 (UTC)" in " ".join(text.split())
+    assert "/crcr/good/backend?q=fuse&failing=1" in links, "the chip without the day"
+    assert "/crcr/good/backend?q=fuse&day=2025-12-31" in links, "all jobs"
+    assert "/crcr/good/backend?q=fuse&failing=1&day=2026-01-01#matrix" in links, "another day of a chart"
+    data = [link for link in links if link.startswith("/api/v1/backends/") and "refusals" not in link]
+    assert len(data) == 2
+    assert all("day=2025-12-31" in link and "failing=1" in link for link in data)
+
+
+async def test_the_matrix_comes_before_the_charts() -> None:
+    text = await get(a_page(a_matrix(("build",), a_row(a_job_view()))))
+    places = [text.index(mark) for mark in ('id="matrix"', 'class="charts trends"', 'id="jobs"')]
+    assert places == sorted(places)
+
+
+async def test_the_panel_shows_the_course_of_a_job_its_oncalls_and_the_command_that_repeats_it() -> None:
+    before = [a_job_view(word, DETAILED.job_name, run_id=f"9{word}") for word in ("failure", "success")]
+    base = a_job_view("success", DETAILED.job_name, run_id="8", event="push", number=None)
+    told = detail(recent=(DETAILED, *before), on_base=(base,), base_ref="main", oncalls=("ada", "grace"))
+    panel = await get(a_page(), f"?job={job_token(DETAILED)}&fragment=panel", told)
+    course = panel.partition('id="panel-results"')[2].partition("</section>")[0]
+    assert re.findall(r'<span aria-hidden="true">(.)</span>', course) == ["O", "X", "X", "O"]
+    assert course.count('aria-current="true"') == 1
+    links = ParsedPage(course).attributes("href")
+    assert f"?job={job_token(before[0])}" in links
+    assert f"?job={job_token(base)}" in links
+    assert "On main" in course
+    assert "ada, grace" in panel
+    command = re.findall(r'id="panel-retry" readonly value="([^"]+)"', panel)
+    assert parse_commands(command[0]) == (RetryCommand(BACKEND, "f" * 12),)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        a_detail(a_job_view("success")),
+        a_detail(a_failure("test", number=None, event="push")),
+        a_detail(a_failure(), superseded=True),
+        a_detail(a_failure(), ingested=True),
+    ],
+)
+async def test_only_a_failed_job_of_a_pull_requests_head_can_be_repeated(told: JobDetail) -> None:
+    panel = await get(a_page(), f"?job={job_token(told.job)}&fragment=panel", told)
+    assert "panel-link" in panel
+    assert "panel-retry" not in panel

@@ -155,7 +155,7 @@ async def test_status_is_told_by_letter_and_word(store: StoreRows, browser: http
     store.dispatch(delivery)
     store.job(delivery, "timed_out", queue_s=75.0, attempt=2)
     text = (await browser.get("/crcr/good/backend")).text
-    assert re.search(r'title="timed out[^"]*">T</a>', text)
+    assert re.search(r'title="build: timed out[^"]*">T</a>', text)
     assert re.search(r'<b aria-hidden="true">T</b><span class="word">timed out</span>', text)
 
 

@@ -8,7 +8,7 @@ superseded runs and earlier attempts; rows leave out superseded commits unless t
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from datetime import UTC, datetime, time
 from typing import Any
 
 from sqlalchemy import ColumnClause, bindparam, select, text
@@ -25,7 +25,7 @@ from crcr.decide.views.backend import (
     Matrix,
     MatrixRow,
 )
-from crcr.decide.views.overview import JobCell, JobView
+from crcr.decide.views.overview import JobCell
 from crcr.errors import BadRequest, NotFound
 from crcr.record.jobs.tested_commits import read_commit_place
 from crcr.record.repositories.downstreams import read_level_history
@@ -37,7 +37,15 @@ from crcr.record.views.backends.backend_reader import (
     BackendReader,
     read_backend_states,
 )
-from crcr.record.views.backends.ingested import add_ingested_failed_tests, read_ingested_rows
+from crcr.record.views.backends.failure_causes import (
+    FailedCells,
+    has_failed,
+    read_causes,
+    read_failure_lines,
+    read_failures,
+)
+from crcr.record.views.backends.ingested import read_ingested_rows
+from crcr.record.views.backends.job_results import read_job_results
 from crcr.record.views.backends.jobs import (
     CELL_COLUMNS,
     COMMIT_COLUMNS,
@@ -49,22 +57,20 @@ from crcr.record.views.backends.jobs import (
     job_cells,
     job_detail,
     job_views,
-    read_job_with_tests,
     read_jobs_by_name,
     sort_worst_first,
 )
-from crcr.record.views.failures.commit_failures import add_verdicts
 from crcr.record.views.joining.setup import read_refusals
 from crcr.record.views.logs.deliveries import dispatch_view
 from crcr.record.views.visibility import VisibleBackends
 
 _MOST_COLUMNS = 200
-_MOST_FAILURES = 10
 _MOST_SEARCHED = 2_000
 _MOST_NIGHTLY_JOBS = 5_000
 _MOST_NIGHTS = 100
 """Nightly runs are few: those of the window fit on one page."""
 _NEWEST = (2**62, "")
+_DAY_US = 86_400_000_000
 
 _CANDIDATES = (
     "SELECT d.* FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = :downstream AND d.event = :event"
@@ -127,7 +133,7 @@ def _select_nightly(columns: tuple[ColumnClause[Any], ...]) -> Statement:
             *OF_BACKEND,
             jobs.c.event == bindparam("event"),
             text("jobs.ended_as IN ('success', 'failure', 'timed_out', 'other')"),
-            text("jobs.completed_at >= :since"),
+            text("jobs.completed_at >= :since AND jobs.completed_at < :until"),
         )
         .order_by(jobs.c.completed_at.desc(), jobs.c.delivery.desc(), *(column.desc() for column in IN_ORDER))
         .limit(bindparam("most"))
@@ -160,6 +166,8 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
     tx, upstream = reader.tx, reader.upstream
     public, reporting = entry.name.key in reader.visible.public, entry.name.key in reader.visible.reporting
     matrix = await MatrixReader(reader, query).read() if public else Matrix()
+    failed = FailedCells.of(matrix.rows)
+    lines = await read_failure_lines(reader, failed)
     by_name, more = await _read_jobs_by_name(reader, entry.name) if reporting else ((), 0)
     return BackendPage(
         query=replace(query, downstream=entry.name),
@@ -171,7 +179,9 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
         matrix=matrix,
         jobs=by_name,
         jobs_left_out=more,
-        failures=await read_failures(reader, matrix.rows),
+        failures=await read_failures(reader, failed) if query.whole_jobs else (),
+        causes=await read_causes(reader, failed, lines),
+        lines=lines,
         levels=await read_level_history(tx, upstream, entry.name) if public else (),
         detail=await _read_detail(reader, query),
         refusals=await read_refusals(tx, upstream, entry.name, reader.visible, reader.now),
@@ -189,9 +199,10 @@ async def _read_detail(reader: BackendReader, query: BackendQuery) -> JobDetail 
     if query.detail is None:
         return None
     try:
-        return await job_detail(reader.tx, reader.upstream, query.downstream, query.detail, reader.visible)
+        detail = await job_detail(reader.tx, reader.upstream, query.downstream, query.detail, reader.visible)
     except NotFound:
         return None
+    return await read_job_results(reader.tx, detail, reader.visible)
 
 
 # The matrix
@@ -217,6 +228,13 @@ class MatrixReader:
             key=_column_order,
         )
         matching = [column for column in columns if self._matches_job(column)]
+        if self.query.only_failing:
+            failed = _column_keys([cell for cell in cells if has_failed(cell)] for _, cells in shown)
+            matching = [
+                column
+                for column in matching
+                if (column.workflow, column.workflow_name, column.job_name) in failed
+            ]
         columns_shown = tuple(matching[:_MOST_COLUMNS])
         column_keys = [(column.workflow, column.workflow_name, column.job_name) for column in columns_shown]
         return Matrix(
@@ -232,8 +250,8 @@ class MatrixReader:
             rows = await self._read_nightly()
             return rows, len(rows), None
         if self.query.kind is ResultKind.INGESTED:
-            since_us = to_us(self.reader.window.since)
-            page = await read_ingested_rows(self.reader.tx, self.query, self.reader.visible, since_us)
+            query = replace(self.query, after=self._after)
+            page = await read_ingested_rows(self.reader.tx, query, self.reader.visible, self._since)
             return [*page.rows], page.searched, page.next
         return await self._read_dispatched()
 
@@ -265,6 +283,19 @@ class MatrixReader:
         return events, searched or len(events), end if end[0] else None
 
     @property
+    def _since(self) -> int:
+        """When the events shown begin."""
+        day = self.query.day
+        return to_us(self.reader.window.since if day is None else datetime.combine(day, time(), UTC))
+
+    @property
+    def _after(self) -> tuple[str | int, ...] | None:
+        """The position after which rows are read; those of a day end before the next one begins."""
+        if self.query.day is None:
+            return self.query.after
+        return min(_cursor_start(self.query.after), (self._since + _DAY_US, ""))
+
+    @property
     def _is_filtered(self) -> bool:
         return any((self.query.author, self.query.text, self.query.result, self.query.verdict))
 
@@ -293,7 +324,9 @@ class MatrixReader:
                 self._source.nightly,
                 **self._backend(),
                 event=event,
-                since=to_us(self.reader.window.since),
+                since=self._since,
+                # A night that began on the day may end on the next one.
+                until=self._since + 2 * _DAY_US if self.query.day else _NEWEST[0],
                 most=_MOST_NIGHTLY_JOBS,
             )
             for job in self._make_cells(rows):
@@ -304,6 +337,9 @@ class MatrixReader:
             for key, cells in runs.items()
             if self._matches(cells) and (judged is None or key in judged)
         ]
+        if self.query.day is not None:
+            first, end = self._since, self._since + _DAY_US
+            nights = [night for night in nights if first <= to_us(night[0]["at"]) < end]
         nights.sort(key=lambda row: row[0]["at"], reverse=True)
         for facts, _ in nights[:_MOST_NIGHTS]:
             facts["place"] = await read_commit_place(self.reader.tx, self.query.upstream, facts["head_sha"])
@@ -315,7 +351,7 @@ class MatrixReader:
             _JUDGED_RUNS,
             **self._backend(),
             verdict=self.query.verdict.value if self.query.verdict else None,
-            since=to_us(self.reader.window.since),
+            since=self._since,
         )
         return {(row["workflow"], row["run_id"]) for row in rows}
 
@@ -332,11 +368,11 @@ class MatrixReader:
         return {"upstream": self.query.upstream.key, "downstream": self.query.downstream.key}
 
     def _params(self, event: str) -> dict[str, Any]:
-        at, last = _cursor_start(self.query.after)
+        at, last = _cursor_start(self._after)
         return {
             **self._backend(),
             "event": event,
-            "since": to_us(self.reader.window.since),
+            "since": self._since,
             "at": at,
             "last": last,
             "older": int(self.query.older),
@@ -351,23 +387,6 @@ class MatrixReader:
             "words": f"%{words}%" if words else None,
             "start": f"{words}%" if words else None,
         }
-
-
-async def read_failures(reader: BackendReader, rows: Iterable[MatrixRow]) -> tuple[JobView, ...]:
-    """The newest failures of a matrix that still matter, each with its first failed tests."""
-    counted = (row for row in rows if not (row.superseded or row.test))
-    failed = (cell for row in counted for cell in row.cells if cell and cell.counted is CountedAs.FAILURE)
-    whole = [await _read_failed_job(reader, cell) for cell in islice(failed, _MOST_FAILURES)]
-    jobs = [job for job in whole if job is not None]
-    if reader.kind is ResultKind.INGESTED:
-        return tuple(jobs)
-    return await add_verdicts(reader.tx, reader.upstream, jobs)
-
-
-async def _read_failed_job(reader: BackendReader, cell: JobCell) -> JobView | None:
-    if reader.kind is ResultKind.INGESTED and isinstance(cell, JobView):
-        return await add_ingested_failed_tests(reader.tx, reader.upstream, reader.visible, cell)
-    return await read_job_with_tests(reader.tx, reader.upstream, reader.visible, cell)
 
 
 def _cursor_start(after: tuple[str | int, ...] | None) -> tuple[int, str]:

@@ -181,6 +181,7 @@ async def read_ingested_job(
         sent_at=None,
         superseded=False,
         test=False,
+        ingested=True,
     )
 
 

@@ -316,7 +316,7 @@ _MARKS = tuple(mark.value for mark in (JobMark.LATE, JobMark.DISPUTED, JobMark.S
 
 _MOST_FAILED_TESTS = 50
 _MOST_JOBS = 100
-_WHY_NOT = "it may be so old that it is no longer kept, or its backend is not shown"
+WHY_NOT = "it may be so old that it is no longer kept, or its backend is not shown"
 
 _ATTEMPTS = Statement(
     select(
@@ -394,7 +394,7 @@ async def job_detail(
         other = await read_ingested_job(tx, upstream, downstream, key, visible) if is_visible else None
         if other is not None:
             return other
-        raise NotFound("no such job is known", hint=_WHY_NOT)
+        raise NotFound("no such job is known", hint=WHY_NOT)
     dispatch = await tx.one(_DISPATCH_FACTS, **key_columns)
     return JobDetail(
         upstream=upstream,

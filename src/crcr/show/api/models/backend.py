@@ -5,9 +5,10 @@ from typing import Any
 from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views import backend as views
+from crcr.decide.views.overview import JobCell
 from crcr.show.api.models import examples
 from crcr.show.api.models.derive import Model, Name, Next, derive_model
-from crcr.show.api.models.shared import BACKEND, FAILED_JOB, JOB, TREND
+from crcr.show.api.models.shared import BACKEND, FAILED_JOB, JOB, TREND, WithJobToken
 
 _PLACE = "Of a nightly run: whether its commit belongs to the upstream."
 BACKEND_TREND = derive_model(
@@ -36,11 +37,19 @@ LEVEL_CHANGE = derive_model(
     "A change of the backend's level; null when it was not listed.",
     described={"version": "Of the allowlist."},
 )
+FAILURE_CAUSE = derive_model(
+    views.FailureCause,
+    "FailureCause",
+    "Failures of the rows with one cause: `line` is the first line of their message, `newest` the newest of their jobs.",
+    types={"newest": FAILED_JOB},
+    described={"fingerprint": "For `/failures/{fingerprint}`; null where the job listed no failed test."},
+)
+JOB_RESULT = derive_model(JobCell, "JobResult", base=WithJobToken, properties=("counted",))
 BACKEND_PAGE = derive_model(
     views.BackendPage,
     "BackendPage",
     "`rows` and `columns` are the matrix; `jobs` the whole window by job, worst first; `levels` newest first.",
-    without=("query", "summary", "matrix", "detail", "refusals"),
+    without=("query", "summary", "matrix", "detail", "refusals", "lines"),
     types={
         "upstream": Name,
         "span": Span,
@@ -73,6 +82,8 @@ JOB_DETAIL = derive_model(
         "environment": "As the job reported it: JSON text.",
         "log_excerpt": "Null where the report has none, and for a job that passed.",
         "place": _PLACE,
+        "recent": "The newest results of this job on events of the same kind, newest first.",
+        "on_base": "Its newest results on the base branch `base_ref`, newest first.",
     },
 )
 BACKEND_METRICS = derive_model(views.BackendMetrics, "BackendMetrics", types={"figures": TREND})
@@ -93,7 +104,7 @@ BADGE = derive_model(
     "`state` is that of the newest event with finished results, null without any; `stale` when the backend went silent.",
     example=examples.BADGE,
 )
-_PAGE_FIELDS = ("at", "cursor", "ingests", "history", "jobs", "jobs_left_out", "failures", "levels")
+_PAGE_FIELDS = ("at", "cursor", "ingests", "history", "jobs", "jobs_left_out", "failures", "causes", "levels")
 _MATRIX_FIELDS = ("columns", "columns_left_out", "rows", "searched", "next")
 
 

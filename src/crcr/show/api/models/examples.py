@@ -246,6 +246,7 @@ BACKEND: Json = {
     "jobs": [{"column": _COLUMN, "tally": _TALLY, "execution_s": 41.5}],
     "jobs_left_out": 0,
     "failures": [],
+    "causes": [],
     "levels": [{"at": _AT, "level": "L3", "version": 4}],
 }
 BADGE: Json = {

@@ -1,0 +1,1 @@
+"""A backend's page in a real browser."""

@@ -40,6 +40,8 @@ class PullRequestEvent:
     """An `edited` event whose `changes` contain the base."""
     merge_commit_sha: str | None = None
     """The base branch's commit that a merged pull request became; None for others."""
+    opened_at: datetime | None = None
+    """When it was opened, where the webhook contains it."""
 
 
 @dataclass(frozen=True, slots=True)

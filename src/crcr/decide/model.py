@@ -189,3 +189,5 @@ class KnownPull:
     """The base branch's commit that the head was built on; None until GitHub was asked to compare both."""
     merge_commit_sha: str | None = None
     """The base branch's commit that it became; None until it is merged."""
+    opened_at: datetime | None = None
+    """When it was opened; None until an event that was received since this is recorded."""

@@ -77,6 +77,7 @@ def move_head(event: PullRequestEvent, known: KnownPull | None) -> KnownPull:
         previous_sha=previous,
         head_at=head_at,
         updated_at=updated_at,
+        opened_at=event.opened_at or (known.opened_at if known else None),
     )
     if known is not None and order_base(event, known) in (EventOrder.STALE, EventOrder.DOUBT):
         return replace(after, base_ref=known.base_ref, base_at=known.base_at, base_sha=known.base_sha)
@@ -112,6 +113,7 @@ def update_details(event: PullRequestEvent, known: KnownPull | None) -> KnownPul
         base_sha=known.base_sha if event.base_ref == known.base_ref else event.base_sha,
         merge_base=known.merge_base if event.base_ref == known.base_ref else None,
         merge_commit_sha=known.merge_commit_sha or event.merge_commit_sha,
+        opened_at=event.opened_at or known.opened_at,
     )
 
 
@@ -169,4 +171,5 @@ def _pull_from_event(event: PullRequestEvent) -> KnownPull:
         merged=event.merged,
         base_sha=event.base_sha,
         merge_commit_sha=event.merge_commit_sha,
+        opened_at=event.opened_at,
     )

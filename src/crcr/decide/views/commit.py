@@ -140,13 +140,24 @@ _OF_JOBS = (
 
 def backend_state(dispatch: DispatchView, jobs: Sequence[JobView], *, reports: bool) -> BackendState:
     """Return the worst state of its jobs; without any, the state of the dispatch."""
+    counted = {job.counted for job in jobs}
+    return state_of_dispatch(dispatch.state, dispatch.answer, counted, reports=reports)
+
+
+def state_of_dispatch(
+    dispatch: DispatchState, answer: DispatchAnswer | None, counted: Collection[CountedAs], *, reports: bool
+) -> BackendState:
+    """Like `backend_state`; `counted` is what its jobs count as, which lists have in place of the jobs."""
     if not reports:
-        return _UNSENT.get(dispatch.state, BackendState.NOTIFIED)
-    return state_of_jobs(jobs) if jobs else _UNSENT.get(dispatch.state) or _UNREPORTED[dispatch.answer]
+        return _UNSENT.get(dispatch, BackendState.NOTIFIED)
+    return state_of_counted(counted) if counted else _UNSENT.get(dispatch) or _UNREPORTED[answer]
 
 
 def state_of_jobs(jobs: Sequence[JobView]) -> BackendState:
-    counted = {job.counted for job in jobs}
+    return state_of_counted({job.counted for job in jobs})
+
+
+def state_of_counted(counted: Collection[CountedAs]) -> BackendState:
     return next((state for counted_as, state in _OF_JOBS if counted_as in counted), BackendState.INCONCLUSIVE)
 
 

@@ -30,7 +30,7 @@ _UNLUCKY, _PARKED = 0.002, 0.0005
 _TABLES: dict[str, tuple[str, ...]] = {
     "pulls": (
         "upstream", "number", "head_sha", "previous_sha", "head_at", "updated_at", "is_open", "draft", "labels",
-        "base_ref", "title", "author", "author_association", "merged",
+        "base_ref", "title", "author", "author_association", "merged", "opened_at",
     ),
     "deliveries": (
         "guid", "upstream", "event", "action", "state", "source", "number", "head_sha", "ref", "received_at",
@@ -224,6 +224,7 @@ class _Filling:
             self.rows.add(
                 "pulls", upstream, pull.number, sha, before, at, updated, int(pull.ended_at is None), 0,
                 json.dumps(list(pull.labels)), "main", pull.title, pull.author, pull.association, int(pull.merged),
+                pull.heads[0][0],
             )  # fmt: skip
 
     def _delivery(self, happened: GeneratedEvent) -> None:

@@ -107,6 +107,7 @@ def _pull_request(body: structs.PullRequestBody) -> PullRequestEvent:
         changes_base=body.action == "edited" and body.changes is not None and body.changes.base is not None,
         # Of an open pull request it is a test merge, which no branch has.
         merge_commit_sha=_sha_or_none(pull.merge_commit_sha) if pull.merged else None,
+        opened_at=_time_or_none(pull.created_at),
     )
 
 

@@ -75,6 +75,8 @@ class PullPart(Struct):
     """Of any type: no event is refused because of it."""
     labels: list[LabelPart] | None = None
     author_association: str | None = None
+    created_at: object = None
+    """Of any type, as the other."""
 
 
 class PullChanges(Struct):

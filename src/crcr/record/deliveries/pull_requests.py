@@ -23,7 +23,7 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 _COLUMNS = (
     *("upstream", "number", "head_sha", "previous_sha", "head_at", "updated_at"),
     *("is_open", "draft", "labels", "base_ref", "base_at", "title", "author", "author_association", "merged"),
-    *("base_sha", "merge_base", "merge_commit_sha"),
+    *("base_sha", "merge_base", "merge_commit_sha", "opened_at"),
 )
 _LOAD = Statement(
     select(pulls).where(pulls.c.upstream == bindparam("upstream"), pulls.c.number == bindparam("number"))
@@ -64,6 +64,7 @@ async def load_pull(tx: Tx, upstream: RepoName, number: int) -> KnownPull | None
         base_sha=row["base_sha"],
         merge_base=row["merge_base"],
         merge_commit_sha=row["merge_commit_sha"],
+        opened_at=from_us_or_none(row["opened_at"]),
     )
 
 
@@ -88,6 +89,7 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: KnownPull) -> None:
         base_sha=pull.base_sha,
         merge_base=pull.merge_base,
         merge_commit_sha=pull.merge_commit_sha,
+        opened_at=to_us(pull.opened_at) if pull.opened_at else None,
     )
 
 

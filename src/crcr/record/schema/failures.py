@@ -32,6 +32,7 @@ base_commits = Table(
 the files that it touches, as a JSON list, and `path_count` is the number of all; null where the push does not describe it."""
 
 _ON_BASE = text("kind <> 'pull_request'")
+_ON_PULL = text("kind = 'pull_request'")
 
 failures = Table(
     "failures",
@@ -78,6 +79,7 @@ failures = Table(
     Index("ix_failures_backend", "upstream", "downstream", "at"),
     Index("ix_failures_verdict", "upstream", "downstream", "verdict"),
     Index("ix_failures_rules", "rules", "failure_id"),
+    partial_index("ix_failures_pull", "upstream", "number", where=_ON_PULL),
     partial_index("ix_failures_unjudged", "at", where=text("judged_at IS NULL")),
     partial_index(
         "ix_failures_base",

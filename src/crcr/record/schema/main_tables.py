@@ -122,9 +122,12 @@ pulls = Table(
     Column("merge_base", Text),
     Column("stacked_on", Text),
     Column("merge_commit_sha", Text),
+    Column("opened_at", BigInteger),
     Index("ix_pulls_head", "head_sha", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
     partial_index("ix_pulls_merged_as", "merge_commit_sha", "upstream", where=_IS_MERGED),
     Index("ix_pulls_author", text("lower(author)"), "upstream"),
+    Index("ix_pulls_updated", "upstream", "updated_at", "number"),
+    partial_index("ix_pulls_open", "upstream", "updated_at", "number", where=_IS_OPEN),
     sqlite_with_rowid=False,
 )
 
@@ -157,6 +160,7 @@ deliveries = Table(
 )
 
 _NOT_SUPERSEDED = text("superseded_at IS NULL")
+_HELD = text("state = 'held'")
 _UNSENT = text("state <> 'sent' AND state <> 'cancelled' AND state <> 'left_out'")  # `IN` costs each write
 
 dispatches = Table(
@@ -197,6 +201,7 @@ dispatches = Table(
         sqlite_where=_NOT_SUPERSEDED,
         postgresql_where=_NOT_SUPERSEDED,
     ),
+    partial_index("ix_dispatches_held", "upstream", "number", where=_HELD),
     sqlite_with_rowid=False,
 )
 

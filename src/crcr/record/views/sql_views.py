@@ -28,6 +28,7 @@ from crcr.decide.views.commit import CommitView, PullView, WaiverPage
 from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.decide.views.failing import FailingPage, FailingQuery
 from crcr.decide.views.failures import FailurePage, FailureQuery, GroupPage
+from crcr.decide.views.grids import CommitList, CommitListQuery, PullList, PullListQuery
 from crcr.decide.views.joining import RefusalList, SandboxPage, SandboxQuery
 from crcr.decide.views.logs import (
     AuditPage,
@@ -67,6 +68,8 @@ from crcr.record.views.culprits.bisections import bisection_detail, bisection_pa
 from crcr.record.views.culprits.job_culprits import culprit_list
 from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.failures.groups import failure_page, group_page
+from crcr.record.views.grids.commit_list import commit_list
+from crcr.record.views.grids.pull_list import pull_list
 from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
 from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
@@ -204,6 +207,12 @@ class SqlViews:
             return await job_page(tx, query, visible)
 
         return await self._view(query.upstream, page)
+
+    async def pulls(self, query: PullListQuery) -> PullList:
+        return await self._view(query.upstream, lambda tx, visible: pull_list(tx, query, visible))
+
+    async def commits(self, query: CommitListQuery) -> CommitList:
+        return await self._view(query.upstream, lambda tx, visible: commit_list(tx, query, visible))
 
     async def pull(self, upstream: RepoName, number: int, now: datetime) -> PullView:
         return await self._commit_view(upstream, now, lambda reader: pull_view(reader, number))

@@ -3,10 +3,12 @@
 from fastapi import APIRouter
 
 from crcr.show.api.models import commit as commits
+from crcr.show.api.models import grids
 from crcr.show.api.models import logs as models
 from crcr.show.api.models.derive import Model
 from crcr.show.api.parameters import (
     AuditQueryParam,
+    CommitListQueryParam,
     CursorParam,
     DeliveryParam,
     DeliveryQueryParam,
@@ -16,6 +18,7 @@ from crcr.show.api.parameters import (
     JobQueryParam,
     LimitParam,
     NumberPath,
+    PullListQueryParam,
     RequestParam,
     SearchParam,
     ShaPath,
@@ -33,6 +36,7 @@ def add(api: APIRouter) -> None:
     _add_deliveries(api)
     _add_effects(api)
     _add_health_and_audit(api)
+    _add_grids(api)
     _add_commits(api)
 
 
@@ -138,6 +142,32 @@ def _add_health_and_audit(api: APIRouter) -> None:
     async def audit(make_query: AuditQueryParam, api_request: RequestParam, limit: LimitParam = 50) -> Model:
         page = await api_request.views.audit(make_query(upstream=api_request.upstream, limit=limit))
         return models.AUDIT.model_validate(page)
+
+
+def _add_grids(api: APIRouter) -> None:
+    @api.get(
+        "/pulls",
+        tags=[COMMITS],
+        summary="Pull requests with the state of each backend",
+        response_model=grids.PULL_LIST,
+    )
+    async def pulls(
+        make_query: PullListQueryParam, api_request: RequestParam, limit: LimitParam = 50
+    ) -> Model:
+        query = make_query(upstream=api_request.upstream, limit=limit)
+        return grids.PULL_LIST.model_validate(await api_request.views.pulls(query))
+
+    @api.get(
+        "/commits",
+        tags=[COMMITS],
+        summary="A branch's commits, newest first, with the state of each backend",
+        response_model=grids.COMMIT_LIST,
+    )
+    async def branch_commits(
+        make_query: CommitListQueryParam, api_request: RequestParam, limit: LimitParam = 50
+    ) -> Model:
+        query = make_query(upstream=api_request.upstream, limit=limit)
+        return grids.COMMIT_LIST.model_validate(await api_request.views.commits(query))
 
 
 def _add_commits(api: APIRouter) -> None:

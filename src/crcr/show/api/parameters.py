@@ -23,6 +23,7 @@ from crcr.decide.views.bisections import BisectionQuery, BisectionState
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
+from crcr.decide.views.grids import CommitListQuery, PullFilter, PullListQuery, PullScope, PullSort
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
 from crcr.errors import BadRequest, NotFound
@@ -387,6 +388,50 @@ def failing_query(
     )
 
 
+def pull_list_query(
+    *,
+    state: Annotated[PullScope, Query(description="open or closed pull requests, or both")] = PullScope.OPEN,
+    only: Annotated[
+        PullFilter | None,
+        Query(
+            description="`blocked`: the gate failed; `failing`: a job failed on the newest commit; `waiting`: held until the "
+            "draft is ready for review, or a maintainer approves the author's change"
+        ),
+    ] = None,
+    author: Annotated[str | None, _text("only pull requests of exactly this login", 100)] = None,
+    q: Annotated[
+        str | None,
+        _text("only those whose title or author contains this text, or whose number begins with it"),
+    ] = None,
+    sort: Annotated[
+        str,
+        Query(
+            pattern=f"^-?({'|'.join(PullSort)})$",
+            description="with a minus sign highest first; `gate`: failed ones first; default: newest change first",
+        ),
+    ] = f"-{PullSort.UPDATED}",
+    cursor: CursorParam = None,
+) -> Callable[..., PullListQuery]:
+    return partial(
+        PullListQuery,
+        scope=state,
+        only=only,
+        author=_person(author),
+        text=q or None,
+        sort=PullSort(sort.removeprefix("-")),
+        down=sort.startswith("-"),
+        after=cursors.decode(cursor),
+    )
+
+
+def commit_list_query(
+    *,
+    branch: Annotated[str | None, _text("default: the upstream's default branch", 255)] = None,
+    cursor: CursorParam = None,
+) -> Callable[..., CommitListQuery]:
+    return partial(CommitListQuery, branch=branch or None, after=cursors.decode(cursor))
+
+
 def culprit_query(
     *,
     backend: Annotated[
@@ -428,6 +473,8 @@ EffectQueryParam = Annotated[Callable[..., EffectQuery], Depends(effect_query)]
 AuditQueryParam = Annotated[Callable[..., AuditQuery], Depends(audit_query)]
 WaiverQueryParam = Annotated[Callable[..., WaiverQuery], Depends(waiver_query)]
 FailingQueryParam = Annotated[Callable[..., FailingQuery], Depends(failing_query)]
+PullListQueryParam = Annotated[Callable[..., PullListQuery], Depends(pull_list_query)]
+CommitListQueryParam = Annotated[Callable[..., CommitListQuery], Depends(commit_list_query)]
 CulpritQueryParam = Annotated[Callable[..., CulpritQuery], Depends(culprit_query)]
 BisectionQueryParam = Annotated[Callable[..., BisectionQuery], Depends(bisection_query)]
 

@@ -42,7 +42,8 @@ _KEPT_PAGES = (
 )
 _KEPT_PATHS = frozenset(
     {
-        *("/crcr", "/crcr/metrics", "/crcr/failing", "/crcr/bisections"),
+        *("/crcr", "/crcr/pulls", "/crcr/commits", "/crcr/metrics", "/crcr/failing", "/crcr/bisections"),
+        *("/api/v1/pulls", "/api/v1/commits"),
         *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing", "/api/v1/culprits", "/api/v1/bisections"),
     }
 )
@@ -51,12 +52,14 @@ _OWN_PAGES = frozenset(
         "admin",
         "audit",
         "bisections",
+        "commits",
         "deliveries",
         "effects",
         "failing",
         "j",
         "login",
         "onboarding",
+        "pulls",
         "sandbox",
         "search",
         "waivers",

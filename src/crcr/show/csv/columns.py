@@ -14,6 +14,7 @@ from crcr.decide.statistics.figures import Durations, Figures, LastResult, LeftO
 from crcr.decide.views.backend import BackendMetrics, JobFigures, LevelChange, MatrixRow
 from crcr.decide.views.commit import CommitBackend, WaiverView
 from crcr.decide.views.failing import FailingJob
+from crcr.decide.views.grids import BackendCell, CommitLine, InTreeCell, PullLine
 from crcr.decide.views.logs import AuditView, EffectView, Hit
 from crcr.decide.views.overview import BackendSummary, DeliveryView, DispatchView, JobView, ListedBackend
 from crcr.show.csv.writer import CsvRow, CsvTable
@@ -285,3 +286,37 @@ COMMIT_BACKENDS = CsvTable(
     (*_COMMIT_BACKEND, "oncalls", *_DISPATCHED, *_JOB_COLUMNS, *_VERDICT),
     _commit_backend_rows,
 )
+
+
+_BACKEND_CELL = ("backend", "level", "state", "failed", "running", "passed", "other")
+_backend_cell: Callable[[BackendCell], CsvRow] = attrgetter(*_BACKEND_CELL)
+_PULL = (
+    *("number", "title", "author", "draft", "state", "opened_at", "updated_at"),
+    *("base_ref", "head_sha", "delivery", "gate", "verdict", "waits_for"),
+)
+_pull: Callable[[PullLine], CsvRow] = attrgetter(*_PULL)
+_COMMIT = ("sha", "title", "number", "author", "pushed_at", "delivery")
+_commit: Callable[[CommitLine], CsvRow] = attrgetter(*_COMMIT)
+_IN_TREE = ("passed", "failed", "running")
+_in_tree: Callable[[InTreeCell], CsvRow] = attrgetter(*_IN_TREE)
+
+
+def _cell_rows(shared: CsvRow, cells: Sequence[BackendCell]) -> Iterator[CsvRow]:
+    for cell in cells:
+        yield *shared, *_backend_cell(cell)
+    if not cells:
+        yield *shared, *(None,) * len(_BACKEND_CELL)
+
+
+def _pull_rows(line: PullLine) -> Iterator[CsvRow]:
+    return _cell_rows(_pull(line), line.backends)
+
+
+def _commit_rows(line: CommitLine) -> Iterator[CsvRow]:
+    in_tree = _in_tree(line.in_tree) if line.in_tree else (None,) * len(_IN_TREE)
+    return _cell_rows((*_commit(line), *in_tree), line.backends)
+
+
+_CELL_COLUMNS = tuple(name if name == "backend" else f"backend_{name}" for name in _BACKEND_CELL)
+PULL_LIST = CsvTable((*_PULL, *_CELL_COLUMNS), _pull_rows)
+COMMIT_LIST = CsvTable((*_COMMIT, *(f"in_tree_{name}" for name in _IN_TREE), *_CELL_COLUMNS), _commit_rows)

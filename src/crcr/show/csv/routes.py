@@ -13,6 +13,7 @@ from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery, MatrixRow
 from crcr.decide.views.commit import WaiverView
 from crcr.decide.views.failing import FailingJob
+from crcr.decide.views.grids import CommitLine, PullLine
 from crcr.decide.views.logs import AuditView, EffectView, Hit
 from crcr.decide.views.overview import DeliveryView, JobView
 from crcr.show.api import parameters as params
@@ -31,6 +32,7 @@ def add(api: APIRouter) -> None:
     _add_lists(api)
     _add_deliveries(api)
     _add_logs(api)
+    _add_grids(api)
     _add_commits(api)
     _add_failing_and_waivers(api)
 
@@ -244,6 +246,50 @@ def _add_logs(api: APIRouter) -> None:
         return await CsvExport(
             request, f"{api_request.upstream}-audit", limit, query.after
         ).respond_with_pages(tables.AUDIT, read)
+
+
+def _add_grids(api: APIRouter) -> None:
+    @api.get(
+        "/pulls.csv",
+        **_describe_route(
+            "Pull requests: a line for each backend, and one for a pull request without any", _LONG
+        ),
+    )
+    async def pulls_csv(
+        request: Request,
+        make_query: params.PullListQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
+    ) -> Response:
+        query = make_query(upstream=api_request.upstream)
+
+        async def read(after: CursorKey, size: int) -> tuple[tuple[PullLine, ...], CursorKey]:
+            page = await api_request.views.pulls(replace(query, after=after, limit=size))
+            return page.items, page.next
+
+        export = CsvExport(request, f"{api_request.upstream}-pulls-{query.scope}", limit, query.after)
+        return await export.respond_with_pages(tables.PULL_LIST, read)
+
+    @api.get(
+        "/commits.csv",
+        **_describe_route(
+            "A branch's commits: a line for each backend, and one for a commit without any", _LONG
+        ),
+    )
+    async def branch_commits_csv(
+        request: Request,
+        make_query: params.CommitListQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
+    ) -> Response:
+        query = make_query(upstream=api_request.upstream)
+
+        async def read(after: CursorKey, size: int) -> tuple[tuple[CommitLine, ...], CursorKey]:
+            page = await api_request.views.commits(replace(query, after=after, limit=size))
+            return page.items, page.next
+
+        export = CsvExport(request, f"{api_request.upstream}-commits", limit, query.after)
+        return await export.respond_with_pages(tables.COMMIT_LIST, read)
 
 
 def _add_commits(api: APIRouter) -> None:

@@ -19,6 +19,7 @@ from crcr.decide.statistics.window import Span
 from crcr.show.http.page_parts import mark_part
 from crcr.show.http.static_files import load_static_files
 from crcr.show.render import job_lines, markup, status, verdicts
+from crcr.show.render.grids import GRID_LEGEND
 from crcr.show.render.job_table import draw_job_rows
 from crcr.show.render.number_cells import draw_metrics_cells, draw_summary_cells
 from crcr.show.render.safe_text import safe_link, visible
@@ -159,6 +160,7 @@ _GLOBALS: Mapping[str, Any] = {
     "chip": markup.draw_chip,
     "verdict_mark": verdicts.draw_verdict_mark,
     "verdict_line": verdicts.draw_verdict,
+    "verdict_kind": verdicts.draw_verdict_kind,
     "rate": markup.draw_rate,
     "job_rows": draw_job_rows,
     "split_jobs": job_lines.split_jobs,
@@ -169,6 +171,7 @@ _GLOBALS: Mapping[str, Any] = {
     "job_marks": job_lines.draw_marks,
     "dispatch_statuses": status.DISPATCHES,
     "legend": status.LEGEND,
+    "grid_legend": GRID_LEGEND,
     "answers": status.ANSWERS,
     "gate_statuses": status.GATES,
     "standings": status.GATE_STATUSES,

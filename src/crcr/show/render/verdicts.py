@@ -18,6 +18,11 @@ def draw_verdict_mark(verdict: VerdictView) -> Markup:
     )
 
 
+def draw_verdict_kind(kind: VerdictKind) -> Markup:
+    """Draw a kind without the verdict that it stands for."""
+    return Markup(f'<span class="{_LOOKS.get(kind, "mark verdict warn")}">{kind.value}</span>')  # noqa: S704
+
+
 def draw_verdict(verdict: VerdictView) -> Markup:
     """Draw the whole verdict as one line."""
     source = "by a person" if verdict.by is JudgedBy.PERSON else f"{verdict.confidence.value} confidence"

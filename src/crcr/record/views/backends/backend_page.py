@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import ColumnClause, bindparam, select, text
 
-from crcr.decide.model import Conclusion, JobState, RepoName
-from crcr.decide.statistics.figures import CountedAs, count_as
+from crcr.decide.model import RepoName
+from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.backend import (
     BackendPage,
@@ -49,8 +49,10 @@ from crcr.record.views.backends.job_results import read_job_results
 from crcr.record.views.backends.jobs import (
     CELL_COLUMNS,
     COMMIT_COLUMNS,
+    COUNTED_AS_SQL,
     CURRENT_RUN,
     IN_ORDER,
+    NO_LATER_ATTEMPT,
     OF_BACKEND,
     VIEW_COLUMNS,
     Commit,
@@ -81,19 +83,10 @@ _CANDIDATES = (
 _SEARCHED = Statement(
     text(f"SELECT c.created_at, c.delivery FROM ({_CANDIDATES}) AS c")  # noqa: S608  ours
 )
-_CONCLUDED = " ".join(
-    f"WHEN j.conclusion = '{conclusion}' THEN '{count_as(JobState.COMPLETED, conclusion)}'"
-    for conclusion in Conclusion
-)
 # The result of a cell (`count_as`), which may differ from the sums: here a superseded commit's failure counts too.
 _WITH_RESULT = (
     "EXISTS (SELECT 1 FROM jobs j WHERE j.delivery = found.delivery AND j.upstream = found.upstream"  # noqa: S608  ours
-    " AND j.downstream = found.downstream AND j.superseded = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
-    " WHERE later.delivery = j.delivery AND later.upstream = j.upstream AND later.downstream = j.downstream"
-    " AND later.workflow = j.workflow AND later.run_id = j.run_id AND later.attempt > j.attempt"
-    " AND later.job_name = j.job_name) AND :result = CASE WHEN j.state = 'timed_out' THEN 'failure'"
-    " WHEN j.state <> 'completed' THEN 'running' WHEN j.expected IS NOT NULL AND j.conclusion = j.expected"
-    f" THEN 'success' WHEN j.expected IS NOT NULL THEN 'failure' {_CONCLUDED} ELSE 'failure' END)"
+    f" AND j.downstream = found.downstream AND j.superseded = 0 AND {NO_LATER_ATTEMPT} AND :result = {COUNTED_AS_SQL})"
 )
 _ROWS = Statement(
     text(

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, and_, bindparam, select, text, tuple_
 from crcr.decide.checks.commit import Verification
 from crcr.decide.jobs.ingested import OLDEST_CLAIM
 from crcr.decide.model import Conclusion, JobMark, JobState, RepoName
-from crcr.decide.statistics.figures import EndedAs, Tally
+from crcr.decide.statistics.figures import EndedAs, Tally, count_as
 from crcr.decide.statistics.window import ResultKind, Window, result_kind
 from crcr.decide.views.backend import Column, JobDetail, JobFigures, JobKey
 from crcr.decide.views.failures import FailedTestView
@@ -41,6 +41,22 @@ LATEST_ATTEMPT = text(
     " AND later.attempt > jobs.attempt AND later.job_name = jobs.job_name)"
 )
 CURRENT_RUN = text("jobs.superseded = 0")
+NO_LATER_ATTEMPT = (
+    "NOT EXISTS (SELECT 1 FROM jobs later WHERE later.delivery = j.delivery AND later.upstream = j.upstream"
+    " AND later.downstream = j.downstream AND later.workflow = j.workflow AND later.run_id = j.run_id"
+    " AND later.attempt > j.attempt AND later.job_name = j.job_name)"
+)
+"""The same of a job `j`, as text for larger statements."""
+_CONCLUDED = " ".join(
+    f"WHEN j.conclusion = '{conclusion}' THEN '{count_as(JobState.COMPLETED, conclusion)}'"
+    for conclusion in Conclusion
+)
+COUNTED_AS_SQL = (
+    "CASE WHEN j.state = 'timed_out' THEN 'failure' WHEN j.state <> 'completed' THEN 'running'"
+    " WHEN j.expected IS NOT NULL AND j.conclusion = j.expected THEN 'success' WHEN j.expected IS NOT NULL THEN 'failure'"
+    f" {_CONCLUDED} ELSE 'failure' END"
+)
+"""What a job `j` counts as (`count_as`)."""
 OF_BACKEND = (jobs.c.upstream == bindparam("upstream"), jobs.c.downstream == bindparam("downstream"))
 IN_ORDER = tuple(jobs.c[name] for name in ("workflow", "run_id", "attempt", "job_name"))
 """Of one delivery and one backend."""

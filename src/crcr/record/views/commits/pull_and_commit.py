@@ -47,7 +47,8 @@ _MOST_ARRIVALS = 50
 _MOST_OF_PULL = 500
 _MOST_OF_COMMIT = 2_000
 _MOST_COMPARED = 5
-_TESTED = ("opened", "reopened", "synchronize", "checks_requested", None)
+TESTED_ACTIONS = ("opened", "reopened", "synchronize", "checks_requested", None)
+"""Those of a pull request first; a push has none."""
 
 _DELIVERY = (
     "SELECT guid, event, action, state, reason, number, head_sha, base_ref, relay_reason, ref, received_at"
@@ -97,7 +98,7 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
     ]
     # Deliveries of an earlier release have no base.
     tested = [row for row in head_deliveries if row["base_ref"] in (None, pull.base_ref)]
-    tested_delivery = _find_tested_delivery(tested, *_TESTED[:3])
+    tested_delivery = find_tested_delivery(tested, *TESTED_ACTIONS[:3])
     closing_delivery = None if pull.is_open else _find_closing_delivery(head_deliveries)
     gate = await reader.gate(pull.head_sha, tested_delivery)
     backends = await reader.backends(tested_delivery) if tested_delivery else ()
@@ -154,7 +155,7 @@ async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None)
             hint="give all 40 digits; the relay knows only commits that were pushed, proposed or tested since it "
             "was set up, and very old ones are no longer kept",
         )
-    tested_delivery = _find_tested_delivery(deliveries, *_TESTED)
+    tested_delivery = find_tested_delivery(deliveries, *TESTED_ACTIONS)
     gate = await reader.gate(head_sha, tested_delivery)
     related_pulls = numbers | set(json.loads(group["numbers"] or "[]") if group else ())
     group_shown = await _read_group(tx, upstream, group, reader.now) if group else None
@@ -228,7 +229,7 @@ async def _read_deliveries(
     return sorted(by_guid.values(), key=lambda row: (row["received_at"], row["guid"]), reverse=True)
 
 
-def _find_tested_delivery(newest_first: list[Row], *actions: str | None) -> str | None:
+def find_tested_delivery(newest_first: list[Row], *actions: str | None) -> str | None:
     """The newest delivery with one of these actions that dispatched; a superseded one did not."""
     for row in newest_first:
         tested = row["action"] in actions or row["relay_reason"] is not None
@@ -247,7 +248,7 @@ def _find_event(newest_first: list[Row], self_reporting: Sequence[CommitBackend]
 
 def _find_closing_delivery(newest_first: list[Row]) -> str | None:
     closings = [row for row in newest_first if row["action"] == "closed"]
-    return _find_tested_delivery(closings, "closed")
+    return find_tested_delivery(closings, "closed")
 
 
 async def _read_arrivals(

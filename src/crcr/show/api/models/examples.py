@@ -454,3 +454,50 @@ FAILURE_GROUP: Json = {
     ],
     "next": _NEXT,
 }
+
+_BACKEND_CELL: Json = {
+    "backend": "org/backend",
+    "level": "L4",
+    "state": "failed",
+    "failed": 1,
+    "running": 0,
+    "passed": 13,
+    "other": 0,
+}
+PULL_LIST: Json = {
+    "items": [
+        {
+            "number": 4711,
+            "title": "Fuse scatter kernels",
+            "author": "ada",
+            "draft": False,
+            "state": "open",
+            "opened_at": _AT,
+            "updated_at": _AT,
+            "base_ref": "main",
+            "head_sha": _SHA,
+            "delivery": _GUID,
+            "gate": "failed",
+            "verdict": "new",
+            "waits_for": "org/backend failed (build): new",
+            "backends": [_BACKEND_CELL],
+        }
+    ],
+    "next": _NEXT,
+}
+COMMIT_LIST: Json = {
+    "items": [
+        {
+            "sha": _SHA,
+            "title": "Fuse scatter kernels (#4711)",
+            "number": 4711,
+            "author": "ada",
+            "pushed_at": _AT,
+            "delivery": _GUID,
+            "in_tree": {"passed": 180, "failed": 1, "running": 2},
+            "backends": [_BACKEND_CELL],
+        }
+    ],
+    "next": _NEXT,
+    "branch": "main",
+}

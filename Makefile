@@ -24,8 +24,8 @@ help: ## show these targets
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "crcr needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/.app: .venv/bin/python requirements/app.txt requirements/build.txt pyproject.toml
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/app.txt -r requirements/build.txt
+.venv/.app: .venv/bin/python requirements/stores.txt requirements/build.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/stores.txt -r requirements/build.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -40,8 +40,8 @@ $(NPM)/.done: Makefile
 
 setup: .venv/.app ## make .venv with the crcr command
 
-demo: setup ## the whole relay at http://127.0.0.1:8000, with a simulated GitHub at :8001
-	$(BIN)/crcr demo
+demo: setup ## the whole relay at http://127.0.0.1:8000, with a simulated GitHub at :8001 (ARGS='--no-history --speed 2')
+	$(BIN)/crcr demo $(ARGS)
 
 format: .venv/.dev ## format the code with ruff and apply its fixes
 	$(BIN)/ruff format .
@@ -82,9 +82,9 @@ screenshots: .venv/.dev ## take the pictures of README and docs from a running d
 	@./tools/debian-packages chromium:chromium
 	$(BIN)/python tools/screenshots.py docs/images
 
-pins: ## compile requirements/*.in into pinned, hashed requirements/*.txt (needs uv)
-	for name in app chdb dev build tracing; do \
-	  uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+pins: .venv/.dev ## compile requirements/*.in into pinned, hashed requirements/*.txt
+	for name in app stores chdb tracing build release dev; do \
+	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 clean: ## remove what the other targets made

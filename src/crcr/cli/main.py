@@ -29,7 +29,7 @@ from crcr.cli.printing import print_error
 from crcr.cli.run import backup, check_config, demo, history_backfill, reconcile, serve
 from crcr.errors import BadSettings, CrcrError
 
-_REINSTALL = "reinstall requirements/app.txt; see docs/deploy.md"
+_REINSTALL = "install crcr again with its packages; see docs/deploy.md"
 
 
 class ErrorHandlingGroup(TyperGroup):

@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr $(JOBS) + $(JOBS) / 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format lint types docs-check test test-fast bench bench-answers docs screenshots pins clean
+.PHONY: help setup demo check format lint types docs-check test test-fast bench bench-answers docs screenshots release pins clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,10 +82,13 @@ screenshots: .venv/.dev ## take the pictures of README and docs from a running d
 	@./tools/debian-packages chromium:chromium
 	$(BIN)/python tools/screenshots.py docs/images
 
+release: .venv/.dev ## build wheel, sdist and bill of materials into dist/, and check them (docs/release.md)
+	$(BIN)/python tools/release.py $(ARGS)
+
 pins: .venv/.dev ## compile requirements/*.in into pinned, hashed requirements/*.txt
 	for name in app stores chdb tracing build release dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 clean: ## remove what the other targets made
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

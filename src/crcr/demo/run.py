@@ -73,7 +73,7 @@ class DemoOptions:
 async def run_demo(options: DemoOptions, listener: socket.socket) -> None:
     stop, url = stop_signal(), listener_url(listener)
     with _folder(options.data) as folder:
-        async with _github(options, url) as github:
+        async with _github(options, url, listener.getsockname()[0]) as github:
             if options.history is not None:
                 start_with_history(folder, github, options.history, seed=options.seed, speed=options.speed)
             first = github.repository(UPSTREAM).next_number
@@ -141,12 +141,14 @@ def _folder(data: Path | None) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _github(options: DemoOptions, url: str) -> AsyncIterator[GitHub]:
+async def _github(options: DemoOptions, url: str, relay_host: str) -> AsyncIterator[GitHub]:
+    # From outside a container both are reached, or neither.
+    host = relay_host if relay_host == "0.0.0.0" else _HOST  # noqa: S104
     # An explicit transport, because the default one would use the environment's proxy.
     direct = httpx.AsyncHTTPTransport()
     async with (
         GitHub(seed=options.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
-        serve_github(github, host=_HOST, port=_port_for_github(options)),
+        serve_github(github, host=host, port=_port_for_github(options)),
     ):
         demo_world(github, relay_pin(url, AUDIENCE))
         with _open_to_join(github, url):

@@ -6,6 +6,7 @@ the installed `crcr` command, outside the checkout.
 
 import asyncio
 import json
+import os
 import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
@@ -193,6 +194,64 @@ async def test_fault_71_an_installation_runs_on_sqlite(plain: Installation, tmp_
             await relay.run("backup", "copy.db")
         assert (found["store"], found["writing"]) == ("ok", "ok")
         assert query_value(f"sqlite:///{tmp_path / 'copy.db'}", "SELECT count(*) FROM jobs") == 1
+
+
+def processor_s(pid: int) -> float:
+    """The processor time of a process so far, which the load of the machine does not change."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_an_empty_folder_and_the_wheel_are_enough_for_a_demo_with_history(
+    plain: Installation, tmp_path: Path
+) -> None:
+    """What `uvx crcr demo` does once it has installed the wheel: no checkout, no network, no driver."""
+    port = free_port()
+    async with crcr(
+        *("demo", "--port", str(port), "--github-port", "0"),
+        folder=tmp_path,
+        environ={"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""},
+        program=plain.crcr,
+    ) as demo:
+        await demo.wait_for_line("to stop")
+        url = f"http://127.0.0.1:{port}"
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), base_url=url, timeout=20) as http:
+            front = (await http.get("/crcr")).raise_for_status().text
+            used_s = processor_s(demo.process.pid)
+            summary = (await http.get("/api/v1/summary")).raise_for_status().json()
+            nightly = (await http.get("/api/v1/summary?kind=nightly")).raise_for_status().json()
+            older = await http.get("/crcr/pr/1000")
+        assert await demo.stop() == 0
+        assert await demo.errors() == ""
+    assert "over 14 days" in "".join(demo.lines)
+    assert "/pull/1001 " in "".join(demo.lines)
+    rates = {
+        each["name"]: each["figures"]["tally"]["success"] for each in summary["backends"] if each["figures"]
+    }
+    assert rates["novagpu/tensorium-nova"] > 300
+    assert "novagpu/tensorium-nova" in front
+    assert sum(each["figures"]["tally"]["total"] for each in nightly["backends"] if each["figures"]) > 20
+    assert older.status_code == 200
+    assert (
+        used_s < 10
+    )  # modules that were never compiled included; as much time passes on a machine that is idle
+
+
+async def test_a_plain_installation_writes_a_downstreams_files_and_examines_a_relay(
+    plain: Installation, tmp_path: Path
+) -> None:
+    relay = ("--relay", "http://127.0.0.1:9", "--repo", "org/repo", "--upstream", UPSTREAM)
+    start = partial(crcr, folder=tmp_path, environ={}, program=plain.crcr)
+    async with (
+        start("init", *relay, "--audience", "crcr", "--yes") as init,
+        start("doctor", *relay) as doctor,
+    ):
+        code, _, errors = await init.finish()
+        assert code == 0, errors
+        code, told, errors = await doctor.finish()
+        assert (code, "Traceback" in errors) == (1, False), errors
+        assert "cannot be reached" in told
+    assert (tmp_path / ".github" / "workflows").is_dir()
 
 
 async def test_fault_71_an_installation_runs_on_postgresql_and_redis(

@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr $(JOBS) + $(JOBS) / 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format lint types docs-check test test-fast bench bench-answers docs screenshots pins clean
+.PHONY: help setup demo check format lint types docs-check test test-fast bench bench-answers docs screenshots release pins clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,8 +24,8 @@ help: ## show these targets
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "crcr needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv .venv
 
-.venv/.app: .venv/bin/python requirements/app.txt requirements/build.txt pyproject.toml
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/app.txt -r requirements/build.txt
+.venv/.app: .venv/bin/python requirements/stores.txt requirements/build.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/stores.txt -r requirements/build.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -40,8 +40,8 @@ $(NPM)/.done: Makefile
 
 setup: .venv/.app ## make .venv with the crcr command
 
-demo: setup ## the whole relay at http://127.0.0.1:8000, with a simulated GitHub at :8001
-	$(BIN)/crcr demo
+demo: setup ## the whole relay at http://127.0.0.1:8000, with a simulated GitHub at :8001 (ARGS='--no-history --speed 2')
+	$(BIN)/crcr demo $(ARGS)
 
 format: .venv/.dev ## format the code with ruff and apply its fixes
 	$(BIN)/ruff format .
@@ -82,10 +82,13 @@ screenshots: .venv/.dev ## take the pictures of README and docs from a running d
 	@./tools/debian-packages chromium:chromium
 	$(BIN)/python tools/screenshots.py docs/images
 
-pins: ## compile requirements/*.in into pinned, hashed requirements/*.txt (needs uv)
-	for name in app chdb dev build tracing; do \
-	  uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
+release: .venv/.dev ## build wheel, sdist and bill of materials into dist/, and check them (docs/release.md)
+	$(BIN)/python tools/release.py $(ARGS)
+
+pins: .venv/.dev ## compile requirements/*.in into pinned, hashed requirements/*.txt
+	for name in app stores chdb tracing build release dev; do \
+	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 clean: ## remove what the other targets made
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -21,12 +21,23 @@ from test_architecture import SIMULATOR, SOURCE, imports, modules
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("chdb", "tracing")
-PINNED = ("app", *EXTRAS, "build", "dev")
+EXTRAS = ("chdb", "clickhouse", "postgres", "redis", "tracing")
+PINNED_IN = {"clickhouse": "stores", "postgres": "stores", "redis": "stores"}
+"""Extras without a file of their own: what pins them."""
+PINNED = ("app", "stores", "chdb", "tracing", "build", "release", "dev")
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
-WHERE = {"crcr/tracing.py": "tracing"}
-"""Modules that only an extra can load."""
+WHERE = {
+    "crcr/tracing.py": "tracing",
+    "crcr/record/store/postgres/": "postgres",
+    "crcr/record/sqlite_to_postgres/": "postgres",
+    "crcr/record/migrations/run.py": "postgres",
+    "crcr/cli/doctor/relay/postgres.py": "postgres",
+    "crcr/record/limits/redis": "redis",
+    "crcr/cli/doctor/relay/redis.py": "redis",
+    "crcr/record/clickhouse/connection.py": "clickhouse",
+}
+"""Modules that only an extra can load, or parts of them, by the beginning of their path."""
 STANDARD_LIBRARY = sys.stdlib_module_names | {"compression"}
 """Of all Pythons that are supported: `compression` came with 3.14."""
 
@@ -38,11 +49,10 @@ def listed_requirements(name: str) -> list[Requirement]:
 
 
 def pins(name: str) -> dict[str, set[str]]:
-    """The versions of `NAME.txt` by package; more than one where they differ by platform."""
+    """The versions that are pinned for `NAME` by package; more than one where they differ by platform."""
     found: dict[str, set[str]] = {}
-    for package, version in re.findall(
-        r"^([\w.-]+)==(\S+)", (FOLDER / f"{name}.txt").read_text(), re.MULTILINE
-    ):
+    text = (FOLDER / f"{PINNED_IN.get(name, name)}.txt").read_text()
+    for package, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE):
         found.setdefault(canonicalize_name(package), set()).add(version)
     return found
 
@@ -112,7 +122,9 @@ def test_fault_71_what_is_imported_is_a_package_of_ours() -> None:
 
 def _foreign(path: Path) -> set[str]:
     """Imports of a module that the requirements do not bring."""
-    provided = brought_by(WHERE.get(str(path.relative_to(SOURCE.parent)), "app"))
+    place = str(path.relative_to(SOURCE.parent))
+    extra = next((extra for beginning, extra in WHERE.items() if place.startswith(beginning)), "app")
+    provided = brought_by(extra)
     found = set()
     for name in imports(path):
         top = name.partition(".")[0]
@@ -128,6 +140,12 @@ def _foreign(path: Path) -> set[str]:
 @cache
 def _packages() -> Mapping[str, list[str]]:
     return packages_distributions()
+
+
+def test_a_plain_installation_brings_no_driver_and_nothing_that_it_does_not_import() -> None:
+    """A relay on SQLite and all commands: what `uvx crcr demo` has to fetch."""
+    assert not brought_by("app") & {"asyncpg", "clickhouse-connect", "greenlet", "redis", "watchfiles", "lz4"}
+    assert len(pins("app")) <= 41
 
 
 @pytest.mark.parametrize("name", PINNED)

@@ -40,7 +40,7 @@ async def demo(*options: str) -> AsyncIterator[tuple[str, str]]:
     )
     try:
         async with asyncio.timeout(180):
-            blocked = await said(process, rf"http://127\.0\.0\.1:{github_port}/\S+/pull/\d+(?= \(in)")
+            blocked = await said(process, rf"http://127\.0\.0\.1:{github_port}/\S+/pull/\d+(?= \(fails)")
         yield f"http://127.0.0.1:{port}", blocked
     finally:
         process.terminate()

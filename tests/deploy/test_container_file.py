@@ -31,6 +31,7 @@ from support.deploy.deploy_files import (
 from support.paths import ROOT
 from support.process import free_port, installed_environment
 from support.services.postgres import new_database
+from test_docs import DOCS, blocks
 
 BIN = Path(sys.executable).parent
 
@@ -60,6 +61,25 @@ def test_what_is_copied_exists_and_is_not_kept_from_the_builder() -> None:
     assert lines[0] == "*"
     assert copied == sent
     assert [name for name in sorted(sent) if not (ROOT / name).exists()] == []
+
+
+def last_argument(name: str) -> str:
+    [value] = re.findall(rf"^ARG {name}=(\S+)$", CONTAINER.read_text(), re.MULTILINE)
+    return str(value)
+
+
+def test_the_installation_of_the_docs_has_the_same_steps() -> None:
+    """So the docs' commands are run by the test of these steps, below."""
+    [documented] = [body for body in blocks(DOCS / "deploy.md", "sh") if "requirements/stores.txt" in body]
+    steps = "\n".join(instructions("RUN", 0)).replace("${REQUIREMENTS}", last_argument("REQUIREMENTS"))
+    assert _pip_commands(documented) == _pip_commands(steps)
+
+
+def _pip_commands(script: str) -> list[str]:
+    """The arguments of pip, without the folders of the two places."""
+    plain = re.sub(r"build/bin/pip|python -m pip", "PIP", re.sub(r'\\\n|"', " ", script))
+    plain = re.sub(r"build/wheels|/wheels", "WHEELS", plain).replace("--force-reinstall", "")
+    return sorted(" ".join(found.split()) for found in re.findall(r"PIP ([^&\n]+)", plain))
 
 
 def test_it_runs_as_nobody_special_and_writes_in_one_place() -> None:
@@ -130,7 +150,7 @@ def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_pat
             if not name.startswith(("VIRTUAL_ENV", "PYTHON"))
         },
         "PATH": f"{tmp_path / 'python' / 'bin'}:{os.environ['PATH']}",
-        "REQUIREMENTS": "app",
+        "REQUIREMENTS": last_argument("REQUIREMENTS"),
         "PIP_NO_COMPILE": "0",  # which means yes to pip: what is imported here compiles itself
     }
     for step in instructions("RUN", 0):

@@ -32,7 +32,7 @@ from crcr.cli.run import backup, check_config, demo, history_backfill, reconcile
 from crcr.cli.setup import command as setup_command
 from crcr.errors import BadSettings, CrcrError
 
-_REINSTALL = "reinstall requirements/app.txt; see docs/deploy.md"
+_REINSTALL = "install crcr again with its packages; see docs/deploy.md"
 
 
 class ErrorHandlingGroup(PlainGroup):

@@ -44,6 +44,8 @@ class InTreeCi:
         self._running: list[CheckRun] = []
         self._failing: set[tuple[str, str]] = set()
         self._failed: list[CheckRun] = []
+        self._stays_red: str | None = None
+        """The first commit that is tested: one check fails on it and is not run again, so that there is one to see."""
 
     async def step(self) -> None:
         """Start the checks of a few new heads, and end some that run; of those that failed, half are run again and pass."""
@@ -73,8 +75,9 @@ class InTreeCi:
             sha = next(iter(repository.commits[sha].parents), None)
 
     async def _start(self, sha: str) -> None:
+        self._stays_red = self._stays_red or sha
         self._started.add(sha)
-        if self._chance.random() < _FAILING_SHARE:
+        if self._chance.random() < _FAILING_SHARE or sha == self._stays_red:
             self._failing.add((sha, self._chance.choice(JOBS)))
         for name in JOBS:
             await self._run(sha, name)
@@ -87,6 +90,6 @@ class InTreeCi:
         self._running.remove(check)
         fails = (check.head_sha, check.name) in self._failing
         self._failing.discard((check.head_sha, check.name))
-        if fails and self._chance.random() < _RERUN:
+        if fails and check.head_sha != self._stays_red and self._chance.random() < _RERUN:
             self._failed.append(check)
         await self._github.end_ci_check(check, "failure" if fails else "success")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -49,12 +49,13 @@ _HOST = "127.0.0.1"
 _GITHUB_PORT = 8001
 _ALLOWLIST = ".github/crcr-allowlist.yml"
 AUDIENCE = "crcr-demo"
+HISTORY, JOBS_AN_HOUR = timedelta(days=14), 50
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedHistory:
-    length: timedelta
-    jobs_an_hour: int
+    length: timedelta = HISTORY
+    jobs_an_hour: int = JOBS_AN_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +73,10 @@ class DemoOptions:
 async def run_demo(options: DemoOptions, listener: socket.socket) -> None:
     stop, url = stop_signal(), listener_url(listener)
     with _folder(options.data) as folder:
-        async with _github(options, url) as github:
-            first = _generate_history(options, folder, github)
+        async with _github(options, url, listener.getsockname()[0]) as github:
+            if options.history is not None:
+                start_with_history(folder, github, options.history, seed=options.seed, speed=options.speed)
+            first = github.repository(UPSTREAM).next_number
             services = _relay(options, folder, github, url)
             async with serve_app(build_app(services), services, listener, grace_s=_GRACE_S):
                 _print_links(options, url, github, folder, first)
@@ -84,22 +87,28 @@ async def run_demo(options: DemoOptions, listener: socket.socket) -> None:
     print_line("the demo has ended" + ("" if options.data else "; its data was deleted"))
 
 
-def _generate_history(options: DemoOptions, folder: Path, github: GitHub) -> int:
-    """Generate the requested history; return the number of the next pull request."""
-    upstream = github.repository(UPSTREAM)
-    if options.history is not None:
-        from crcr.demo.history.fill import fill_demo
+def start_with_history(
+    folder: Path,
+    github: GitHub,
+    history: GeneratedHistory,
+    *,
+    seed: int,
+    speed: float,
+    now: datetime | None = None,
+) -> None:
+    """Generate history into the relay's database; the simulated GitHub goes on with the next pull request."""
+    from crcr.demo.history.fill import fill_demo
 
-        history = options.history
-        filled = fill_demo(
-            folder,
-            length=history.length,
-            jobs_an_hour=history.jobs_an_hour,
-            seed=options.seed,
-            links=github.base_url,
-        )
-        upstream.next_number = filled.next_number
-    return upstream.next_number
+    filled = fill_demo(
+        folder,
+        length=history.length,
+        jobs_an_hour=history.jobs_an_hour,
+        seed=seed,
+        speed=speed,
+        links=github.base_url,
+        now=now,
+    )
+    github.repository(UPSTREAM).next_number = filled.next_number
 
 
 async def _run_until_stopped(options: DemoOptions, github: GitHub, stop: asyncio.Event) -> None:
@@ -132,12 +141,14 @@ def _folder(data: Path | None) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _github(options: DemoOptions, url: str) -> AsyncIterator[GitHub]:
+async def _github(options: DemoOptions, url: str, relay_host: str) -> AsyncIterator[GitHub]:
+    # From outside a container both are reached, or neither.
+    host = relay_host if relay_host == "0.0.0.0" else _HOST  # noqa: S104
     # An explicit transport, because the default one would use the environment's proxy.
     direct = httpx.AsyncHTTPTransport()
     async with (
         GitHub(seed=options.seed, webhook_url=f"{url}/github/webhook", transport=direct) as github,
-        serve_github(github, host=_HOST, port=_port_for_github(options)),
+        serve_github(github, host=host, port=_port_for_github(options)),
     ):
         demo_world(github, relay_pin(url, AUDIENCE))
         with _open_to_join(github, url):

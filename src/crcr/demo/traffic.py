@@ -141,14 +141,14 @@ NIGHTLY = Workflow(
 )
 SHARE = 0.06
 """Share of the actions that include a nightly run."""
-_BACKENDS = (
+NIGHTLY_BACKENDS = (
     "novagpu/tensorium-nova",
     "accel-npu/tensorium-npu",
     "quantix/tpu-bridge",
     "riscv-ai/tensorium-riscv",
 )
-_FAILING = 0.15
-_NIGHTLY_FAILURE: Json = {
+NIGHTLY_FAILING = 0.15
+NIGHTLY_FAILURE: Json = {
     "name": "test_memory.TestLongRun.test_peak_after_1000_steps",
     "file": "test/test_memory.py",
     "message": "OutOfMemoryError: tried to allocate 2.50 GiB; 1.12 GiB is free",
@@ -166,7 +166,7 @@ class NightlyRuns:
 
     async def run_sometimes(self) -> None:
         if self._chance.random() < SHARE:
-            await self.one(self._chance.choice(_BACKENDS))
+            await self.one(self._chance.choice(NIGHTLY_BACKENDS))
 
     async def one(self, backend: str) -> None:
         """Run a nightly of this backend, if it knows where to report."""
@@ -190,11 +190,11 @@ class NightlyRuns:
         return self._chance.choice([*releases[:1], *pulls[-1:], None])
 
     async def _finish(self, run: WorkflowRun, job: WorkflowJob, commit: str | None) -> None:
-        failed = int(self._chance.random() < _FAILING)
+        failed = int(self._chance.random() < NIGHTLY_FAILING)
         self._github.ci.start(run, job)
         self._github.ci.complete(run, job, "failure" if failed else "success")
         tests = {"passed": job.spec.tests - failed, "failed": failed, "skipped": 0, "total": job.spec.tests}
-        wrong: list[Json] = [_NIGHTLY_FAILURE] if failed else []
+        wrong: list[Json] = [NIGHTLY_FAILURE] if failed else []
         body = self._github.ci.report_body(run, job, "completed", test_results=tests, failed_tests=wrong)
         payload: Json = {"repository": {"full_name": self._upstream}}
         # An unreachable relay misses this nightly report.

@@ -14,22 +14,29 @@ from crcr.settings import PostgresSetting, Settings
 Find = Callable[[str], object]
 """Return None for a module that is not installed."""
 
-_SHIPPED = "install requirements/app.txt"
-
 
 @dataclass(frozen=True, slots=True)
 class Driver:
     package: str
     module: str
-    remedy: str = _SHIPPED
+    extra: str
+    """The extra of crcr that brings it."""
+    pinned_in: str = "stores"
+
+    @property
+    def remedy(self) -> str:
+        return f"install crcr[{self.extra}], or requirements/{self.pinned_in}.txt"
 
 
-_POSTGRES = (Driver("asyncpg", "asyncpg"), Driver("greenlet", "greenlet"))
-_REDIS = (Driver("redis", "redis"),)
-_CLICKHOUSE = (Driver("clickhouse-connect", "clickhouse_connect"),)
-_CHDB = (*_CLICKHOUSE, Driver("chdb", "chdb", "install requirements/chdb.txt, or crcr[chdb]"))
+_POSTGRES = (Driver("asyncpg", "asyncpg", "postgres"), Driver("greenlet", "greenlet", "postgres"))
+_REDIS = (Driver("redis", "redis", "redis"),)
+_CLICKHOUSE = (Driver("clickhouse-connect", "clickhouse_connect", "clickhouse"),)
+_CHDB = (
+    Driver("clickhouse-connect", "clickhouse_connect", "chdb", "chdb"),
+    Driver("chdb", "chdb", "chdb", "chdb"),
+)
 _TRACING = tuple(
-    Driver(package, module, "install requirements/tracing.txt, or crcr[tracing]")
+    Driver(package, module, "tracing", "tracing")
     for package, module in (
         ("opentelemetry-sdk", "opentelemetry.sdk"),
         ("opentelemetry-exporter-otlp-proto-http", "opentelemetry.exporter.otlp.proto.http"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_TRIES = 6
 LONGEST_WAIT_S = 30.0
-_FAILING_TESTS = (
+FAILING_TESTS = (
     ("test_ops.TestCommon.test_out_addmm", "test/test_ops.py"),
     ("test_nn.TestConv.test_conv2d_backward", "test/test_nn.py"),
     ("test_autograd.TestGrad.test_checkpoint_reentrant", "test/test_autograd.py"),
@@ -134,13 +134,13 @@ class WorkflowAutoplay:
     def _results(self, run: WorkflowRun, job: WorkflowJob, chance: random.Random, *, failed: bool) -> Json:
         total = job.spec.tests
         skipped = total // 20
-        wrong = chance.sample(_FAILING_TESTS, chance.randint(1, 2)) if failed else []
+        wrong = chance.sample(FAILING_TESTS, chance.randint(1, 2)) if failed else []
         message = run.workflow.behaviour.failure
         staged = self._staged_failure(run, job)
         if failed and staged is not None:
             wrong, message = [(staged.name, staged.file)], staged.message
         elif self._breaks(run):
-            wrong = [_FAILING_TESTS[0]]
+            wrong = [FAILING_TESTS[0]]
             message = "RuntimeError: expected scalar type Float but found Half in addmm_out"
         counts = {
             "passed": total - skipped - len(wrong),

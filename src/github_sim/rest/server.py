@@ -50,7 +50,9 @@ class Server:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind((host, port))
-        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
+        # A wildcard address is one to listen on, not one to call.
+        display_host = "127.0.0.1" if host == "0.0.0.0" else host  # noqa: S104
+        self.url = f"http://{display_host}:{self._socket.getsockname()[1]}"
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

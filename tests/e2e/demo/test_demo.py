@@ -55,7 +55,7 @@ def demo_environ(tmp_path: Path) -> dict[str, str]:
 
 async def test_backends_in_more_than_one_state_and_a_clean_end(tmp_path: Path) -> None:
     port, environ = free_port(), demo_environ(tmp_path)
-    words = ("demo", "--for", "8s", "--speed", "5", "--port", str(port), "--github-port", "0")
+    words = ("demo", "--no-history", "--for", "8s", "--speed", "5", "--port", str(port), "--github-port", "0")
     async with crcr(*words, folder=tmp_path, environ=environ) as demo:
         await demo.wait_for_line("to stop")
         assert f"http://127.0.0.1:{port}/crcr" in "".join(demo.lines)
@@ -73,7 +73,7 @@ async def test_a_gate_blocks_is_waived_and_lets_the_queue_merge(tmp_path: Path) 
     async with crcr(*words, folder=tmp_path, environ=demo_environ(tmp_path)) as demo:
         await demo.wait_for_line("to stop")
         upstream = f"http://127.0.0.1:{port}/tensorium/tensorium"
-        blocked, labelled = f"{upstream}/pull/2", f"{upstream}/pull/1"
+        blocked, labelled = f"{upstream}/pull/1002", f"{upstream}/pull/1001"
         said = "".join(demo.lines)
         assert blocked in said
         assert labelled in said
@@ -94,7 +94,7 @@ async def test_it_stops_when_asked_and_keeps_data_where_told(tmp_path: Path) -> 
     kept = tmp_path / "kept"
     async with crcr(
         "demo",
-        *("--port", "0", "--github-port", "0"),
+        *("--port", "0", "--github-port", "0", "--no-history"),
         "--data",
         str(kept),
         "--speed",
@@ -124,7 +124,7 @@ def test_old_data_and_a_port_in_use_are_told_with_a_way_out(tmp_path: Path) -> N
 
 
 async def test_verbose_logs_what_is_done_until_an_interrupt_ends_it(tmp_path: Path) -> None:
-    words = ("demo", "--speed", "10", "--port", "0", "--github-port", "0", "--verbose")
+    words = ("demo", "--no-history", "--speed", "10", "--port", "0", "--github-port", "0", "--verbose")
     async with crcr(*words, folder=tmp_path, environ=demo_environ(tmp_path)) as demo:
         missing, lines = {"delivery_taken", "effect_done"}, []
         async with asyncio.timeout(60):

@@ -41,7 +41,7 @@ async def demo(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Demo]:
     """One demo for those who join it; it ends in silence and leaves nothing behind."""
     folder = tmp_path_factory.mktemp("demo")
     env, port, github_port = environ(folder), free_port(), free_port()
-    words = ("demo", "--port", str(port), "--github-port", str(github_port), "--speed", "2")
+    words = ("demo", "--port", str(port), "--github-port", str(github_port), "--speed", "2", "--no-history")
     async with crcr(*words, folder=folder, environ=env) as running:
         await running.wait_for_line("to stop")
         addresses = (f"http://127.0.0.1:{port}", f"http://127.0.0.1:{github_port}")

@@ -59,7 +59,18 @@ async def result(url: str) -> dict[str, Any]:
 
 async def test_the_commands_lead_from_nothing_to_a_result_on_the_page(tmp_path: Path) -> None:
     port, github, home = free_port(), free_port(), tmp_path
-    words = ("demo", "--for", "150s", "--speed", "4", "--port", str(port), "--github-port", str(github))
+    words = (
+        "demo",
+        "--no-history",
+        "--for",
+        "150s",
+        "--speed",
+        "4",
+        "--port",
+        str(port),
+        "--github-port",
+        str(github),
+    )
     environ = {**NO_NETWORK, "XDG_RUNTIME_DIR": str(home)}
     async with crcr(*words, folder=tmp_path, environ=environ) as demo:
         await demo.wait_for_line("to stop")

@@ -1,21 +1,21 @@
-"""The first minutes of the demo in simulated time: a bisection begins by itself and finds the commit that broke a backend."""
+"""The first minutes of the demo in simulated time, with its history: a bisection begins by itself and finds the commit that broke a backend."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
-from bench.github_budget.relay_in_process import RELAY_URL, run_simulated_relay
+from bench.github_budget.relay_in_process import run_simulated_relay
 from bench.github_budget.simulated_time import run_simulated
 
 from crcr.cli.run.demo import SEED, SPEED
 from crcr.decide.bisection.search import BisectionOutcome, RunResult
-from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import RepoName
 from crcr.decide.views.bisections import BisectionDetail
 from crcr.demo.opening_failures import CULPRIT
-from crcr.demo.run import AUDIENCE, demo_settings
-from crcr.demo.traffic import UPSTREAM, demo_world, run_traffic
+from crcr.demo.run import demo_settings
+from crcr.demo.traffic import UPSTREAM, run_traffic
 from crcr.record.views.sql_views import SqlViews
+from support.github.demo_with_history import make_demo_with_history
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -27,7 +27,7 @@ async def run_first_minutes(folder: Path) -> BisectionDetail:
     async with run_simulated_relay(
         folder,
         seed=SEED,
-        make_world=lambda github: demo_world(github, relay_pin(RELAY_URL, AUDIENCE)),
+        make_world=lambda github: make_demo_with_history(github, folder),
         settings_for=demo_settings,
     ) as demo:
         over = asyncio.Event()

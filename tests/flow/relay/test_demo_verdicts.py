@@ -1,4 +1,4 @@
-"""The first minute of the demo in simulated time: every kind of verdict that needs history is on the API."""
+"""The first minute of the demo in simulated time, with its generated history: every kind of verdict is on the API."""
 
 import asyncio
 import re
@@ -12,19 +12,23 @@ from bench.github_budget.relay_in_process import RELAY_URL, run_simulated_relay
 from bench.github_budget.simulated_time import START, run_simulated
 
 from crcr.cli.run.demo import SEED, SPEED
-from crcr.decide.github.repository_setup import relay_pin
+from crcr.demo import traffic
 from crcr.demo.opening_failures import NEW
-from crcr.demo.run import AUDIENCE, demo_settings
-from crcr.demo.traffic import BLOCKED, FLAKED, LABELLED, UPSTREAM, demo_world, run_traffic
+from crcr.demo.run import demo_settings
+from crcr.demo.traffic import UPSTREAM, run_traffic
 from crcr.settings import Settings
 from crcr.wiring.core import Seams
 from crcr.wiring.services import build
 from crcr.wiring.web_app import build_app
 from support.clock import ManualClock
+from support.github.demo_with_history import HISTORY_ENDS_WITH, make_demo_with_history
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FIRST_MINUTE_S = 60.0
+LABELLED, BLOCKED, FLAKED = (
+    HISTORY_ENDS_WITH + number for number in (traffic.LABELLED, traffic.BLOCKED, traffic.FLAKED)
+)
 
 
 async def run_first_minute(folder: Path) -> Settings:
@@ -32,7 +36,7 @@ async def run_first_minute(folder: Path) -> Settings:
     async with run_simulated_relay(
         folder,
         seed=SEED,
-        make_world=lambda github: demo_world(github, relay_pin(RELAY_URL, AUDIENCE)),
+        make_world=lambda github: make_demo_with_history(github, folder),
         settings_for=demo_settings,
     ) as demo:
         over = asyncio.Event()

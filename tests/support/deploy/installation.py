@@ -1,11 +1,13 @@
-"""crcr installed by the commands of docs/deploy.md, in a new environment, from a copy of the sources.
+"""crcr installed from its wheel in new environments, with pinned packages: plain, or with what an extra adds.
 
 The plain installation is made once for all test processes, under a lock. An installation with an extra reuses it and
-installs only the packages that the extra adds.
+installs only the packages that the extra adds. uv installs them in a second, where pip takes ten;
+`tests/deploy/test_container_file.py` runs the same steps with pip, as docs/deploy.md has them.
 """
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,10 +18,9 @@ from pathlib import Path
 
 from support.paths import ROOT
 from support.process import installed_environment
-from test_docs import DOCS, blocks
 
-_SHIPPED = ("pyproject.toml", "README.md", "LICENSE", "action", "src", "requirements")
-_PLACE = "/opt/crcr"
+_BIN = Path(sys.executable).parent
+_REQUIREMENTS = ROOT / "requirements"
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,14 @@ class Installation:
         command = [str(self.folder / "bin" / "python"), *words]
         return _run(command, self.folder)
 
-    def pip(self, *words: str, **more: str) -> str:
+    def pip(self, *words: str) -> str:
         """Run the test environment's pip on it: it has no pip itself."""
         command = [sys.executable, "-m", "pip", "--python", str(self.folder / "bin" / "python"), *words]
-        return _run(command, self.folder, **more)
+        return _run(command, self.folder)
+
+    def install(self, *words: str) -> None:
+        python = str(self.folder / "bin" / "python")
+        _run([str(_BIN / "uv"), "pip", "install", "--quiet", "--python", python, *words], self.folder)
 
 
 def _run(command: list[str], folder: Path, **more: str) -> str:
@@ -47,12 +52,6 @@ def _run(command: list[str], folder: Path, **more: str) -> str:
     )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
-
-
-def documented_commands() -> str:
-    """The block of docs/deploy.md that installs the package."""
-    [block] = [body for body in blocks(DOCS / "deploy.md", "sh") if "requirements/app.txt" in body]
-    return block
 
 
 @contextmanager
@@ -71,7 +70,7 @@ def plain_installation(shared: Path) -> Iterator[Installation]:
         with _locked(shared):
             user.unlink()
             if not list(shared.glob("user-*")):
-                for name in ("crcr", "source"):
+                for name in ("crcr", "wheels"):
                     shutil.rmtree(shared / name)
                 (shared / "done").unlink()
 
@@ -84,40 +83,53 @@ def _locked(shared: Path) -> Iterator[None]:
 
 
 def _install(shared: Path) -> None:
-    source, place = shared / "source", shared / "crcr"
-    for left in (source, place):
+    for left in (shared / "wheels", shared / "crcr"):
         shutil.rmtree(left, ignore_errors=True)  # left by a failed attempt
-    source.mkdir()
-    for name in _SHIPPED:
-        _copy(ROOT / name, source / name)
-    commands = documented_commands()
-    assert _PLACE in commands
-    # `python3` of the commands is the interpreter of the tests.
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    # To pip, "0" means that nothing is compiled: each module compiles itself when it is first imported.
-    _run(["sh", "-euc", commands.replace(_PLACE, str(place))], source, PATH=path, PIP_NO_COMPILE="0")
+    wheel = build_wheel(shared / "wheels")
+    made = _new_environment(shared / "crcr")
+    made.install("--require-hashes", "-r", str(_REQUIREMENTS / "app.txt"))
+    made.install("--no-deps", "--no-index", str(wheel))
 
 
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    else:
-        shutil.copy(source, target)
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel of the checkout into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _run([sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(folder)], ROOT)
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def _new_environment(folder: Path) -> Installation:
+    _run([str(_BIN / "uv"), "venv", "--quiet", "--python", sys.executable, str(folder)], folder.parent)
+    return Installation(folder)
 
 
 @contextmanager
 def with_extra(name: str, plain: Installation, folder: Path) -> Iterator[Installation]:
-    """Crcr with `requirements/NAME.txt` on top of the plain installation's packages."""
-    made = Installation(folder / name)
-    _run([str(plain.folder / "bin" / "python"), "-m", "venv", "--without-pip", str(made.folder)], folder)
+    """Crcr with `requirements/NAME.txt` on top of the plain installation, whose packages it shares."""
+    made = _new_environment(folder / name)
     [packages] = made.folder.glob("lib/python*/site-packages")
     (packages / "plain.pth").write_text(f"{plain.folder / packages.relative_to(made.folder)}\n")
-    [wheel] = (plain.folder.parent / "source" / "build" / "wheels").glob("*.whl")
+    more = folder / f"{name}-more.txt"
+    more.write_text(added_pins(name))
+    command = plain.crcr.read_text().replace(str(plain.folder), str(made.folder))
+    made.crcr.write_text(command)
+    made.crcr.chmod(0o755)
     try:
-        made.pip(
-            "install", "--no-compile", "--require-hashes", "-r", str(ROOT / "requirements" / f"{name}.txt")
-        )
-        made.pip("install", "--no-compile", "--no-deps", "--no-index", "--ignore-installed", str(wheel))
+        made.install("--no-deps", "--require-hashes", "-r", str(more))
         yield made
     finally:
         shutil.rmtree(made.folder)
+
+
+def added_pins(name: str) -> str:
+    """The pins of `requirements/NAME.txt` that are not in `app.txt`."""
+    base, more = (_pins((_REQUIREMENTS / f"{one}.txt").read_text()) for one in ("app", name))
+    shared = {package for package, _ in base}
+    return "".join(pin for package, pin in more if package not in shared)
+
+
+def _pins(text: str) -> list[tuple[str, str]]:
+    """Each pin with the name of its package; a package has several where they differ by platform."""
+    pins = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
+    return [(pin.partition("==")[0], pin) for pin in pins]

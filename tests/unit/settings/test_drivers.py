@@ -31,12 +31,16 @@ def without(*missing: str) -> Callable[[str], object]:
 @pytest.mark.parametrize(
     ("given", "missing", "told"),
     [
-        (POSTGRES, "asyncpg", "the package asyncpg, which is not installed: install requirements/app.txt"),
-        (POSTGRES, "greenlet", "the package greenlet, which is not installed: install requirements/app.txt"),
-        (REDIS, "redis", "the package redis, which is not installed: install requirements/app.txt"),
-        (CLICKHOUSE, "clickhouse_connect", "the package clickhouse-connect, which is not installed: install"),
+        (POSTGRES, "asyncpg", "the package asyncpg, which is not installed: install crcr[postgres], or requ"),
+        (POSTGRES, "greenlet", "which is not installed: install crcr[postgres], or requirements/stores.txt"),
+        (REDIS, "redis", "the package redis, which is not installed: install crcr[redis], or requirements/"),
+        (
+            CLICKHOUSE,
+            "clickhouse_connect",
+            "which is not installed: install crcr[clickhouse], or requirements",
+        ),
         (CHDB, "clickhouse_connect", "the package clickhouse-connect, which is not installed: install"),
-        (CHDB, "chdb", "the package chdb, which is not installed: install requirements/chdb.txt"),
+        (CHDB, "chdb", "which is not installed: install crcr[chdb], or requirements/chdb.txt"),
         (TRACES, "opentelemetry.sdk", "the package opentelemetry-sdk, which is not installed: install"),
     ],
 )

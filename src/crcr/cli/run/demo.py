@@ -48,9 +48,11 @@ HistoryOption = Annotated[
     typer.Option(
         parser=parse_duration,
         metavar="DURATION",
-        help="Start with generated history, such as 90d, so that charts and matrices have data.",
+        help="Start with generated history of this length, so that charts and matrices have data.",
+        show_default="14d",
     ),
 ]
+NoHistoryOption = Annotated[bool, typer.Option("--no-history", help="Start without any history.")]
 JobsOption = Annotated[
     int, typer.Option(min=1, max=20_000, help="Jobs per hour in the generated history, approximately.")
 ]
@@ -76,7 +78,9 @@ GitHubOption = Annotated[
 def register(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=RUN_PANEL,
-        epilog=examples("crcr demo", "crcr demo --history 90d", "crcr demo --for 30s --speed 5 --port 9000"),
+        epilog=examples(
+            "crcr demo", "crcr demo --history 90d", "crcr demo --no-history --for 30s --speed 5 --port 9000"
+        ),
     )(demo)
     app.command(
         "demo-join",
@@ -98,16 +102,17 @@ def demo(
     length: LengthOption = None,
     data: DataOption = None,
     history: HistoryOption = None,
+    no_history: NoHistoryOption = False,
     jobs_an_hour: JobsOption = 50,
     verbose: VerboseOption = False,
 ) -> None:
     """Run the relay against a simulated GitHub with several backends, to look around.
 
-    Pull requests open, change, are blocked, waived and merged; backends queue, pass, fail and fall silent. Never
-    needs the network.
+    Pull requests open, change, are blocked, waived and merged; backends queue, pass, fail and fall silent. Time is
+    short: a job takes seconds, in the generated history as well. Never needs the network.
     """
     from crcr.cli.run import process
-    from crcr.demo.run import DemoOptions, GeneratedHistory, run_demo
+    from crcr.demo.run import HISTORY, DemoOptions, GeneratedHistory, run_demo
 
     options = DemoOptions(
         seed=seed,
@@ -115,7 +120,7 @@ def demo(
         github_port=github_port,
         length=length,
         data=data,
-        history=GeneratedHistory(history, jobs_an_hour) if history else None,
+        history=None if no_history else GeneratedHistory(history or HISTORY, jobs_an_hour),
         verbose=verbose,
     )
     with process.listen(host, port) as listener:

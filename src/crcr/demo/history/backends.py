@@ -6,12 +6,14 @@ newer push made stale. Everything comes from one seeded generator.
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 Spell = tuple[int, int]
 """Start and end, in microseconds since 1970."""
+Range = tuple[float, float]
+"""Shortest and longest time, in seconds."""
 
 _FAILURES = (
     ("test/test_ops.py", "AssertionError: Tensor-likes are not close! Mismatched elements: 3 / 64 (4.7%)"),
@@ -40,6 +42,12 @@ class JobCharacter:
     message: str
     builds: bool
     """Other jobs need it, and are skipped when it fails."""
+    duration_s: Range | None = None
+    """Every duration in it is as likely as another; None: around `typical_s`."""
+    failing_tests: tuple[tuple[str, str], ...] = ()
+    """Names and files of tests of which one or two fail; none: any test of `file`."""
+    steady: bool = False
+    """It never fails on the base branch."""
 
     def is_broken(self, at: int) -> bool:
         return any(begin <= at < end for begin, end in self.broken)
@@ -62,10 +70,39 @@ class BackendCharacter:
     device: str
     workflow: str = ".github/workflows/upstream-ci.yml"
     workflow_name: str = "Upstream CI"
+    queue_range_s: Range | None = None
+    """Every waiting time in it is as likely as another; None: around `queue_s`, longer in busy hours."""
+    nightly: "BackendCharacter | None" = None
+    """The same backend with the jobs of its nightly runs, where they differ."""
 
     @property
     def key(self) -> str:
         return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class JobPace:
+    """How one job of a running simulation acts."""
+
+    name: str
+    duration_s: Range
+    tests: int
+    fail_rate: float
+    message: str
+    failing_tests: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How a backend of a running simulation acts, so that its history has the same times, failures and jobs."""
+
+    queue_s: Range
+    jobs: tuple[JobPace, ...]
+    nightly: tuple[JobPace, ...]
+    nightly_workflow: tuple[str, str]
+    """Path and name."""
+    steady: bool = False
+    """The base branch never failed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +114,56 @@ class BackendSpec:
     jobs: Sequence[str] | int
     probe: bool = False
     silent: bool = False
+    pace: Pace | None = None
+    """None: a backend that nothing continues, with times by chance."""
 
 
 def characters(specs: Sequence[BackendSpec], seed: int, spell: Spell) -> tuple[BackendCharacter, ...]:
-    return tuple(_backend(entry, random.Random(f"{seed} {entry.name}"), spell) for entry in specs)
+    backends = (_backend(entry, random.Random(f"{seed} {entry.name}"), spell) for entry in specs)
+    return tuple(
+        _at_pace(backend, entry.pace, spell[1]) if entry.pace else backend
+        for entry, backend in zip(specs, backends, strict=True)
+    )
+
+
+def _at_pace(backend: BackendCharacter, pace: Pace, until: int) -> BackendCharacter:
+    """Return the backend with the times, failures and jobs of the simulation that goes on at `until`.
+
+    It is neither broken nor away on the last day: what fails then is up to the simulation.
+    """
+    calm = until - DAY_US
+    known = {job.name: job for job in backend.jobs}
+
+    def job_at(job: JobPace) -> JobCharacter:
+        like = known.get(job.name, backend.jobs[0])
+        return replace(
+            like,
+            name=job.name,
+            flaky=job.fail_rate,
+            broken=()
+            if pace.steady
+            else tuple((begin, min(end, calm)) for begin, end in like.broken if begin < calm),
+            tests=job.tests,
+            message=job.message,
+            duration_s=job.duration_s,
+            failing_tests=job.failing_tests,
+            steady=pace.steady,
+        )
+
+    away = backend.away
+    if away[:1] and away[0][1] < until:  # not a backend that never answers
+        away = tuple((begin, min(end, calm)) for begin, end in away if begin < calm)
+    paced = replace(
+        backend,
+        jobs=tuple(job_at(job) for job in pace.jobs) if backend.jobs else (),
+        queue_range_s=pace.queue_s,
+        away=away,
+    )
+    path, name = pace.nightly_workflow
+    nightly_jobs = tuple(job_at(job) for job in pace.nightly)
+    return replace(
+        paced, nightly=replace(paced, jobs=nightly_jobs, workflow=path, workflow_name=name, expects=False)
+    )
 
 
 def job_names(number: int) -> tuple[str, ...]:

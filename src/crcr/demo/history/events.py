@@ -156,8 +156,9 @@ class UpstreamHistory:
         if chance.random() < _FORGOTTEN:
             end = until
         if self.all_end and end >= until:
+            # At any time after its last head: otherwise all that are open would end in the same hour.
             times = [time for time in times if time < until - HOUR_US] or [at]
-            end = min(max(times[-1] + HOUR_US // 4, until - HOUR_US), until - 1)
+            end = min(times[-1] + HOUR_US // 4 + int((until - times[-1]) * chance.random()), until - 1)
         times = [time for time in times if time < until]
         pull.heads = [(time, commit(chance)) for time in times]
         for index, (moment, sha) in enumerate(pull.heads):

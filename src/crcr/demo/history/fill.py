@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,17 +11,24 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from crcr.cli.printing import console, print_line
-from crcr.demo.history.backends import BackendSpec
-from crcr.demo.history.generate import GeneratedCounts, HistoryPlan, generate_history
+from crcr.demo.history.backends import BackendSpec, JobPace, Pace, Range
+from crcr.demo.history.generate import GeneratedCounts, HistoryPlan, count_pulls, generate_history
+from crcr.demo.opening_failures import SICK
+from crcr.demo.traffic import NIGHTLY, NIGHTLY_BACKENDS, NIGHTLY_FAILING, NIGHTLY_FAILURE
 from crcr.demo.world import ALLOWLIST, BACKENDS, UPSTREAM
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.migrations.run import migrate
 from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
 from crcr.record.store.times import to_us
+from github_sim.ci.autoplay import FAILING_TESTS
+from github_sim.world.actions import Behaviour, Workflow
 
 _OF_SUMS = 0.25
 """Share of the time spent on the sums."""
-_ENDS_BEFORE = timedelta(minutes=1)
+_ENDS_BEFORE = timedelta(hours=1)
+"""Verdicts about the first simulated failures look back for most of an hour: generated passes would be evidence in them."""
+_ROUND = 1000
+"""The numbers of generated pull requests end with a multiple of this."""
 
 
 def fill_database(
@@ -47,19 +55,32 @@ def fill_database(
 
 
 def fill_demo(
-    folder: Path, *, length: timedelta, jobs_an_hour: int, seed: int, links: str, now: datetime | None = None
+    folder: Path,
+    *,
+    length: timedelta,
+    jobs_an_hour: int,
+    seed: int,
+    speed: float,
+    links: str,
+    now: datetime | None = None,
 ) -> GeneratedCounts:
-    """Generate the demo's history. Nothing in it is still running: the simulated GitHub starts now."""
+    """Generate the demo's history. Nothing in it is still running: the simulated GitHub starts now.
+
+    Its times are those of the simulation, which is much faster than real CI: otherwise every chart would fall on its last
+    day. Its numbers end so that the first pull request of the simulation is always the same, 1001 by default.
+    """
     hours = length / timedelta(hours=1)
     plan = HistoryPlan(
         upstream=UPSTREAM,
-        backends=_demo_backends(),
+        backends=_demo_backends(speed),
         until=to_us((now or datetime.now(UTC)) - _ENDS_BEFORE),
         days=hours / 24,
         jobs=int(hours * jobs_an_hour),
         seed=seed,
         links=links,
     )
+    pulls = count_pulls(plan)
+    plan = replace(plan, first_number=(pulls // _ROUND + 1) * _ROUND - pulls + 1)
     columns = (TextColumn("generating history"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(), transient=True) as bar:
         task = bar.add_task("", total=1.0)
@@ -68,20 +89,63 @@ def fill_demo(
     return filled
 
 
-def _demo_backends() -> list[BackendSpec]:
+def _demo_backends(speed: float) -> list[BackendSpec]:
     allowlist = read_allowlist(ALLOWLIST).allowlist
     entries = allowlist.entries if allowlist else ()
     backends = []
     for entry in entries:
-        _, workflow = BACKENDS[entry.name.full_name]
-        names = [name for spec in workflow.jobs for name in spec.names()]
+        name = entry.name.full_name
+        _, workflow = BACKENDS[name]
         backends.append(
             BackendSpec(
-                entry.name.full_name,
+                name,
                 int(entry.level),
-                names,
+                [job for spec in workflow.jobs for job in spec.names()],
                 silent=workflow.behaviour.silent,
                 probe=bool(entry.expect),
+                pace=_pace(name, workflow, speed),
             )
         )
     return backends
+
+
+def _pace(backend: str, workflow: Workflow, speed: float) -> Pace:
+    """Return how the simulation runs the backend's workflow, and its nightly one."""
+
+    def faster(seconds: Range) -> Range:
+        return seconds[0] / speed, seconds[1] / speed
+
+    behaviour = workflow.behaviour
+    # What a backend fails with once it is broken was not there before.
+    breaks_later = behaviour.broken_after_runs is not None
+    message = Behaviour.failure if breaks_later else behaviour.failure
+    return Pace(
+        queue_s=faster(behaviour.queue_s),
+        jobs=tuple(
+            JobPace(
+                name,
+                faster(spec.duration_s),
+                spec.tests,
+                behaviour.fail_rate if spec.fails is None else 0.0,
+                message,
+                FAILING_TESTS,
+            )
+            for spec in workflow.jobs
+            for name in spec.names()
+        ),
+        nightly=tuple(
+            JobPace(
+                name,
+                faster(spec.duration_s),
+                spec.tests,
+                NIGHTLY_FAILING,
+                NIGHTLY_FAILURE["message"],
+                ((NIGHTLY_FAILURE["name"], NIGHTLY_FAILURE["file"]),),
+            )
+            for spec in (NIGHTLY.jobs if backend in NIGHTLY_BACKENDS else ())
+            for name in spec.names()
+        ),
+        nightly_workflow=(NIGHTLY.path, NIGHTLY.name),
+        # A fleet that falls sick must have been well before: otherwise a commit may be to blame.
+        steady=any(backend == name for name, _ in SICK),
+    )

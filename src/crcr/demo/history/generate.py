@@ -103,6 +103,28 @@ def generate_history(
     return writer.filled()
 
 
+def count_pulls(plan: HistoryPlan) -> int:
+    """Return how many pull requests the history of this plan has."""
+    history = _plan_events(plan, characters(plan.backends, plan.seed, (plan.since, plan.until)))
+    for _ in history.happens():
+        pass
+    return len(history.pulls)
+
+
+def _plan_events(plan: HistoryPlan, backends: Sequence[BackendCharacter]) -> UpstreamHistory:
+    nightly_jobs = sum(len((backend.nightly or backend).jobs) for backend in backends) * plan.days
+    jobs_per_event = sum(len(backend.jobs) for backend in backends if "push" in backend.events) or 1
+    pulls = max(0.0, plan.jobs - nightly_jobs) / (jobs_per_event * EVENTS_PER_PULL)
+    return UpstreamHistory(
+        chance=random.Random(f"{plan.seed} upstream"),
+        spell=(plan.since, plan.until),
+        pulls_a_day=pulls / plan.days,
+        device_labels=[f"ciflow/crcr/{backend.device}" for backend in backends if backend.level == 3],
+        all_end=plan.all_end,
+        first_number=plan.first_number,
+    )
+
+
 @contextmanager
 def _without_durability(connection: sqlite3.Connection) -> Iterator[None]:
     """Turn off durability: an interrupted history is discarded, not repaired."""
@@ -172,8 +194,7 @@ class _Filling:
 
     def __post_init__(self) -> None:
         plan = self.plan
-        spell = (plan.since, plan.until)
-        self._backends = characters(plan.backends, plan.seed, spell)
+        self._backends = characters(plan.backends, plan.seed, (plan.since, plan.until))
         self._chance = random.Random(f"{plan.seed} jobs")
         self._jobs = JobWriter(plan.upstream.lower(), self._chance, plan.links, plan.until, plan.all_end)
         self.failures = FailureWriter(
@@ -182,18 +203,7 @@ class _Filling:
             self.rows.next_after("failures", "failure_id"),
             self.rows.next_after("base_commits", "position"),
         )
-        labels = [f"ciflow/crcr/{backend.device}" for backend in self._backends if backend.level == 3]
-        nightly_jobs = sum(len(backend.jobs) for backend in self._backends) * plan.days
-        jobs_per_event = sum(len(backend.jobs) for backend in self._backends if "push" in backend.events) or 1
-        pulls = max(0.0, plan.jobs - nightly_jobs) / (jobs_per_event * EVENTS_PER_PULL)
-        self.history = UpstreamHistory(
-            chance=random.Random(f"{plan.seed} upstream"),
-            spell=spell,
-            pulls_a_day=pulls / plan.days,
-            device_labels=labels,
-            all_end=plan.all_end,
-            first_number=plan.first_number,
-        )
+        self.history = _plan_events(plan, self._backends)
 
     def filled(self) -> GeneratedCounts:
         written = self.rows.written
@@ -211,7 +221,8 @@ class _Filling:
         for backend in self._backends:
             if happened.event == "nightly":
                 if not _is_away(backend, happened.at):
-                    self._run(backend, happened, happened.at + self._chance.randrange(HOUR_US))
+                    night = happened.at + self._chance.randrange(HOUR_US)
+                    self._run(backend.nightly or backend, happened, night)
             elif happened.event in backend.events:
                 self._dispatch(backend, happened)
 

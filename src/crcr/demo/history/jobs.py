@@ -94,8 +94,7 @@ class JobWriter:
         return rows
 
     def _row(self, run: GeneratedRun, job: JobCharacter, *, attempt: int, skipped: bool) -> Row | None:
-        line = run.backend.queue_s * (0.5 + busyness(run.sent_at))
-        queue_s = round(line * self.chance.lognormvariate(0, run.backend.queue_spread), 6)
+        queue_s = round(self._queue(run), 6)
         began = run.sent_at + int(queue_s * 1e6)
         if began >= self.until:
             return None
@@ -110,14 +109,28 @@ class JobWriter:
             self._test(generated)
         return _row_of(generated, self.upstream)
 
+    def _queue(self, run: GeneratedRun) -> float:
+        if run.backend.queue_range_s is not None:
+            return self.chance.uniform(*run.backend.queue_range_s)
+        line = run.backend.queue_s * (0.5 + busyness(run.sent_at))
+        return line * self.chance.lognormvariate(0, run.backend.queue_spread)
+
+    def _duration(self, job: JobCharacter) -> float:
+        if job.duration_s is not None:
+            return self.chance.uniform(*job.duration_s)
+        return job.typical_s * self.chance.lognormvariate(0, job.spread)
+
     def _live(self, generated: "_Made", *, skipped: bool) -> None:
         """Set the outcome and the duration."""
         job, luck = generated.job, self.chance.random()
-        generated.execution_s = job.typical_s * self.chance.lognormvariate(0, job.spread)
+        generated.execution_s = self._duration(job)
+        if job.steady and generated.run.happened.pull is None:
+            return
         if skipped:
             generated.conclusion, generated.execution_s = "skipped", 0.5
         elif luck < _TIMED_OUT:
-            generated.conclusion, generated.execution_s = "timed_out", job.typical_s * 4
+            generated.conclusion = "timed_out"
+            generated.execution_s = (job.duration_s[1] if job.duration_s else job.typical_s) * 4
         elif luck < _SILENT:
             generated.state = "timed_out"
         elif luck < _LATE:
@@ -126,7 +139,8 @@ class JobWriter:
             generated.conclusion, generated.disputed = "failure", 1
         elif self._fails(generated):
             generated.conclusion = "failure"
-            generated.execution_s *= 0.2 + 0.8 * self.chance.random()
+            if job.duration_s is None:
+                generated.execution_s *= 0.2 + 0.8 * self.chance.random()
         backend = generated.run.backend
         if backend.expects:
             generated.expected = "failure" if job is backend.jobs[-1] else "success"
@@ -169,14 +183,17 @@ class JobWriter:
         generated.tests = (job.tests - failed - job.tests // 20, failed, job.tests // 20, job.tests)
         if failed:
             file, message = _cause(generated)
-            suite = file[5:-3].replace("/", ".")
-            first = self.chance.randrange(500)
+            tests = self._failing_tests(job, file, failed)
             generated.failures = json.dumps(
-                [
-                    {"name": f"{suite}.TestAll.test_{first + index}", "file": file, "message": message}
-                    for index in range(failed)
-                ]
+                [{"name": name, "file": file, "message": message} for name, file in tests]
             )
+
+    def _failing_tests(self, job: JobCharacter, file: str, number: int) -> list[tuple[str, str]]:
+        if job.failing_tests:
+            return self.chance.sample(job.failing_tests, min(number, len(job.failing_tests)))
+        suite = file[5:-3].replace("/", ".")
+        first = self.chance.randrange(500)
+        return [(f"{suite}.TestAll.test_{first + index}", file) for index in range(number)]
 
 
 def _cause(generated: "_Made") -> tuple[str, str]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from crcr.cli.printing import Cell, print_json, print_line, print_table
+from crcr.decide.number_format import format_count
 
 _SHA_DIGITS = 8
 
@@ -47,7 +48,7 @@ def _cells(item: Mapping[str, Any]) -> list[Cell]:
         _text(item, "backend"),
         _text(item, "job"),
         _time(item, "since"),
-        _number(item),
+        _format_number(item),
         _sha(item, "first_bad"),
         _sha(item, "last_good"),
         ", ".join(_oncalls(item)) or None,
@@ -60,7 +61,7 @@ def _markdown_lines(items: Sequence[Mapping[str, Any]], hud: str | None) -> Iter
     """Text of downstreams stands in code spans, where GitHub resolves no mentions and links."""
     from crcr.decide.checks.text.markdown import code, format_utc, link, row
 
-    count = f"{len(items)} failing job{'' if len(items) == 1 else 's'}"
+    count = f"{len(items):,} failing job{'' if len(items) == 1 else 's'}"
     where = link("relay", hud)
     yield f"**{count if items else 'No failing jobs'}**{f' ({where})' if where else ''}"
     if not items:
@@ -77,7 +78,7 @@ def _markdown_lines(items: Sequence[Mapping[str, Any]], hud: str | None) -> Iter
             [
                 *(code(text) if text else "-" for text in quoted),
                 format_utc(since) if since else "-",
-                str(_number(item) or "-"),
+                _format_number(item),
                 *(code(sha) if sha else "-" for sha in commits),
                 ", ".join(map(code, _oncalls(item))) or "-",
                 link("issue", _known_url(item)) or "-",
@@ -99,6 +100,11 @@ def _sha(item: Mapping[str, Any], name: str) -> str | None:
 def _number(item: Mapping[str, Any]) -> int | None:
     value = item.get("failures_in_a_row")
     return value if isinstance(value, int) else None
+
+
+def _format_number(item: Mapping[str, Any]) -> str:
+    number = _number(item)
+    return format_count(number) if number else "-"
 
 
 def _time(item: Mapping[str, Any], name: str) -> datetime | None:

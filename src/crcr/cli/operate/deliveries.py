@@ -150,7 +150,7 @@ def replay(
         hint = "" if everyone else "; --everyone sends it anyway"
         print_line(f"nothing to send: every eligible backend received it, or it is queued{hint}")
         return
-    print_line(f"sent again to {count}; follow it with: crcr deliveries show {guid}")
+    print_line(f"sent again to {count:,}; follow it with: crcr deliveries show {guid}")
 
 
 def _describe_replay(dispatches: int, events: int) -> str:
@@ -179,7 +179,7 @@ async def _read_detail(
 
 
 def _delivery_cells(delivery: "DeliveryLine") -> list[str]:
-    sent = ", ".join(f"{number} {state}" for state, number in delivery.dispatches.items())
+    sent = ", ".join(f"{number:,} {state}" for state, number in delivery.dispatches.items())
     return [
         format_age(delivery.received_at),
         delivery.guid,

@@ -74,6 +74,6 @@ def _print(state: _State) -> None:
         print_line("  Nothing delayed, nothing undelivered.")
     verdicts = state["verdicts"]
     if verdicts.of:
-        print_line(f"  People contradicted {verdicts.contradicted} of {verdicts.of} verdicts in 30 days.")
+        print_line(f"  People contradicted {verdicts.contradicted:,} of {verdicts.of:,} verdicts in 30 days.")
     if number := state["outdated_fingerprints"]:
-        print_line(f"  The fingerprints of {number} failures are still to be computed by the new rules.")
+        print_line(f"  The fingerprints of {number:,} failures are still to be computed by the new rules.")

@@ -338,7 +338,7 @@ def _make_heads(
             GridHead(label=name, title=name, toggle=toggle, opened=opened, first=first and not number)
             for number, name in enumerate(names)
         ]
-    title = f"{group.label}: {len(group.indexes)} shards"
+    title = f"{group.label}: {len(group.indexes):,} shards"
     return [GridHead(label=group.label, title=title, shards=len(group.indexes), toggle=toggle, first=first)]
 
 
@@ -388,7 +388,7 @@ def _make_folded_cell(
     if combined is None:
         return None
     status = job_status(combined.worst)
-    title = f"{combined.alike} of {combined.total} {_WORDS[combined.worst.counted]}"
+    title = f"{combined.alike:,} of {combined.total:,} {_WORDS[combined.worst.counted]}"
     if combined.present < combined.total:
         title += f", {combined.total - combined.present} without a report"
     if combined.total == combined.present == 1:
@@ -410,9 +410,9 @@ def row_state(
         status = job_status(combined.worst)
         word = _WORDS[combined.worst.counted]
         text = (
-            f"{combined.total} {word}"
+            f"{combined.total:,} {word}"
             if combined.alike == combined.total
-            else f"{combined.alike} of {combined.total} {word}"
+            else f"{combined.alike:,} of {combined.total:,} {word}"
         )
         quiet = cut and combined.worst.counted is CountedAs.SUCCESS
         dimmed = Status(status.letter, status.word, "off") if quiet else status

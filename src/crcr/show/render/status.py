@@ -305,7 +305,7 @@ def job_details(job: JobView) -> str:
         f"attempt {job.attempt}",
         f"queued {duration(job.queue_s)}" if job.queue_s is not None else "",
         f"ran {duration(job.execution_s)}" if job.execution_s is not None else "",
-        f"{job.tests_failed} of {job.tests_total} tests failed"
+        f"{job.tests_failed:,} of {job.tests_total:,} tests failed"
         if job.tests_failed and job.tests_total
         else "",
         f"disputed: {job.disputed_conclusion} was reported too" if job.disputed_conclusion else "",

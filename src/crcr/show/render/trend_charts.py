@@ -124,14 +124,12 @@ def draw_commit_strip(commits: Sequence[InTreeCommit]) -> Markup:
     bars = [_commit_bar(index * step, step * 0.75, commit) for index, commit in enumerate(commits)]
     words = ", ".join(str(commit.outcome) for commit in commits)
     frame = f'<svg class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img"'
-    label = f"In-tree results of {len(commits)} commits, oldest first: {words}"
+    label = f"In-tree results of {len(commits):,} commits, oldest first: {words}"
     return Markup(f'{frame} aria-label="{label}">{"".join(bars)}</svg>')  # noqa: S704  numbers and words of our own
 
 
 def _commit_bar(x: float, width: float, commit: InTreeCommit) -> str:
-    title = (
-        f"{escape(commit.sha[:8])}: {commit.passed} passed, {commit.failed} failed, {commit.running} running"
-    )
+    title = f"{escape(commit.sha[:8])}: {commit.passed:,} passed, {commit.failed:,} failed, {commit.running:,} running"
     if commit.outcome is Outcome.RUNNING:
         bar = _rect("none", x, width, 16, 2)
     else:
@@ -143,7 +141,7 @@ def _bar(x: float, width: float, tally: Tally, rate: float | None) -> str:
     if rate is None:
         return f"{_rect('none', x, width, 16, 2, closed=False)}<title>no results</title></rect>"
     failed = max(_LEAST_SEEN, _HEIGHT * (1 - rate)) if tally.failure else 0.0
-    title = f"{format_percent(rate)}: {tally.success} success, {tally.failure} failure"
+    title = f"{format_percent(rate)}: {tally.success:,} success, {tally.failure:,} failure"
     bad = _rect("bad", x, width, 0, failed) if failed else ""
     good = _rect("ok", x, width, failed, _HEIGHT - failed) if tally.success else ""
     return f"<g><title>{title}</title>{bad}{good}</g>"

@@ -142,7 +142,7 @@ def format_cell(value: Cell) -> Text:
         case datetime():
             return Text(format_age(value))
         case float():
-            return Text(f"{value:.1f}")
+            return Text(f"{value:,.1f}")
     return colour_state(str(value))
 
 

@@ -48,7 +48,7 @@ def read_allowlist(text: str) -> CheckedAllowlist:
     text = text.removeprefix("\ufeff")
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         return CheckedAllowlist(
-            None, (AllowlistProblem(1, "error", f"the file is larger than {MAX_BYTES} bytes"),)
+            None, (AllowlistProblem(1, "error", f"the file is larger than {MAX_BYTES:,} bytes"),)
         )
     if unseen := tuple(_unseen(text)):
         return CheckedAllowlist(None, unseen)

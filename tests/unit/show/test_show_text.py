@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crcr.decide.model import Conclusion, JobState, Level
+from crcr.decide.number_format import format_percent
 from crcr.decide.statistics.figures import CountedAs, Tally, count_as, is_silent
 from crcr.show.render.safe_text import safe_link, visible
-from crcr.show.render.status import duration, percent
+from crcr.show.render.status import duration
 
 
 @pytest.mark.parametrize(
@@ -70,11 +71,11 @@ def test_durations_are_short(seconds: float | None, text: str) -> None:
 
 
 def test_a_rate_is_never_rounded_up_to_perfect() -> None:
-    assert percent(Tally(success=9_999, failure=1).pass_rate) == "99.9%"
-    assert percent(Tally(success=3).pass_rate) == "100.0%"
-    assert percent(Tally(success=24, failure=1).pass_rate) == "96.0%"
-    assert percent(Tally(success=57, failure=43).pass_rate) == "57.0%"
-    assert percent(Tally(other=3, running=2).pass_rate) == "—"
+    assert format_percent(Tally(success=9_999, failure=1).pass_rate) == "99.9%"
+    assert format_percent(Tally(success=3).pass_rate) == "100.0%"
+    assert format_percent(Tally(success=24, failure=1).pass_rate) == "96.0%"
+    assert format_percent(Tally(success=57, failure=43).pass_rate) == "57.0%"
+    assert format_percent(Tally(other=3, running=2).pass_rate) == "—"
 
 
 def test_fault_43_cancelled_counts_as_neither() -> None:

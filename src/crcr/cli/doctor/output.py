@@ -113,11 +113,11 @@ def _can_print(character: str) -> bool:
 def format_summary(findings: list[SetupFinding]) -> Text:
     counts = {state: sum(finding.state is state for finding in findings) for state in State}
     parts = [
-        f"{counts[state]} {word}{'s' if counts[state] > 1 and state is not State.UNKNOWN else ''}"
+        f"{counts[state]:,} {word}{'s' if counts[state] > 1 and state is not State.UNKNOWN else ''}"
         for state, word in _WORDS.items()
         if counts[state]
     ]
-    good = f"{counts[State.OK]} of {len(findings)} checks passed"
+    good = f"{counts[State.OK]:,} of {len(findings):,} checks passed"
     if not parts:
         return Text("No problems: ", "bold green") + Text(good)
     style = "bold red" if counts[State.PROBLEM] else "yellow" if counts[State.WARNING] else "cyan"

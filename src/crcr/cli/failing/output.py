@@ -9,6 +9,7 @@ from typing import Any
 
 from crcr.cli.json_fields import read_integer, read_object, read_text, read_texts, read_time
 from crcr.cli.printing import Cell, print_json, print_line, print_table
+from crcr.decide.number_format import format_count
 
 _SHA_DIGITS = 8
 
@@ -47,7 +48,7 @@ def _cells(item: Mapping[str, Any]) -> list[Cell]:
         read_text(item, "backend"),
         read_text(item, "job"),
         read_time(item, "since"),
-        read_integer(item, "failures_in_a_row"),
+        _count_failures(item),
         _sha(item, "first_bad"),
         _sha(item, "last_good"),
         ", ".join(read_texts(item, "oncalls")) or None,
@@ -60,7 +61,7 @@ def _markdown_lines(items: Sequence[Mapping[str, Any]], hud: str | None) -> Iter
     """Text of downstreams stands in code spans, where GitHub resolves no mentions and links."""
     from crcr.decide.checks.text.markdown import code, format_utc, link, row
 
-    count = f"{len(items)} failing job{'' if len(items) == 1 else 's'}"
+    count = f"{len(items):,} failing job{'' if len(items) == 1 else 's'}"
     where = link("relay", hud)
     yield f"**{count if items else 'No failing jobs'}**{f' ({where})' if where else ''}"
     if not items:
@@ -77,13 +78,18 @@ def _markdown_lines(items: Sequence[Mapping[str, Any]], hud: str | None) -> Iter
             [
                 *(code(text) if text else "-" for text in quoted),
                 format_utc(since) if since else "-",
-                str(read_integer(item, "failures_in_a_row") or "-"),
+                _count_failures(item),
                 *(code(sha) if sha else "-" for sha in commits),
                 ", ".join(map(code, read_texts(item, "oncalls"))) or "-",
                 link("issue", _known_url(item)) or "-",
                 code(sample) if (sample := read_text(item, "sample")) else "-",
             ]
         )
+
+
+def _count_failures(item: Mapping[str, Any]) -> str:
+    number = read_integer(item, "failures_in_a_row")
+    return format_count(number) if number else "-"
 
 
 def _sha(item: Mapping[str, Any], name: str) -> str | None:

@@ -259,8 +259,8 @@ def _levels(allowlist: "Allowlist | None") -> dict[str, int]:
 
 def _count_by_level(allowlist: "Allowlist") -> str:
     total = len(allowlist.entries)
-    counts = ", ".join(f"{number} at {level}" for level, number in sorted(_levels(allowlist).items()))
-    return f"{total} {'repository' if total == 1 else 'repositories'}" + (f" ({counts})" if counts else "")
+    counts = ", ".join(f"{number:,} at {level}" for level, number in sorted(_levels(allowlist).items()))
+    return f"{total:,} {'repository' if total == 1 else 'repositories'}" + (f" ({counts})" if counts else "")
 
 
 def _change(change: "AllowlistChange") -> dict[str, str]:

@@ -232,7 +232,7 @@ async def _list(session: "OperatorSession", upstream: RepoName, *, as_json: bool
 
 def _cells(view: "BisectionView") -> list[Cell]:
     state = view.outcome.value if view.outcome else view.state.value
-    left, runs = f"{view.left} of {view.commits}", f"{view.runs} of {view.most_runs}"
+    left, runs = f"{view.left:,} of {view.commits:,}", f"{view.runs:,} of {view.most_runs:,}"
     return [view.id, str(view.backend), view.job, state, left, runs, view.created_at, view.who, view.sentence]
 
 
@@ -261,7 +261,7 @@ def _detail_fields(detail: "BisectionDetail") -> dict[str, object]:
 def _range(detail: "BisectionDetail") -> str:
     view = detail.bisection
     plural = "" if view.commits == 1 else "s"
-    return f"{view.commits} commit{plural} after {view.good[:_SHA_DIGITS]}, up to {view.bad[:_SHA_DIGITS]}"
+    return f"{view.commits:,} commit{plural} after {view.good[:_SHA_DIGITS]}, up to {view.bad[:_SHA_DIGITS]}"
 
 
 def _run_line(run: "BisectionRun") -> str:

@@ -182,7 +182,7 @@ async def _read_detail(
 
 
 def _delivery_cells(delivery: "DeliveryLine") -> list[str]:
-    sent = ", ".join(f"{number} {state}" for state, number in delivery.dispatches.items())
+    sent = ", ".join(f"{number:,} {state}" for state, number in delivery.dispatches.items())
     return [
         format_age(delivery.received_at),
         delivery.guid,

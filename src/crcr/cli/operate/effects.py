@@ -159,7 +159,7 @@ def _effect_cells(effect: "EffectLine") -> list[str | int | None]:
     from crcr.clock import SystemClock
     from crcr.show.render.status import waiting_reason
 
-    attempts = f"{effect.attempts} (unsure)" if effect.unsure else effect.attempts
+    attempts = f"{effect.attempts:,} (unsure)" if effect.unsure else f"{effect.attempts:,}"
     due = format_age(effect.due_at) if effect.state == "waiting" else None
     since = format_age(effect.finished_at or effect.created_at)
     return [

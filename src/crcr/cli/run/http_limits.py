@@ -201,7 +201,7 @@ class LimitedHttp(HttpToolsProtocol):
         self._head_bytes += len(url)
         if len(self.url) > self._limits.target_bytes:
             most = self._limits.target_bytes
-            self._stop_parsing("target_too_long", f"the address has more than {most} bytes")
+            self._stop_parsing("target_too_long", f"the address has more than {most:,} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_fields += 1
@@ -266,7 +266,7 @@ class LimitedHttp(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _describe_too_large(self) -> tuple[str, str]:
-        most = f"{self._limits.head_bytes} bytes and {self._limits.head_fields} fields"
+        most = f"{self._limits.head_bytes:,} bytes and {self._limits.head_fields:,} fields"
         return "head_too_large", f"the headers have more than {most}"
 
     def _stop_parsing(self, code: str, detail: str) -> None:

@@ -121,7 +121,7 @@ class _MoveProgress:
 
 def _print_result(path: Path, to: MoveTarget, moved: CopyResult, took_s: float) -> None:
     filled = sum(1 for table in moved.tables if table.rows)
-    print_line(f"{path} → {to.name}: {moved.rows:,} rows of {filled} tables in {took_s:.1f} s")
+    print_line(f"{path} → {to.name}: {moved.rows:,} rows of {filled:,} tables in {took_s:.1f} s")
     print_line("verified every table: row counts and checksums agree")
     if moved.replaced:
         names = ", ".join(f"{table.name} {table.replaced:,}" for table in moved.tables if table.replaced)

@@ -107,7 +107,7 @@ def _read_items(option: str, node: Node, findings: ProblemCollector) -> list[tup
     if not node.items:
         findings.error(node.line, f"{option} is an empty list", "leave the option out for its default")
     if len(node.items) > _MAX_ITEMS:
-        findings.error(node.line, f"{option} holds more than {_MAX_ITEMS} items")
+        findings.error(node.line, f"{option} holds more than {_MAX_ITEMS:,} items")
         return []
     texts = ((read_text(item, f"an item of {option}", findings), item.line) for item in node.items)
     return [(text, line) for text, line in texts if text is not None]

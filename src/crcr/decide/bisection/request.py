@@ -48,7 +48,7 @@ class RefusedRequest:
 def refuse_request(request: BisectionRequest) -> RefusedRequest | None:
     """Why a request cannot be understood."""
     if not 3 <= request.most_runs <= MOST_RUNS:
-        return RefusedRequest(f"a bisection has 3 to {MOST_RUNS} runs")
+        return RefusedRequest(f"a bisection has 3 to {MOST_RUNS:,} runs")
     if not timedelta(hours=1) <= request.time <= LONGEST_TIME:
         return RefusedRequest(f"a bisection takes 1 hour to {LONGEST_TIME.days} days")
     for name, sha in (("good", request.good), ("bad", request.bad)):

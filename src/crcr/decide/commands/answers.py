@@ -100,7 +100,7 @@ def failing_jobs_text(
     ]
     if not lines:
         return ()
-    more = [f"- and {len(lines) - MOST_FAILING} more"] if len(lines) > MOST_FAILING else []
+    more = [f"- and {len(lines) - MOST_FAILING:,} more"] if len(lines) > MOST_FAILING else []
     return ("\n".join(["Failing jobs:", "", *lines[:MOST_FAILING], *more]),)
 
 

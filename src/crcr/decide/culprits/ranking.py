@@ -296,9 +296,9 @@ def _describe_place(
         return f"the only change {since}"
     first, last = breakage.first_bad.position, change[-1].position
     distance = sum(last < commit.position <= first for commit in commits)
-    where = f"{distance} before the first failing commit" if distance else "the first failing commit"
+    where = f"{distance:,} before the first failing commit" if distance else "the first failing commit"
     where = where if last <= first else "after the first failing commit"
-    return f"one of {changes} changes {since}: {where}"
+    return f"one of {changes:,} changes {since}: {where}"
 
 
 def _shorten(path: str) -> str:

@@ -176,7 +176,7 @@ def _flaky_on_this_commit(
     course: Course, flips: list[RecordedFailure], policy: VerdictPolicy, *, sure: bool
 ) -> Verdict:
     times = len(flips) + len(course.chances)
-    elsewhere = f", and it came and went {times} times elsewhere" if times >= policy.flips_for_flaky else ""
+    elsewhere = f", and it came and went {times:,} times elsewhere" if times >= policy.flips_for_flaky else ""
     return Verdict(
         kind=VerdictKind.FLAKY,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM,
@@ -204,7 +204,7 @@ def _judge_row(
         return Verdict(
             kind=VerdictKind.FLAKY,
             confidence=Confidence.HIGH if flaky else Confidence.MEDIUM,
-            sentence=f"The same failure came and went {others + 1} times without a change of code in the window.",
+            sentence=f"The same failure came and went {others + 1:,} times without a change of code in the window.",
             evidence=cite_chances(flips, course.chances)[:MOST_EVIDENCE],
         )
     on_base = [step for step in row if step.base is not None]
@@ -239,9 +239,11 @@ def _describe_row(course: Course, *, at_place: bool) -> str:
     row = course.row
     base_before = [step for step in course.row_before if step.base is not None]
     pulls = len({step.pull.number for step in row if step.pull is not None})
-    beside = f"{pulls} other pull request{'s' * (pulls > 1)} fail{'s' * (pulls == 1)} alike" if pulls else ""
+    beside = (
+        f"{pulls:,} other pull request{'s' * (pulls > 1)} fail{'s' * (pulls == 1)} alike" if pulls else ""
+    )
     if base_before:
-        times = f"{len(base_before)} times in a row" if len(base_before) > 1 else "once"
+        times = f"{len(base_before):,} times in a row" if len(base_before) > 1 else "once"
         where = "at the commit that this was built on" if at_place else "before this"
         return f"The base failed alike {times}, last {where}{f'; {beside}' if beside else ''}."
     if any(step.base is not None for step in row):
@@ -261,7 +263,7 @@ def _judge_known_flake(
     return Verdict(
         kind=VerdictKind.FLAKY,
         confidence=Confidence.HIGH if sure else Confidence.MEDIUM if times > 1 else Confidence.LOW,
-        sentence=f"The same failure came and went {times} time{'s' * (times > 1)} elsewhere, without a change of code.",
+        sentence=f"The same failure came and went {times:,} time{'s' * (times > 1)} elsewhere, without a change of code.",
         evidence=cite_chances(flips, course.chances)[:MOST_EVIDENCE],
     )
 
@@ -294,10 +296,10 @@ def _judge_others(
         return Verdict(
             kind=VerdictKind.PRE_EXISTING,
             confidence=Confidence.MEDIUM,
-            sentence=f"{len(by_pull)} other pull requests fail alike since {began_at:%d %b %H:%M} UTC.",
+            sentence=f"{len(by_pull):,} other pull requests fail alike since {began_at:%d %b %H:%M} UTC.",
             evidence=evidence,
         )
-    seen = f"{len(by_pull)} other pull request{'s' * (len(by_pull) > 1)} failed alike"
+    seen = f"{len(by_pull):,} other pull request{'s' * (len(by_pull) > 1)} failed alike"
     return Verdict(
         kind=VerdictKind.UNKNOWN,
         confidence=Confidence.LOW,
@@ -322,7 +324,7 @@ def _judge_new(
         return Verdict(
             kind=VerdictKind.UNKNOWN,
             confidence=Confidence.LOW,
-            sentence=f"Too little history: {passes} passing results of the base and {on_pulls} on pull requests.",
+            sentence=f"Too little history: {passes:,} passing results of the base and {on_pulls:,} on pull requests.",
             evidence=evidence,
         )
     repeated = _fails_again(failure, history, fingerprint)
@@ -334,15 +336,15 @@ def _judge_new(
         return Verdict(
             kind=VerdictKind.FLAKY if flaked >= policy.flips_for_flaky else VerdictKind.UNKNOWN,
             confidence=Confidence.LOW,
-            sentence=f"The job failed without details, and it came and went {flaked} time{'s' * (flaked > 1)} before: "
+            sentence=f"The job failed without details, and it came and went {flaked:,} time{'s' * (flaked > 1)} before: "
             "run it again to know.",
             evidence=evidence,
         )
     enough_base = passes >= policy.passes_for_new
     seen = (
-        f"The base passed {passes} times in the window"
+        f"The base passed {passes:,} times in the window"
         if enough_base
-        else f"{passes + on_pulls} results of the base and on pull requests passed in the window"
+        else f"{passes + on_pulls:,} results of the base and on pull requests passed in the window"
     )
     return Verdict(
         kind=VerdictKind.NEW,

@@ -49,12 +49,12 @@ def judge_fleet(
         confidence=Confidence.HIGH
         if len(near) - own >= policy.fleet_jobs and _is_known_good(failure, history)
         else Confidence.MEDIUM,
-        sentence=f"{len(near)} jobs of this backend failed within the hour on {heads} unrelated commits, "
-        f"in {len(ways)} way{'s' * (len(ways) > 1)}; {hour.passed or 'none'} passed.",
+        sentence=f"{len(near):,} jobs of this backend failed within the hour on {heads:,} unrelated commits, "
+        f"in {len(ways):,} way{'s' * (len(ways) > 1)}; {f'{hour.passed:,}' if hour.passed else 'none'} passed.",
         evidence=(
             Evidence(
                 kind=EvidenceKind.BACKEND,
-                text=f"{len(near)} failures on {heads} commits",
+                text=f"{len(near):,} failures on {heads:,} commits",
                 sha=failure.head_sha,
             ),
             *(cite_pull(other) for other in near if other.number not in (None, failure.number)),

@@ -171,6 +171,13 @@ def judge_health(facts: HealthFacts, now: datetime) -> Health:
     return Health(state, tuple(reasons), _held_classes(facts, now))
 
 
+def cautious_state(health: Health | None, *, doubtful: bool) -> HealthState | None:
+    """Return the state for a single sign: None while it is unknown, and never green while something is in doubt."""
+    if health is None:
+        return None
+    return HealthState.AMBER if doubtful and health.state is HealthState.GREEN else health.state
+
+
 def worst_state(healths: Iterable[Health]) -> HealthState:
     order = list(HealthState)
     return min((health.state for health in healths), key=order.index, default=HealthState.GREEN)

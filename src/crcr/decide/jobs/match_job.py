@@ -116,7 +116,7 @@ def _find_for_finish(
         return named[0]
     return MatchRefusal(
         "ambiguous_job",
-        f"{len(open_rows) or len(named)} jobs are called {name!r} in this run and the token does not show which one is meant",
+        f"{len(open_rows) or len(named):,} jobs are called {name!r} in this run and the token does not show which one is meant",
         'give matrix legs names of their own, for example "build (cuda, 3.12)"',
     )
 

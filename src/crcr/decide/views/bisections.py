@@ -156,7 +156,7 @@ def describe_briefly(view: BisectionView) -> str:
     """A few words, where the page names the job and links to the rest."""
     if view.culprit is not None:
         return f"{name_commit(view.culprit.sha, view.culprit.number)} broke it"
-    left = f"{view.left} of {view.commits} commits left"
+    left = f"{view.left:,} of {view.commits:,} commits left"
     return left if view.outcome is None else f"{view.outcome.value.replace('_', ' ')}, {left}"
 
 
@@ -166,7 +166,7 @@ def describe_bisection(view: BisectionView) -> str:
         culprit = name_commit(view.culprit.sha, view.culprit.number)
         return f"{culprit} broke it: the job fails there and passes at {view.left_good[:10]} before it."
     if view.outcome is None:
-        return f"Commits left: {view.left} of {view.commits}. Runs sent: {view.runs} of at most {view.most_runs}."
+        return f"Commits left: {view.left:,} of {view.commits:,}. Runs sent: {view.runs:,} of at most {view.most_runs:,}."
     sentence = _SENTENCES[view.outcome].format(
         good=view.good[:10],
         bad=view.bad[:10],

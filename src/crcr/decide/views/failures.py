@@ -190,14 +190,14 @@ class GroupPage:
 def describe_group(group: "FailureGroup", *, failing: int, of: int, is_first_here: bool, on_base: int) -> str:
     """Say who fails alike and whether it was seen before; `failing` of `of` reporting backends fail with it."""
     who = (
-        f"{failing} of {of} backends fail alike"
+        f"{failing:,} of {of:,} backends fail alike"
         if failing > 1
         else f"Only {group.backends[0]} fails"
         if group.backends
         else "One backend fails"
     )
     if on_base:
-        times = "once" if on_base == 1 else f"{on_base} times"
+        times = "once" if on_base == 1 else f"{on_base:,} times"
         return f"{who}; it failed like this on the base branch {times} in the last 7 days."
     if is_first_here:
         return f"{who}; first seen here."

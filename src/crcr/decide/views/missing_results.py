@@ -74,7 +74,7 @@ def judge_missing_jobs(
     if not absent or backend.jobs_left_out:
         return None
     listed = ", ".join(absent[:_MOST_NAMES])
-    more = f" and {len(absent) - _MOST_NAMES} more" if len(absent) > _MOST_NAMES else ""
+    more = f" and {len(absent) - _MOST_NAMES:,} more" if len(absent) > _MOST_NAMES else ""
     sentence = (
         f"Expected and never reported: {listed}{more}. Other jobs of the backend reported for this commit."
     )

@@ -18,6 +18,7 @@ from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState
 from crcr.decide.row_dataclass import row_dataclass
 from crcr.decide.statistics.figures import COUNTED_AS, CountedAs, EndedAs, Figures, LastResult, Tally
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
+from crcr.decide.views.attention import Attention
 from crcr.decide.views.failures import FailedTestView, VerdictView
 from crcr.decide.views.in_tree import InTreeTrend
 
@@ -71,6 +72,8 @@ class BackendSummary:
     last_sent_at: datetime | None = None
     suspended: bool = False
     silent: bool = False
+    never_reported: bool = False
+    """It should report, and no report of it has ever arrived."""
     alarm: str | None = None
     probe: bool = False
     """It tests the relay, not the upstream."""
@@ -102,6 +105,8 @@ class RelayHealth:
     """Age of the oldest due effect; None when nothing is due."""
     paused_at: datetime | None
     probes: tuple[Probe, ...] = ()
+    installed: bool = False
+    """Whether the App's installation on the upstream is recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +139,7 @@ class Summary:
     history: HistoryState = HistoryState.OWN
     in_tree: InTreeTrend | None = None
     """The upstream's own CI on its default branch; None where no check was recorded there."""
+    attention: Attention = field(default_factory=Attention)
 
     @property
     def backends(self) -> tuple[BackendSummary, ...]:

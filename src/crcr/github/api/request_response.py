@@ -310,7 +310,7 @@ def parse_file(response: Response) -> FileText | None:
         return None
     # The file itself is at fault, so repeating the request would not help.
     if response.cut:
-        raise OutsideRefused(f"The file is larger than {MAX_ANSWER_BYTES} bytes.", status=response.status)
+        raise OutsideRefused(f"The file is larger than {MAX_ANSWER_BYTES:,} bytes.", status=response.status)
     text = decode_text(response.body)
     if isinstance(text, AllowlistProblem):
         raise FileNotText(text.message, status=response.status, line=text.line, hint=text.hint)
@@ -322,7 +322,9 @@ _Kind = TypeVar("_Kind")
 
 def decode(response: Response, kind: type[_Kind]) -> _Kind:
     if response.cut:
-        raise OutsideUnsure(f"GitHub's answer is larger than what we read of it, {len(response.body)} bytes.")
+        raise OutsideUnsure(
+            f"GitHub's answer is larger than what we read of it, {len(response.body):,} bytes."
+        )
     try:
         return msgspec.json.decode(response.body, type=kind)
     except (ValueError, RecursionError) as error:

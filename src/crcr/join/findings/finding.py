@@ -47,7 +47,7 @@ def describe_workflows(workflows: Sequence[WorkflowFacts], *, show_names: bool) 
     """Return their paths; only their number without `show_names`."""
     if show_names:
         return join_words([workflow.path for workflow in workflows])
-    return "One workflow" if len(workflows) == 1 else f"{len(workflows)} workflows"
+    return "One workflow" if len(workflows) == 1 else f"{len(workflows):,} workflows"
 
 
 _UNITS = (("day", timedelta(days=1)), ("hour", timedelta(hours=1)), ("minute", timedelta(minutes=1)))

@@ -225,7 +225,7 @@ def _listening(
     if inspection.files_left:
         return unknown(
             name,
-            f"None of the workflows that were read listens to repository_dispatch; {inspection.files_left} more were not read.",
+            f"None of the workflows that were read listens to repository_dispatch; {inspection.files_left:,} more were not read.",
             "if one of those listens, nothing is wrong",
         )
     if not inspection.workflows:
@@ -233,7 +233,7 @@ def _listening(
     none = (
         "The only workflow"
         if len(inspection.workflows) == 1
-        else f"None of the {len(inspection.workflows)} workflows"
+        else f"None of the {len(inspection.workflows):,} workflows"
     )
     verb = "does not listen" if len(inspection.workflows) == 1 else "listens"
     return problem(name, f"{none} on {branch} {verb} to repository_dispatch.", first)

@@ -140,10 +140,10 @@ class _Fields:
 
     def _checked(self, path: str, text: str, limit: int) -> str:
         if len(text) > limit:
-            raise BadReport(f"{path} has {len(text)} characters; at most {limit} are taken")
+            raise BadReport(f"{path} has {len(text):,} characters; at most {limit:,} are taken")
         if not text.isascii() and len(text.encode(errors="replace")) > _NAME_BYTES:
             raise BadReport(
-                f"{path} has {len(text.encode(errors='replace'))} bytes; at most {_NAME_BYTES} are taken"
+                f"{path} has {len(text.encode(errors='replace')):,} bytes; at most {_NAME_BYTES:,} are taken"
             )
         for character in self._forbidden:
             if character in text:

@@ -69,7 +69,7 @@ class BodyReader:
         address = limit_subject(client_address(peer, forwarded_for, self._trusted_proxies))
         if self._large_of[address] >= LARGE_PER_ADDRESS:
             raise RateLimited(
-                f"your address is sending {LARGE_PER_ADDRESS} bodies of more than {self.large_bytes} bytes already",
+                f"your address is sending {LARGE_PER_ADDRESS} bodies of more than {self.large_bytes:,} bytes already",
                 retry_after_s=Unavailable.retry_after_s,
                 hint="send large bodies one after the other",
             )
@@ -199,7 +199,7 @@ class BodyInProgress:
 
     def _check(self, size: int) -> None:
         if size > self._cap:
-            raise TooLarge(f"the body has {size} bytes or more, at most {self._cap} are taken")
+            raise TooLarge(f"the body has {size:,} bytes or more, at most {self._cap:,} are taken")
 
 
 def _content_length(request: Request) -> int | None:

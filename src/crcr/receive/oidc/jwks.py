@@ -261,5 +261,5 @@ async def _get(client: httpx.AsyncClient, url: str) -> bytes:
         async for chunk in response.aiter_bytes():
             body += chunk
             if len(body) > MAX_JWKS_BYTES:
-                raise KeysUnavailable(f"{url} answered more than {MAX_JWKS_BYTES} bytes")
+                raise KeysUnavailable(f"{url} answered more than {MAX_JWKS_BYTES:,} bytes")
     return bytes(body)

@@ -246,7 +246,7 @@ def _verified_claims(
 def _as_bytes(unverified_token: str) -> bytes:
     # Characters are counted first, so that an oversized text is not even copied.
     if len(unverified_token) > MAX_TOKEN_BYTES:
-        raise NotAuthentic(f"the token is longer than {MAX_TOKEN_BYTES} bytes", hint=NEW_TOKEN)
+        raise NotAuthentic(f"the token is longer than {MAX_TOKEN_BYTES:,} bytes", hint=NEW_TOKEN)
     try:
         return unverified_token.encode("ascii")
     except UnicodeEncodeError:

@@ -242,7 +242,7 @@ class AdminOperations:
                     upstream,
                     who=who,
                     act="retry",
-                    subject=f"{len(rows)} effects",
+                    subject=f"{len(rows):,} effects",
                     now=now,
                     ids=[r["effect_id"] for r in rows],
                 )

@@ -142,7 +142,7 @@ async def _read_range(tx: Tx, job: RedJob, good: Row, bad: Row) -> tuple[RangeCo
     )
     if commits[0].sha != good["sha"]:
         raise NotPossible(
-            f"more than {MOST_COMMITS} commits are between {good['sha'][:12]} and {bad['sha'][:12]}",
+            f"more than {MOST_COMMITS:,} commits are between {good['sha'][:12]} and {bad['sha'][:12]}",
             hint="give a later good commit, or an earlier bad one",
         )
     return tuple(RangeCommit(commit.sha, commit.number, commit.title[:_MOST_TITLE]) for commit in commits)

@@ -416,7 +416,7 @@ class Commands:
             + (f" for {code(group.sample)}" if group.downstreams <= visible.reporting.keys() else "")
             for group in found[:_MOST_LISTED]
         ]
-        more = [f"- and {len(found) - _MOST_LISTED} more"] if len(found) > _MOST_LISTED else []
+        more = [f"- and {len(found) - _MOST_LISTED:,} more"] if len(found) > _MOST_LISTED else []
         title = f"{len(found)} different failures are meant by that. Choose one:"
         return "\n".join([title, "", *lines, *more])
 

@@ -36,7 +36,7 @@ class Rule:
 def limit_exceeded(scope: str, rule: Rule, wait_us: int) -> RateLimited:
     """The error for a full window, the same for every limiter."""
     return RateLimited(
-        f"more than {rule.limit} in {rule.window_s:g} s ({scope})",
+        f"more than {rule.limit:,} in {rule.window_s:g} s ({scope})",
         retry_after_s=wait_us / 1_000_000,
         hint="wait for Retry-After and send the same request again; nothing was lost",
     )

@@ -32,7 +32,7 @@ async def read_small(request: Request, *, deadline_s: float = DEADLINE_S) -> byt
             async for part in request.stream():
                 body += part
                 if len(body) > _MOST_BYTES:
-                    raise TooLarge(f"the body may have at most {_MOST_BYTES} bytes")
+                    raise TooLarge(f"the body may have at most {_MOST_BYTES:,} bytes")
     except TimeoutError:
         raise BadRequest(f"the body did not arrive within {deadline_s:g} s") from None
     return bytes(body)

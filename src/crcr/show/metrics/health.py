@@ -113,7 +113,7 @@ class Probes:
         vitals = await self._pulse.vitals(self._clock.now())
         without = [str(vital.upstream) for vital in vitals if not vital.has_allowlist]
         if without:
-            names = ", ".join(without) if self._names else f"{len(without)} of {len(vitals)} upstreams"
+            names = ", ".join(without) if self._names else f"{len(without):,} of {len(vitals):,} upstreams"
             raise NoAllowlist(
                 f"no valid allowlist was ever read for {names}",
                 hint="see CRCR_ALLOWLIST, then run `crcr allowlist refresh`",

@@ -14,13 +14,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import RepoName
+from crcr.decide.number_format import format_percent
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.backend import BadgeView
 from crcr.errors import NotFound, Unavailable
 from crcr.show.pages.frame import Frame
 from crcr.show.render.safe_text import visible
-from crcr.show.render.status import percent
 from crcr.show.urls.location import pick_span, pick_upstream
 
 _GREEN, _RED, _AMBER, _BLUE, _GREY = "#1a7f37", "#cf222e", "#9a6700", "#0969da", "#57606a"
@@ -93,7 +93,7 @@ def choose_badge(view: BadgeView, label: str) -> BadgePicture:
     if view.state is None or (rate is None and view.state in {CountedAs.SUCCESS, CountedAs.FAILURE}):
         return BadgePicture(label, "no results", _GREY, about)
     word, colour = _WORDS[view.state]
-    return BadgePicture(label, word if rate is None else f"{word} · {percent(rate)}", colour, about)
+    return BadgePicture(label, word if rate is None else f"{word} · {format_percent(rate)}", colour, about)
 
 
 def draw(badge: BadgePicture) -> bytes:

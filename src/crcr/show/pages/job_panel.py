@@ -160,4 +160,4 @@ def parse_environment(environment: str | None) -> tuple[tuple[str, str], ...]:
         (str(name), value if isinstance(value, str) else json.dumps(value)) for name, value in values.items()
     ]
     more = len(pairs) - _MOST_FACTS
-    return (*pairs[:_MOST_FACTS], *([("", f"and {more} more")] if more > 0 else []))
+    return (*pairs[:_MOST_FACTS], *([("", f"and {more:,} more")] if more > 0 else []))

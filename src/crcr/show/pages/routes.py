@@ -33,7 +33,7 @@ def routes(
     return [
         Route("/", _home),
         Route("/crcr/", _without_slash),
-        *overview.routes(frame, delay),
+        *overview.routes(frame, delay, (settings or OnboardingSettings()).app_page),
         *grids.routes(frame),
         *commit.routes(frame),
         *failing.routes(frame),

@@ -14,8 +14,9 @@ from functools import lru_cache
 from markupsafe import Markup, escape
 
 from crcr.show.render.markup import escape_link
+from crcr.decide.number_format import format_percent
 from crcr.show.render.safe_text import visible
-from crcr.show.render.status import duration, percent
+from crcr.show.render.status import duration
 
 WIDTH, HEIGHT = 480, 184
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 10, 28
@@ -65,7 +66,7 @@ def format_value(value: Number, unit: Unit) -> str:
     if value is None:
         return "—"
     if unit is Unit.RATE:
-        return percent(value)
+        return format_percent(value)
     return duration(value) if unit is Unit.SECONDS else f"{value:,.0f}"
 
 

@@ -53,9 +53,7 @@ def draw_range(detail: BisectionDetail) -> Markup:
 def _describe_picture(detail: BisectionDetail) -> str:
     parts = ", ".join(f"{number} {status.word}" for status, number in list_statuses(detail))
     left = sum(commit.is_candidate for commit in detail.commits)
-    return (
-        f"{len(detail.commits)} commits from the good end to the bad end: {parts}; {left} may be the culprit"
-    )
+    return f"{len(detail.commits):,} commits from the good end to the bad end: {parts}; {left} may be the culprit"
 
 
 def _draw_cell(detail: BisectionDetail, position: int) -> str:

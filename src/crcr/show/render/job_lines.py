@@ -138,7 +138,7 @@ def _describe(job: JobView) -> str:
     if job.execution_s is not None:
         parts.append(escape_name(duration(job.execution_s), 40))
     if job.tests_failed:
-        parts.append(f"{job.tests_failed} test{'' if job.tests_failed == 1 else 's'} failed")
+        parts.append(f"{job.tests_failed:,} test{'' if job.tests_failed == 1 else 's'} failed")
     if job.attempt > 1:
         parts.append(f"attempt {job.attempt}")
     return " · ".join(parts)
@@ -170,5 +170,5 @@ def _first_test(job: JobView) -> str:
     test = job.failed_tests[0]
     message = f' <code class="text">{escape_text(test.message, 240)}</code>' if test.message else ""
     more = len(job.failed_tests) - 1 + job.failed_tests_more
-    others = f' <span class="faint">and {more} more</span>' if more > 0 else ""
+    others = f' <span class="faint">and {more:,} more</span>' if more > 0 else ""
     return f'\n<p class="first-test"><b class="text">{escape_text(test.name, 160)}</b>{message}{others}</p>'

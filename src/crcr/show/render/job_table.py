@@ -8,10 +8,11 @@ from urllib.parse import quote_plus
 
 from markupsafe import Markup
 
+from crcr.decide.number_format import format_count
 from crcr.decide.views.backend import JobFigures
 from crcr.show.http.page_parts import mark_part
 from crcr.show.render.markup import draw_rate, escape_link, escape_name, escape_text, make_id
-from crcr.show.render.status import count, duration
+from crcr.show.render.status import duration
 from crcr.show.urls.location import PageLinks
 
 _LONGEST_FILTER = 200
@@ -32,8 +33,8 @@ def _row(job: JobFigures, prefix: str) -> str:
         f'<a class="text" href="{link}" data-in-place title="Show it alone in the matrix">{name}</a>'
         f' <small class="faint text">{escape_name(column.workflow_name, 60)}</small></th>\n'
         f'<td class="ratecell" data-label="Pass rate">{draw_rate(tally)}</td>\n'
-        f'<td class="num{alert}" data-label="Failure">{tally.failure or "·"}</td>'
-        f'<td class="num" data-label="Timeouts">{tally.timed_out or "·"}</td>'
-        f'<td class="num" data-label="Jobs">{count(tally.total)}</td>'
+        f'<td class="num{alert}" data-label="Failure">{format_count(tally.failure) if tally.failure else "·"}</td>'
+        f'<td class="num" data-label="Timeouts">{format_count(tally.timed_out) if tally.timed_out else "·"}</td>'
+        f'<td class="num" data-label="Jobs">{format_count(tally.total)}</td>'
         f'<td class="num" data-label="Run">{escape_text(duration(job.execution_s))}</td></tr>'
     )

@@ -10,9 +10,10 @@ from hashlib import sha256
 
 from markupsafe import Markup, escape
 
+from crcr.decide.number_format import format_percent
 from crcr.decide.statistics.figures import Tally
 from crcr.show.render.safe_text import visible
-from crcr.show.render.status import Status, day, percent, stamp
+from crcr.show.render.status import Status, day, stamp
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _KEPT_TIMES = 8_192
@@ -56,7 +57,7 @@ def draw_rate(tally: Tally) -> Markup:
     """Draw a pass rate; a dash where nothing was decided."""
     if tally.pass_rate is None:
         return Markup('<span class="faint">—</span>')
-    return Markup(f'<b class="rate">{percent(tally.pass_rate)}</b>')  # noqa: S704
+    return Markup(f'<b class="rate">{format_percent(tally.pass_rate)}</b>')  # noqa: S704
 
 
 def make_id(*facts: object) -> str:

@@ -402,7 +402,7 @@ def _make_heads(
             GridHead(label=name, title=name, toggle=toggle, opened=opened, first=first and not number)
             for number, name in enumerate(names)
         ]
-    title = f"{group.label}: {len(group.indexes)} shards"
+    title = f"{group.label}: {len(group.indexes):,} shards"
     return [GridHead(label=group.label, title=title, shards=len(group.indexes), toggle=toggle, first=first)]
 
 
@@ -478,7 +478,7 @@ class _CellMaker:
 
 
 def _describe_shards(combined: CombinedJobs) -> str:
-    text = f"{combined.alike} of {combined.total} {_WORDS[combined.worst.counted]}"
+    text = f"{combined.alike:,} of {combined.total:,} {_WORDS[combined.worst.counted]}"
     missing = combined.total - combined.present
     return f"{text}, {missing} without a report" if missing else text
 
@@ -500,9 +500,9 @@ def row_state(
         status = job_status(combined.worst)
         word = _WORDS[combined.worst.counted]
         text = (
-            f"{combined.total} {word}"
+            f"{combined.total:,} {word}"
             if combined.alike == combined.total
-            else f"{combined.alike} of {combined.total} {word}"
+            else f"{combined.alike:,} of {combined.total:,} {word}"
         )
         quiet = cut and combined.worst.counted is CountedAs.SUCCESS
         dimmed = Status(status.letter, status.word, "off") if quiet else status

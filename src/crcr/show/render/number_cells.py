@@ -3,12 +3,16 @@
 In Python and not in a template: these tables have a dozen cells for each of up to a hundred backends.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from markupsafe import Markup
 
-from crcr.decide.statistics.figures import Figures, Tally
+from crcr.decide.number_format import format_count
+from crcr.decide.statistics.figures import Durations, Figures, Tally
 from crcr.decide.statistics.window import Span
 from crcr.show.render.markup import draw_rate, escape_text
-from crcr.show.render.status import count, duration
+from crcr.show.render.status import duration
 from crcr.show.render.trend_charts import draw_strip
 
 _NOT_RECORDED = "".join(
@@ -17,20 +21,57 @@ _NOT_RECORDED = "".join(
 )
 
 
-def draw_summary_cells(figures: Figures, span: Span) -> Markup:
+@dataclass(frozen=True, slots=True)
+class SummaryColumns:
+    """The groups of columns that have a value for at least one backend; the others are left out of the table."""
+
+    results: bool = True
+    queue: bool = True
+    run: bool = True
+
+    @classmethod
+    def filled_by(cls, backends: Iterable[Figures | None]) -> "SummaryColumns":
+        shown = [figures for figures in backends if figures is not None]
+        return cls(
+            any(figures.tally.total for figures in shown),
+            any(figures.queue.known for figures in shown),
+            any(figures.execution.known for figures in shown),
+        )
+
+    @property
+    def number(self) -> int:
+        """How many columns follow the name, the last result included."""
+        return 5 * self.results + 3 * self.queue + 3 * self.run + 1
+
+
+def draw_summary_cells(figures: Figures, span: Span, columns: SummaryColumns) -> Markup:
     """Pass rate, strip, counts, queue and run times; the last result follows in the template."""
-    tally, queue, run = figures.tally, figures.queue, figures.execution
-    nothing = ' title="no results"' if tally.pass_rate is None else ""
     cells = [
+        *(_result_cells(figures, span) if columns.results else ()),
+        *(_time_cells(figures.queue, "q") if columns.queue else ()),
+        *(_time_cells(figures.execution, "r") if columns.run else ()),
+    ]
+    return Markup("\n".join(cells))  # noqa: S704
+
+
+def _result_cells(figures: Figures, span: Span) -> tuple[str, ...]:
+    tally = figures.tally
+    nothing = ' title="no results"' if tally.pass_rate is None else ""
+    return (
         f'<td class="num ratecell"{nothing}>{draw_rate(tally)}</td>',
         f'<td class="stripcell">{draw_strip(figures.strip, span.value)}</td>',
         _amount(tally.success, "success", "mid"),
         _amount(tally.failure, "failed", "failed strong-bad" if tally.failure else "failed"),
         _total(tally),
-        *(_seconds(queue.average_s, "wide"), _seconds(queue.p50_s, "q50"), _seconds(queue.p95_s, "q95")),
-        *(_seconds(run.average_s, "wide"), _seconds(run.p50_s, "r50"), _seconds(run.p95_s, "r95")),
-    ]
-    return Markup("\n".join(cells))  # noqa: S704
+    )
+
+
+def _time_cells(times: Durations, letter: str) -> tuple[str, ...]:
+    return (
+        _seconds(times.average_s, "wide"),
+        _seconds(times.p50_s, f"{letter}50"),
+        _seconds(times.p95_s, f"{letter}95"),
+    )
 
 
 def draw_metrics_cells(figures: Figures, *, recorded: bool = True) -> Markup:
@@ -61,15 +102,15 @@ def _counts(tally: Tally) -> str:
 
 
 def _total(tally: Tally) -> str:
-    parts = f"{tally.success} success, {tally.failure} failure, {tally.running} running"
-    title = f"{parts}, {tally.other} cancelled, skipped or neutral"
+    parts = f"{tally.success:,} success, {tally.failure:,} failure, {tally.running:,} running"
+    title = f"{parts}, {tally.other:,} cancelled, skipped or neutral"
     zero = "" if tally.total else " zero"
-    return f'<td class="num total{zero}" data-label="jobs" title="{title}">{count(tally.total)}</td>'
+    return f'<td class="num total{zero}" data-label="jobs" title="{title}">{format_count(tally.total)}</td>'
 
 
 def _amount(value: int, label: str, look: str = "") -> str:
     zero = "" if value else " zero"
-    return f'<td class="num {look}{zero}" data-label="{label}">{count(value)}</td>'
+    return f'<td class="num {look}{zero}" data-label="{label}">{format_count(value)}</td>'
 
 
 def _seconds(value: float | None, look: str, label: str = "") -> str:

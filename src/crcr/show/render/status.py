@@ -12,6 +12,7 @@ from crcr.decide.health.texts import called_service, effect_class, waiting_words
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
 from crcr.decide.statistics.figures import CountedAs, LastResult, count_as
 from crcr.decide.statistics.window import ResultKind
+from crcr.decide.views.attention import AttentionKind
 from crcr.decide.views.commit import BackendState, GateShown, PullState, WaiverState
 from crcr.decide.views.logs import EffectView
 from crcr.decide.views.operator import EffectLine
@@ -244,6 +245,31 @@ HEALTH = {
     HealthState.RED: Status("X", "relay: red", "bad"),
 }
 
+RELAY = {
+    HealthState.GREEN: Status("O", "relay green", "ok"),
+    HealthState.AMBER: Status("!", "relay amber", "warn"),
+    HealthState.RED: Status("X", "relay red", "bad"),
+    None: Status("?", "relay unknown", "warn"),
+}
+"""The chip of the front page; None while the health cannot be read."""
+
+ATTENTION = {
+    AttentionKind.BACKEND_RED: Status("X", "turned red", "bad"),
+    AttentionKind.BACKEND_SILENT: Status("!", "silent", "warn"),
+    AttentionKind.PULL_BLOCKED: Status("X", "blocked", "bad"),
+    AttentionKind.IN_TREE_RED: Status("X", "base red", "bad"),
+    AttentionKind.BASE_RED: Status("X", "base red", "bad"),
+    AttentionKind.BACKEND_SUSPENDED: Status("C", "suspended", "off"),
+}
+
+FINDING_SIGNS = {
+    "ok": Status("✓", "done", "ok"),
+    "warning": Status("!", "check", "warn"),
+    "problem": Status("✗", "to do", "bad"),
+    "unknown": Status("?", "not known", "warn"),
+}
+"""Of a finding about the set-up, by its state."""
+
 PROBE_OK = Status("O", "ok", "ok")
 PROBE_OFF = Status("X", "not as expected", "bad")
 PROBE_STALE = Status("!", "stale", "warn")
@@ -278,10 +304,16 @@ def _is_measured(job: JobCell | LastResult) -> bool:
 
 
 def _compare_with_expected(job: JobCell | LastResult, status: Status) -> Status:
-    """An expected failure of a probe is a pass; an unexpected success is not."""
+    """An expected failure of a probe is a pass; an unexpected success is not.
+
+    Where what happened and what it counts as differ, the letter and the tone are neither a plain failure's nor a success's.
+    """
+    passed = status.tone == SUCCESS.tone
     if job.counted is CountedAs.SUCCESS:
-        return Status(status.letter, f"{status.word}, as expected", "ok")
-    return Status(status.letter, f"{status.word}, not as expected", "bad")
+        word = f"{status.word}, as expected"
+        return Status(status.letter, word, "ok") if passed else Status(f"{status.letter}=", word, "expected")
+    word = f"{status.word}, not as expected"
+    return Status(f"{status.letter}≠" if passed else status.letter, word, "bad")
 
 
 def probe_status(probe: Probe) -> Status:
@@ -299,7 +331,7 @@ def job_details(job: JobView) -> str:
         f"attempt {job.attempt}",
         f"queued {duration(job.queue_s)}" if job.queue_s is not None else "",
         f"ran {duration(job.execution_s)}" if job.execution_s is not None else "",
-        f"{job.tests_failed} of {job.tests_total} tests failed"
+        f"{job.tests_failed:,} of {job.tests_total:,} tests failed"
         if job.tests_failed and job.tests_total
         else "",
         f"disputed: {job.disputed_conclusion} was reported too" if job.disputed_conclusion else "",
@@ -362,20 +394,6 @@ def fine_duration(seconds: float | None) -> str:
 
 
 _UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
-
-
-def count(number: int) -> str:
-    """Format a number with thousands separators: `3,999`."""
-    return f"{number:,}"
-
-
-def percent(rate: float | None) -> str:
-    """Rounded down, so that one failure in a thousand is never shown as 100.0%."""
-    return "—" if rate is None else f"{int(rate * 1000 + _NOISE) / 10:.1f}%"
-
-
-_NOISE = 1e-9
-"""Compensates for the rounding error of binary fractions."""
 
 
 def waiting_reason(effect: EffectView | EffectLine, now: datetime) -> str | None:

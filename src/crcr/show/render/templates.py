@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse
 from crcr import __version__
 from crcr.decide.checks.status import left_out_words
 from crcr.decide.health.texts import capitalize
+from crcr.decide.number_format import format_count, format_percent
 from crcr.decide.statistics.window import Span
 from crcr.show.http.page_parts import mark_part
 from crcr.show.http.static_files import load_static_files
@@ -128,9 +129,9 @@ _FILTERS: Mapping[str, Any] = {
     "duration": status.duration,
     "fine_duration": status.fine_duration,
     "stamp": status.stamp,
-    "count_of": status.count,
+    "count_of": format_count,
     "probe_status": status.probe_status,
-    "percent": status.percent,
+    "percent": format_percent,
     "job_status": status.job_status,
     "job_details": status.job_details,
     "dispatch_details": status.dispatch_details,
@@ -183,4 +184,7 @@ _GLOBALS: Mapping[str, Any] = {
     "doubts": status.DOUBTS,
     "places": status.PLACES,
     "health_statuses": status.HEALTH,
+    "relay_statuses": status.RELAY,
+    "attention_statuses": status.ATTENTION,
+    "finding_signs": status.FINDING_SIGNS,
 }

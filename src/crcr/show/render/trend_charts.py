@@ -7,10 +7,10 @@ from datetime import UTC
 from markupsafe import Markup, escape
 
 from crcr.decide.in_tree.checks import Outcome
+from crcr.decide.number_format import format_percent
 from crcr.decide.statistics.figures import Figures, Part, Tally
 from crcr.decide.views.in_tree import InTreeCommit
 from crcr.show.render.charts import Chart, Number, Series, Unit, draw
-from crcr.show.render.status import percent
 
 
 def trend_charts(figures: Figures) -> tuple[Markup, ...]:
@@ -129,14 +129,12 @@ def draw_commit_strip(commits: Sequence[InTreeCommit]) -> Markup:
     bars = [_commit_bar(index * step, step * 0.75, commit) for index, commit in enumerate(commits)]
     words = ", ".join(str(commit.outcome) for commit in commits)
     frame = f'<svg class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img"'
-    label = f"In-tree results of {len(commits)} commits, oldest first: {words}"
+    label = f"In-tree results of {len(commits):,} commits, oldest first: {words}"
     return Markup(f'{frame} aria-label="{label}">{"".join(bars)}</svg>')  # noqa: S704  numbers and words of our own
 
 
 def _commit_bar(x: float, width: float, commit: InTreeCommit) -> str:
-    title = (
-        f"{escape(commit.sha[:8])}: {commit.passed} passed, {commit.failed} failed, {commit.running} running"
-    )
+    title = f"{escape(commit.sha[:8])}: {commit.passed:,} passed, {commit.failed:,} failed, {commit.running:,} running"
     if commit.outcome is Outcome.RUNNING:
         bar = _rect("none", x, width, 16, 2)
     else:
@@ -148,7 +146,7 @@ def _bar(x: float, width: float, tally: Tally, rate: float | None) -> str:
     if rate is None:
         return f"{_rect('none', x, width, 16, 2, closed=False)}<title>no results</title></rect>"
     failed = max(_LEAST_SEEN, _HEIGHT * (1 - rate)) if tally.failure else 0.0
-    title = f"{percent(rate)}: {tally.success} success, {tally.failure} failure"
+    title = f"{format_percent(rate)}: {tally.success:,} success, {tally.failure:,} failure"
     bad = _rect("bad", x, width, 0, failed) if failed else ""
     good = _rect("ok", x, width, failed, _HEIGHT - failed) if tally.success else ""
     return f"<g><title>{title}</title>{bad}{good}</g>"
@@ -164,6 +162,6 @@ def _describe_strip(rates: Sequence[float | None], span: str) -> str:
     start = f"Pass rate over {span} in {len(rates)} parts: "
     if not known:
         return f"{start}no results"
-    summary = f"{start}lowest {percent(min(known))}, latest {percent(known[-1])}"
+    summary = f"{start}lowest {format_percent(min(known))}, latest {format_percent(known[-1])}"
     empty = len(rates) - len(known)
     return f"{summary}, {empty} without results" if empty else summary

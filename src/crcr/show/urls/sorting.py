@@ -229,7 +229,8 @@ def arrange(rows: Iterable[R], order: SortOrder) -> tuple[R, ...]:
 
 def _worst_first(backend: BackendSummary) -> tuple[Any, ...]:
     """Backends that need attention first, then the lowest rate, then those without results, then those that never show one."""
-    troubled = bool(backend.alarm or backend.suspended or backend.silent or backend.parked)
+    mute = backend.never_reported and backend.level is Level.L4
+    troubled = bool(backend.alarm or backend.suspended or backend.silent or backend.parked or mute)
     tally = backend.figures.tally if backend.figures else None
     rate = tally.pass_rate if tally else None
     failures = tally.failure if tally else 0

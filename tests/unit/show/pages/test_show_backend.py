@@ -200,8 +200,8 @@ STATES = [
     *(("skipped", {}, "S", "off"), ("neutral", {}, "N", "off"), ("timed_out", {}, "T", "bad")),
     *(("action_required", {}, "A", "bad"), ("none", {}, "X", "bad"), (None, {}, "?", "run")),
     (None, {"state": JobState.TIMED_OUT}, "T", "bad"),
-    ("failure", {"expected": Conclusion.FAILURE}, "X", "ok"),
-    ("success", {"expected": Conclusion.FAILURE}, "O", "bad"),
+    ("failure", {"expected": Conclusion.FAILURE}, "X=", "expected"),
+    ("success", {"expected": Conclusion.FAILURE}, "O≠", "bad"),
 ]
 
 

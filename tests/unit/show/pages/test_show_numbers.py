@@ -89,7 +89,7 @@ async def test_fault_42_a_backend_that_sent_nothing_is_never_green() -> None:
 async def test_a_stale_probe_is_a_warning_and_no_probe_is_in_the_totals() -> None:
     made = every_state()
     text = await get_page(made)
-    probes = re.findall(r'<p data-key="(probe/\w+)"><span class="chip (\w+)">', text)
+    probes = re.findall(r'<dd data-key="(probe/\w+)"><span class="chip (\w+)">', text)
     assert probes == [("probe/ok", "ok"), ("probe/off", "bad"), ("probe/stale", "warn")]
     assert "probe repositories." in text
     assert f"{made.tally.success} of {made.tally.decided} jobs" in text
@@ -316,7 +316,7 @@ async def test_a_probes_expected_failure_is_told_as_such() -> None:
     )
     text = await get_page(made)
     for name, tone, word in (
-        ("probe/good", "ok", "failure, as expected"),
+        ("probe/good", "expected", "failure, as expected"),
         ("probe/bad", "bad", "success, not as expected"),
         ("plain/bad", "bad", "failure"),
     ):
@@ -326,9 +326,9 @@ async def test_a_probes_expected_failure_is_told_as_such() -> None:
 async def test_parked_effects_are_one_click_away_and_an_outbox_that_is_behind_is_amber() -> None:
     parked = await get_page(summary(backend_summary("a/b"), health=relay_health(parked=2, lag_s=LATE_S)))
     assert "/crcr/deliveries?show=effects&state=parked" in ParsedPage(parked).attributes("href")
-    assert '<div class="card" data-key="outbox">' in parked
+    assert '<dd data-key="outbox">' in parked
     behind = await get_page(summary(backend_summary("a/b"), health=relay_health(lag_s=LATE_S + 1)))
-    assert '<div class="card warn" data-key="outbox">' in behind
+    assert '<dd data-key="outbox" class="warned">' in behind
 
 
 async def test_silence_is_told_among_the_metrics_too() -> None:

@@ -110,7 +110,7 @@ def allowlist_findings(
         yield _in_force(name, state, now)
     if not read.is_good and read.in_force is not None:
         number = len(read.in_force.entries)
-        downstreams = "1 downstream" if number == 1 else f"{number} downstreams"
+        downstreams = "1 downstream" if number == 1 else f"{number:,} downstreams"
         yield ok(
             "in_force", f"{name}: the relay continues with the {downstreams} of that version; see below."
         )
@@ -150,7 +150,9 @@ async def installation_findings(
             async with slots:
                 finding = await _installation(repo, entry, github, has_checks=has_checks)
             done += 1
-            progress.show(f"installations: {done} of {len(repositories)}", final=done == len(repositories))
+            progress.show(
+                f"installations: {done:,} of {len(repositories):,}", final=done == len(repositories)
+            )
             return finding
 
         findings = await asyncio.gather(*(ask(repo, entry) for repo, entry in repositories.items()))
@@ -167,10 +169,10 @@ def _summarize(findings: dict[RepoName, SetupFinding]) -> tuple[SetupFinding, ..
 
 def _total(findings: dict[RepoName, SetupFinding], bad: tuple[RepoName, ...]) -> SetupFinding:
     name = "installations"
-    text = f"{len(findings) - len(bad)} of {len(findings)} repositories have the App with the permissions it needs"
+    text = f"{len(findings) - len(bad):,} of {len(findings):,} repositories have the App with the permissions it needs"
     if not bad:
         return ok(name, f"{text}.")
-    rest = [f"{len(bad) - _MAX_NAMED} more"] if len(bad) > _MAX_NAMED else []
+    rest = [f"{len(bad) - _MAX_NAMED:,} more"] if len(bad) > _MAX_NAMED else []
     names = join_words([*map(str, bad[:_MAX_NAMED]), *rest])
     return warning(name, f"{text}; not: {names}.", "see the lines below")
 

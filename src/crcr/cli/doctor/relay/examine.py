@@ -202,7 +202,7 @@ async def _issuer(issuer: TrustedIssuer, fetch: Fetch) -> SetupFinding:
         return problem("issuer", f"{issuer.issuer} ({issuer.kind.value}): {fault.detail}.", hint)
     return ok(
         "issuer",
-        f"{issuer.issuer} ({issuer.kind.value}): {len(keys)} key{'s' if len(keys) != 1 else ''} readable.",
+        f"{issuer.issuer} ({issuer.kind.value}): {len(keys):,} key{'s' if len(keys) != 1 else ''} readable.",
     )
 
 

@@ -133,11 +133,11 @@ def _log(page: DeliveryLogPage, now: datetime) -> SetupFinding:
         hint = "see the answers in the App's settings under Advanced; the relay recovers missed webhooks every 3 minutes"
         return warning(
             "deliveries",
-            f"{len(failed)} of the last {len(failed | arrived)} webhooks failed (newest {newest}).",
+            f"{len(failed):,} of the last {len(failed | arrived):,} webhooks failed (newest {newest}).",
             hint,
         )
     return ok(
-        "deliveries", f"The last {len(arrived)} webhooks of the last 24 hours arrived (newest {newest})."
+        "deliveries", f"The last {len(arrived):,} webhooks of the last 24 hours arrived (newest {newest})."
     )
 
 

@@ -34,6 +34,7 @@ from crcr.decide.checks.text.parts import (
 )
 from crcr.decide.checks.text.verdict import HudPages, append_verdict, verdict_words
 from crcr.decide.jobs.log_excerpt import LogExcerpt
+from crcr.decide.number_format import count_things
 
 MOST_TITLE = 120
 MOST_FAILURES = 20
@@ -55,7 +56,7 @@ def backend_title(judged: BackendJudgement) -> str:
     named = [part for part in judged.parts if part.name is not None]
     deciding_parts = [part for part in judged.deciding_parts if part.name is not None]
     if judged.standing is GateStatus.PASSED:
-        return f"passed: {_count_noun(len(named), 'job')}"
+        return f"passed: {count_things(len(named), 'job')}"
     if judged.standing is GateStatus.WAIVED:
         return truncate(
             f"waived by {_waiver_authors(judged.parts)}: {_join_names(deciding_parts) or 'all of it'}",
@@ -69,7 +70,7 @@ def backend_title(judged: BackendJudgement) -> str:
     names = f"{judged.standing}: {_join_names(deciding_parts)}"
     if judged.standing not in OPEN and any(part.standing in OPEN for part in judged.parts):
         return f"{names}, others still waiting"
-    title = f"{names} ({len(deciding_parts)} of {_count_noun(len(named), 'job')})"
+    title = f"{names} ({len(deciding_parts):,} of {count_things(len(named), 'job')})"
     return append_verdict(title, deciding_parts, MOST_TITLE)
 
 
@@ -79,10 +80,6 @@ def _join_names(parts: list[JudgedPart]) -> str:
 
 def _waiver_authors(parts: Iterable[JudgedPart]) -> str:
     return join_items([f"@{one_line(waiver.who).removeprefix('@')}" for waiver in collect_waivers(parts)], 2)
-
-
-def _count_noun(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def backend_summary(judged: BackendJudgement, pages: HudPages, live_url: str | None = None) -> str:
@@ -194,9 +191,9 @@ def job_title(part: JudgedPart, job: JobResult) -> str:
         title = f"excused: {title}"
     passed, failed, _ = job.tests
     tests = (
-        f"{_count_noun(failed, 'test')} failed"
+        f"{count_things(failed, 'test')} failed"
         if failed
-        else f"{_count_noun(passed, 'test')} passed"
+        else f"{count_things(passed, 'test')} passed"
         if passed
         else ""
     )
@@ -238,7 +235,7 @@ def failures(jobs: list[tuple[JudgedPart, JobResult]]) -> Iterable[MarkdownSecti
     more = max(len(tests) - MOST_FAILURES, 0) + unlisted
     rows = [_failure_line(test) for test in tests[:MOST_FAILURES]]
     if more:
-        rows.append(f"- and {more} more")
+        rows.append(f"- and {more:,} more")
     yield MarkdownSection(head="### First failures\n", rows=tuple(rows), noun="failures")
 
 

@@ -112,7 +112,7 @@ def _pending_phrases(backends: list[BackendJudgement]) -> list[str]:
     ]
     waiting = [str(backend.backend.name) for backend in backends if backend.standing is GateStatus.WAITING]
     passing = len(backends) - len(held) - len(waiting)
-    counted = [f"{passing} of {len(backends)} backends passed"] if passing else []
+    counted = [f"{passing:,} of {len(backends):,} backends passed"] if passing else []
     return counted + held + ([f"waiting for {waiting[0]}", *waiting[1:]] if waiting else [])
 
 
@@ -262,7 +262,9 @@ def _passed_words(judged: BackendJudgement) -> str:
     if not unconfirmed:
         return count
     return (
-        f"{count}, as reported" if unconfirmed == len(jobs) else f"{count}, {unconfirmed} of them as reported"
+        f"{count}, as reported"
+        if unconfirmed == len(jobs)
+        else f"{count}, {unconfirmed:,} of them as reported"
     )
 
 

@@ -87,14 +87,14 @@ def prose(text: str, most: int = 200) -> str:
 def join_items(items: Sequence[_T], most: int, show: Callable[[_T], str] = str, joint: str = ", ") -> str:
     """The first few, shown harmless; the others, which may be hundreds, are only counted."""
     shown = joint.join(map(show, items[:most]))
-    return f"{shown} and {len(items) - most} more" if len(items) > most else shown
+    return f"{shown} and {len(items) - most:,} more" if len(items) > most else shown
 
 
 def fit_items(phrases: Sequence[str], most: int) -> str:
     """A title of as many phrases as fit, saying how many do not."""
     for count in range(min(len(phrases), most), 0, -1):
         more = len(phrases) - count
-        title = ", ".join(phrases[:count]) + (f", and {more} more" if more else "")
+        title = ", ".join(phrases[:count]) + (f", and {more:,} more" if more else "")
         if len(title) <= most:
             return title
     return truncate(phrases[0], most) if phrases else ""

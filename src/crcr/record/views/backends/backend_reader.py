@@ -14,7 +14,7 @@ from crcr.decide.views.overview import BackendSummary
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
-from crcr.record.store.times import from_us_or_none, to_us
+from crcr.record.store.times import from_us, from_us_or_none, to_us
 from crcr.record.views.backends.figures import (
     FigureScope,
     Running,
@@ -80,7 +80,8 @@ _UNSENT_OF_BACKEND = Statement(text(_COUNT_UNSENT.format(condition=" AND downstr
 class BackendStates:
     """Facts of all backends of an upstream beside their jobs."""
 
-    suspended: frozenset[str]
+    suspended: dict[str, datetime]
+    """Since when."""
     alarms: dict[str, str]
     parked: dict[str, int]
     waiting: dict[str, int]
@@ -98,7 +99,7 @@ async def read_backend_states(
     else:
         waiting = await tx.all(_UNSENT_OF_BACKEND, upstream=upstream.key, downstream=downstream.key)
     return BackendStates(
-        frozenset(row["downstream"] for row in rows if row["suspended_at"] is not None),
+        {row["downstream"]: from_us(row["suspended_at"]) for row in rows if row["suspended_at"] is not None},
         {row["downstream"]: row["alarm"] for row in rows if row["alarm"]},
         {row["target"]: row["number"] for row in parked},
         {row["downstream"]: row["number"] for row in waiting},
@@ -131,15 +132,22 @@ class BackendReader:
         parts: bool = False,
         counted: Figures | None = None,
         silent: bool | None = None,
+        never_reported: bool = False,
     ) -> BackendSummary:
-        """A backend's row; `counted` and `silent` are given where they were read for all backends at once."""
+        """A backend's row; `counted` and those after it are given where they were read for all backends at once."""
         key = entry.name.key
         if key not in self.visible.public:
             return make_name_only_summary(entry)
         figures = await self.figures(key, states, parts=parts, counted=counted)
-        silent = await self.is_silent(entry) if silent is None else silent
+        if silent is None:
+            reporting = await read_reporting(self.tx, self.upstream, entry, self.now)
+            silent = reporting.silent
+            known = reporting.last_at or figures.last_result or figures.running
+            never_reported = entry.level >= Level.L2 and not known
         return replace(
-            make_summary(entry, figures, states, silent=silent), last_sent_at=await self._read_last_sent(key)
+            make_summary(entry, figures, states, silent=silent),
+            never_reported=never_reported,
+            last_sent_at=await self._read_last_sent(key),
         )
 
     @property

@@ -23,10 +23,12 @@ from crcr.decide.statistics.figures import (
     is_stale,
 )
 from crcr.decide.statistics.window import ResultKind, Span, Window
+from crcr.decide.views.attention import Attention, list_attention
 from crcr.decide.views.backend import (
     BackendMetrics,
     MetricsView,
 )
+from crcr.decide.views.in_tree import InTreeTrend
 from crcr.decide.views.overview import BackendSummary, ChooseRows, Probe, RelayHealth, Summary
 from crcr.record.store.database import Row
 from crcr.record.store.statement import Statement
@@ -48,6 +50,7 @@ from crcr.record.views.backends.figures import (
     read_last,
 )
 from crcr.record.views.commits.in_tree import read_in_tree_trend
+from crcr.record.views.relay.attention import TroubleMarks, read_attention_facts
 from crcr.record.views.relay.state import relay_health
 from crcr.record.views.visibility import allowlist_state
 
@@ -151,6 +154,13 @@ class Overview:
         ever_reported, unanswered = self.silences.get(entry.name.key, (False, 0))
         return is_silent(entry.level, ever_reported=ever_reported, unanswered=unanswered)
 
+    def has_never_reported(self, entry: AllowlistEntry) -> bool:
+        """Whether nothing has ever arrived from a backend that should report."""
+        key = entry.name.key
+        ever_reported, _ = self.silences.get(key, (False, 0))
+        known = ever_reported or self.running.get(key) or self.last_result_time(key, *ResultKind)
+        return entry.level >= Level.L2 and not known
+
     def last_result_time(self, key: str, *kinds: ResultKind) -> datetime | None:
         ends = (self.ended_at.get((key, event)) for kind in kinds for event in kind.events)
         return max((at for at in ends if at is not None), default=None)
@@ -203,7 +213,8 @@ def make_overview_row(
     if entry.name.key not in reader.visible.public:
         return make_name_only_summary(entry)
     figures = overview.backend_figures(entry.name.key, reader.kind)
-    return make_summary(entry, figures, states, silent=overview.is_silent(entry))
+    summary_row = make_summary(entry, figures, states, silent=overview.is_silent(entry))
+    return replace(summary_row, never_reported=overview.has_never_reported(entry))
 
 
 async def _read_figures(reader: BackendReader) -> dict[str, Figures]:
@@ -268,11 +279,13 @@ async def summary(
             states,
             counted=overview.sums(backend.name.key) if at_once else None,
             silent=backend.silent,
+            never_reported=backend.never_reported,
         )
         for backend in chosen
     ]
     if pick is None:
         backends = rows
+    in_tree = await read_in_tree_trend(reader.tx, reader.upstream)
     return Summary(
         upstream=reader.upstream,
         span=span,
@@ -285,8 +298,19 @@ async def summary(
         allowlist=await allowlist_state(reader.tx, reader.upstream, reader.visible),
         levels=_group_by_level(backends),
         rows=tuple(rows),
-        in_tree=await read_in_tree_trend(reader.tx, reader.upstream),
+        in_tree=in_tree,
+        attention=await _read_attention(reader, backends, states, in_tree),
     )
+
+
+async def _read_attention(
+    reader: BackendReader, backends: list[BackendSummary], states: BackendStates, in_tree: InTreeTrend | None
+) -> Attention:
+    """What needs attention, whatever kind and range the page shows."""
+    silent = [backend.name.key for backend in backends if backend.silent and not backend.suspended]
+    marks = TroubleMarks(silent, states.suspended, in_tree)
+    facts = await read_attention_facts(reader.tx, reader.upstream, reader.visible, marks, reader.now)
+    return list_attention(facts, reader.now)
 
 
 async def metrics_view(
@@ -408,4 +432,5 @@ def _group_by_level(backends: list[BackendSummary]) -> tuple[tuple[Level, tuple[
 def _trouble_key(backend: BackendSummary) -> tuple[bool, float, RepoName]:
     rate = backend.figures.tally.pass_rate if backend.figures else None
     troubled = backend.silent or backend.suspended or backend.alarm is not None
+    troubled = troubled or (backend.never_reported and backend.level is Level.L4)
     return not troubled, 2.0 if rate is None else rate, backend.name

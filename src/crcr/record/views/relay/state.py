@@ -66,7 +66,7 @@ _DELIVERED = Statement(
         " AND r.created_at >= :since) AS number FROM deliveries WHERE upstream = :upstream AND received_at >= :since"
     )
 )
-_UPSTREAM = Statement(text("SELECT paused_at FROM upstreams WHERE upstream = :upstream"))
+_UPSTREAM = Statement(text("SELECT paused_at, installation_id FROM upstreams WHERE upstream = :upstream"))
 _LOG_ENDS = Statement(
     text(
         "SELECT (SELECT min(change_id) FROM changes) AS oldest, (SELECT max(change_id) FROM changes) AS newest"
@@ -93,7 +93,8 @@ _OPEN_GATES = Statement(
 
 async def relay_health(tx: Tx, upstream: RepoName, since: datetime, now: datetime) -> RelayHealth:
     """The relay's state without the last result, which the caller adds from the backends."""
-    vital = await read_vitals(tx, upstream, now)
+    outbox = await tx.one(_OUTBOX, upstream=upstream.key)
+    parked = await tx.one(_PARKED_COUNT, upstream=upstream.key)
     delivered = await tx.one(_DELIVERED, upstream=upstream.key, since=to_us(since))
     last = await tx.one(LAST_DELIVERY, upstream=upstream.key)
     row = await tx.one(_UPSTREAM, upstream=upstream.key)
@@ -101,10 +102,11 @@ async def relay_health(tx: Tx, upstream: RepoName, since: datetime, now: datetim
         deliveries=delivered["number"] if delivered else 0,
         last_delivery_at=from_us_or_none(last["at"]) if last else None,
         last_result_at=None,
-        waiting=vital.waiting,
-        parked=vital.parked,
-        lag_s=vital.lag_s,
+        waiting=outbox["waiting"] if outbox else 0,
+        parked=parked["number"] if parked else 0,
+        lag_s=_lag_s(outbox, now),
         paused_at=from_us_or_none(row["paused_at"]) if row else None,
+        installed=bool(row and row["installation_id"]),
     )
 
 

@@ -54,6 +54,7 @@ _BACKEND: Json = {
     "hidden": False,
     "suspended": False,
     "silent": False,
+    "never_reported": False,
     "figures": _FIGURES,
     "sent": 9,
     "waiting": 0,
@@ -192,6 +193,7 @@ SUMMARY: Json = {
         "lag_s": 0.4,
         "paused_at": _AT,
         "probes": [],
+        "installed": True,
     },
     "allowlist": {
         "version": 4,
@@ -205,6 +207,24 @@ SUMMARY: Json = {
         "commits": [
             {"sha": _SHA, "pushed_at": _AT, "passed": 481, "failed": 1, "running": 12, "outcome": "failed"}
         ],
+    },
+    "attention": {
+        "items": [
+            {
+                "kind": "backend_red",
+                "text": "test (py3.12) fails on main",
+                "since": _AT,
+                "oncalls": ["ada"],
+                "backend": "org/backend",
+                "level": "L4",
+                "number": 7,
+                "sha": _SHA,
+                "branch": "main",
+            }
+        ],
+        "blocked_pulls": 0,
+        "more_backends": 0,
+        "branch": "main",
     },
     "tally": _TALLY,
     "backends": [_BACKEND],

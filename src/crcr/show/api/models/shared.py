@@ -10,7 +10,7 @@ from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.github.commit_origin import CommitPlace as CommitPlaceValue
 from crcr.decide.health.relay import HealthState, Reason
 from crcr.decide.statistics import figures
-from crcr.decide.views import failures, in_tree
+from crcr.decide.views import attention, failures, in_tree
 from crcr.decide.views import overview as views
 from crcr.decide.views.backend import JobKey
 from crcr.show.api.models import examples
@@ -58,6 +58,7 @@ HEALTH = derive_model(
         "state": "Amber: something waits or needs attention. Red: gates cannot be published, or nothing is delivered.",
         "reasons": "The most serious first; empty when green.",
         "lag_s": "Age of the oldest effect that is due and not done.",
+        "installed": "Whether the App's installation on the upstream is recorded.",
     },
 )
 TALLY = derive_model(
@@ -112,6 +113,7 @@ BACKEND = derive_model(
     "Backend",
     "`figures` is null where results are not recorded (L1) or not shown (`name_only`).",
     described={
+        "never_reported": "It should report, and no report of it has ever arrived.",
         "probe": "It tests the relay itself; its results do not count in totals.",
         "hidden": "Shown to administrators only.",
     },
@@ -121,6 +123,26 @@ IN_TREE_TREND = derive_model(
     in_tree.InTreeTrend,
     "InTreeTrend",
     "The upstream's own CI on the newest commits of its default branch, the newest last.",
+)
+ATTENTION_ITEM = derive_model(
+    attention.AttentionItem,
+    "AttentionItem",
+    "One thing that needs attention; fields that do not apply to its kind are null.",
+    described={
+        "oncalls": "Whom to call; empty where nobody is named.",
+        "number": "The pull request.",
+        "sha": "The newest commit of the base branch whose in-tree checks fail.",
+    },
+)
+ATTENTION = derive_model(
+    attention.Attention,
+    "Attention",
+    "What needs attention now, the most urgent first, whatever the kind, the range and the filters.",
+    described={
+        "blocked_pulls": "All open pull requests whose gate failed; the worst of them are items.",
+        "more_backends": "Backends that turned red or silent in 24 hours, beyond the listed ones.",
+        "branch": "The base branch; null where it is not known, so that nothing is said about it.",
+    },
 )
 SUMMARY = derive_model(
     views.Summary,

@@ -83,7 +83,7 @@ screenshots: .venv/.dev ## take the pictures of README and docs from a running d
 	$(BIN)/python tools/screenshots.py docs/images
 
 pins: ## compile requirements/*.in into pinned, hashed requirements/*.txt (needs uv)
-	for name in app chdb dev build tracing; do \
+	for name in app chdb dev build previews tracing; do \
 	  uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 

@@ -21,7 +21,7 @@ from test_architecture import SIMULATOR, SOURCE, imports, modules
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("chdb", "tracing")
+EXTRAS = ("chdb", "previews", "tracing")
 PINNED = ("app", *EXTRAS, "build", "dev")
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""

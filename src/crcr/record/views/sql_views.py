@@ -35,7 +35,6 @@ from crcr.decide.views.logs import (
     DeliveryQuery,
     EffectPage,
     EffectQuery,
-    SearchView,
     WaiverQuery,
 )
 from crcr.decide.views.overview import (
@@ -51,6 +50,7 @@ from crcr.decide.views.overview import (
     Summary,
     Vitals,
 )
+from crcr.decide.views.search import HitKind, SearchQuery, SearchView, Suggestions
 from crcr.errors import NotFound
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer, HistoryReader
 from crcr.record.store.database import Database, Tx
@@ -71,10 +71,12 @@ from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
 from crcr.record.views.logs.deliveries import delivery_page, read_delivery
 from crcr.record.views.logs.effects import effect_page
-from crcr.record.views.logs.search import JOBS_BACK, MOST, history_search_text, search
 from crcr.record.views.relay.health import HealthViews
 from crcr.record.views.relay.metrics import read_alarm_facts, read_queues
 from crcr.record.views.relay.state import changes_after, effects_view, open_gates, read_vitals
+from crcr.record.views.search.jobs import JOBS_BACK, MOST_JOBS
+from crcr.record.views.search.search import MOST, search, suggest
+from crcr.record.views.search.search_terms import history_search_text
 from crcr.record.views.visibility import AllowlistReader, VisibleBackends, allowlist_view, visible_backends
 
 T = TypeVar("T")
@@ -273,19 +275,21 @@ class SqlViews:
             lambda tx, visible: audit_page(tx, query, visible, everything=self._everything),
         )
 
-    async def search(
-        self, upstream: RepoName, text: str, now: datetime, *, after: tuple[str | int, ...] | None = None
-    ) -> SearchView:
-        part = history_search_text(text, upstream) if after is None else None
+    async def search(self, query: SearchQuery, now: datetime) -> SearchView:
+        searches_jobs = query.kind is HitKind.JOB or (query.kind is None and query.after is None)
+        part = history_search_text(query.text, query.upstream) if searches_jobs else None
+        most = MOST + 1 if query.kind is None else MOST_JOBS + 1
         history = (
-            await self._history.read_job_names(upstream, part, now - JOBS_BACK, MOST + 1, now)
+            await self._history.read_job_names(query.upstream, part, now - JOBS_BACK, most, now)
             if part
             else NO_ANSWER
         )
         return await self._view(
-            upstream,
-            lambda tx, visible: search(tx, upstream, visible, text, now, history=history, after=after),
+            query.upstream, lambda tx, visible: search(tx, query, visible, now, history=history)
         )
+
+    async def suggest(self, query: SearchQuery, now: datetime) -> Suggestions:
+        return await self._view(query.upstream, lambda tx, visible: suggest(tx, query, visible, now))
 
     async def allowlist(self, upstream: RepoName) -> AllowlistView:
         return await self._view(upstream, lambda tx, visible: allowlist_view(tx, upstream, visible))

@@ -44,6 +44,7 @@ _KEPT_PATHS = frozenset(
     {
         *("/crcr", "/crcr/metrics", "/crcr/failing", "/crcr/bisections"),
         *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing", "/api/v1/culprits", "/api/v1/bisections"),
+        "/api/v1/search/suggest",
     }
 )
 _OWN_PAGES = frozenset(

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.views.logs import HitKind
+from crcr.decide.views.search import HitKind, SearchQuery
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.job_panel import shared_panel, wants_panel_only
@@ -79,7 +79,8 @@ class CommitPages:
 
     async def _find_commit_url(self, request: Request, location: PageLocation, digits: str) -> str:
         """Return the address of the one commit that begins with these digits, or of the search where there are several."""
-        results = await self._frame.views(request).search(location.upstream, digits, self._frame.clock.now())
+        query = SearchQuery(upstream=location.upstream, text=digits, kind=HitKind.COMMIT)
+        results = await self._frame.views(request).search(query, self._frame.clock.now())
         commits = [hit.head_sha for hit in results.hits if hit.kind is HitKind.COMMIT]
         if not commits:
             hint = "the relay knows commits that were pushed, proposed or tested since it was started; check the digits"

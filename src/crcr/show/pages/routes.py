@@ -23,6 +23,7 @@ from crcr.show.pages import (
 from crcr.show.pages.api_docs import docs_endpoint
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
+from crcr.show.search import page as search
 
 
 def routes(
@@ -36,6 +37,7 @@ def routes(
         *commit.routes(frame),
         *failing.routes(frame),
         *logs.routes(frame),
+        *search.routes(frame),
         *failures.routes(frame),
         *bisections.routes(frame),
         *onboarding.routes(frame, settings),

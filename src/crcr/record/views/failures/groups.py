@@ -32,7 +32,7 @@ from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 from crcr.record.views.failures.commit_failures import known_view
-from crcr.record.views.paging import Key, bad_cursor, read_matching
+from crcr.record.views.paging import LOOKED_THROUGH, Key, bad_cursor, read_matching
 from crcr.record.views.relay.state import newest_change
 from crcr.record.views.visibility import VisibleBackends
 
@@ -112,7 +112,10 @@ class _Parts:
     jobs: list[str] = field(default_factory=list)
 
 
-async def failure_page(tx: Tx, query: FailureQuery, visible: VisibleBackends, now: datetime) -> FailurePage:
+async def failure_page(
+    tx: Tx, query: FailureQuery, visible: VisibleBackends, now: datetime, *, most: int = LOOKED_THROUGH
+) -> FailurePage:
+    """A page of open groups; at most about `most` of them are looked through for the text."""
     shown, wanted = list(visible.reporting), _matching(visible, query.backend)
     start = _start(query.after)
 
@@ -137,7 +140,7 @@ async def failure_page(tx: Tx, query: FailureQuery, visible: VisibleBackends, no
             sought in row["sample"].casefold() and query.known in (None, known) and not _ended_with_issue(row)
         )
 
-    rows, more = await read_matching(read, start, query.limit, make_key=_key, keep=keep)
+    rows, more = await read_matching(read, start, query.limit, make_key=_key, keep=keep, most=most)
     groups = await _complete(tx, query.upstream, visible, rows, now)
     return FailurePage(groups, more, cursor=await newest_change(tx))
 

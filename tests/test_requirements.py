@@ -25,7 +25,7 @@ EXTRAS = ("chdb", "previews", "tracing")
 PINNED = ("app", *EXTRAS, "build", "dev")
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
-WHERE = {"crcr/tracing.py": "tracing"}
+WHERE = {"crcr/tracing.py": "tracing", "crcr/show/previews/picture.py": "previews"}
 """Modules that only an extra can load."""
 STANDARD_LIBRARY = sys.stdlib_module_names | {"compression"}
 """Of all Pythons that are supported: `compression` came with 3.14."""

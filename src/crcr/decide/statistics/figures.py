@@ -24,7 +24,8 @@ SILENT_WITHIN = timedelta(days=14)
 """How far back unanswered dispatches are counted, whatever range a page shows."""
 PROBES_WITHIN = timedelta(hours=24)
 """A probe repository without a result for longer than this is stale."""
-_UNANSWERED_IS_SILENT = 3
+SILENT_AFTER = 3
+"""So many unanswered dispatches make a backend silent that reported before."""
 
 
 class CountedAs(StrEnum):
@@ -368,7 +369,7 @@ def is_silent(level: Level, *, ever_reported: bool, unanswered: int) -> bool:
     """Whether a backend that should report does not; `unanswered` counts the dispatches since its last report."""
     if level < Level.L2:
         return False
-    return unanswered >= (_UNANSWERED_IS_SILENT if ever_reported else 1)
+    return unanswered >= (SILENT_AFTER if ever_reported else 1)
 
 
 def is_stale(last: LastResult | None, now: datetime, *, silent: bool) -> bool:

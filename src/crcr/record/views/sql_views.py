@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from crcr.decide.checks.gate import GatePolicies, GatePolicy
+from crcr.decide.feeds.backend_results import BackendFeed
 from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
@@ -55,7 +56,7 @@ from crcr.errors import NotFound
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer, HistoryReader
 from crcr.record.store.database import Database, Tx
 from crcr.record.views.backends.backend_page import backend_page
-from crcr.record.views.backends.backend_reader import BackendReader
+from crcr.record.views.backends.backend_reader import BackendReader, read_backend_states
 from crcr.record.views.backends.badge import badge_view
 from crcr.record.views.backends.jobs import job_detail, job_page
 from crcr.record.views.backends.overview import metrics_view, summary
@@ -66,6 +67,7 @@ from crcr.record.views.culprits.bisections import bisection_detail, bisection_pa
 from crcr.record.views.culprits.job_culprits import culprit_list
 from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.failures.groups import failure_page, group_page
+from crcr.record.views.feeds.backend_results import backend_feed
 from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
 from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
@@ -186,6 +188,23 @@ class SqlViews:
             now,
             history=history,
             query=lambda reader: badge_view(reader, downstream, span),
+        )
+
+    async def backend_summary(
+        self, upstream: RepoName, downstream: RepoName, kind: ResultKind, span: Span, now: datetime
+    ) -> BackendSummary:
+        """A backend's line of the summary."""
+
+        async def query(reader: BackendReader) -> BackendSummary:
+            entry = reader.visible.entry(downstream)
+            return await reader.summary(entry, await read_backend_states(reader.tx, upstream, entry.name))
+
+        history = await self._history.read_backend(upstream, downstream, kind, Window.of(span, now), now)
+        return await self._backend_view(upstream, span, kind, now, history=history, query=query)
+
+    async def backend_feed(self, upstream: RepoName, downstream: RepoName, now: datetime) -> BackendFeed:
+        return await self._view(
+            upstream, lambda tx, visible: backend_feed(tx, upstream, downstream, visible, now)
         )
 
     async def job(self, upstream: RepoName, downstream: RepoName, key: JobKey) -> JobDetail:

@@ -10,6 +10,8 @@ from crcr.decide.views.search import HitKind, SearchQuery
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.job_panel import shared_panel, wants_panel_only
+from crcr.show.previews.preview import preview_commit, preview_pull
+from crcr.show.previews.tags import make_tags
 from crcr.show.urls.location import PageLinks, PageLocation, data_links, whole_sha
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
@@ -47,6 +49,8 @@ class CommitPages:
             cursor=pull.cursor,
             number=pull.number,
             pull=pull,
+            preview=make_tags(self._frame, location, preview_pull(pull), f"pr/{pull.number}"),
+            feed=location.with_defaults().url(f"/crcr/pr/{pull.number}/feed.atom"),
             links=links,
             panel=panel,
             formats=data_links(location, f"pulls/{pull.number}"),
@@ -72,6 +76,7 @@ class CommitPages:
             location,
             cursor=commit.cursor,
             commit=commit,
+            preview=make_tags(self._frame, location, preview_commit(commit), f"commit/{sha}", **links.kept),
             links=links,
             panel=panel,
             formats=data_links(location, f"commits/{sha}", links.kept),

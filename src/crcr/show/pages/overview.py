@@ -12,6 +12,8 @@ from crcr.decide.views.backend import BackendMetrics
 from crcr.decide.views.overview import BackendSummary, Summary
 from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages.frame import Frame
+from crcr.show.previews.preview import preview_summary
+from crcr.show.previews.tags import make_tags
 from crcr.show.render.trend_charts import trend_charts
 from crcr.show.urls.location import PageLocation, data_links
 from crcr.show.urls.sorting import (
@@ -58,6 +60,7 @@ class OverviewPages:
             location,
             cursor=summary.cursor,
             summary=summary,
+            preview=make_tags(self._frame, location, preview_summary(summary), "summary"),
             choice=choice,
             table=table.on_page(summary.rows),
             group_sizes=table.sizes,

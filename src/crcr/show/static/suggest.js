@@ -74,8 +74,10 @@
     option.setAttribute("aria-selected", "false");
     option.dataset.url = suggestion.url;
     option.append(element("span", "kind", suggestion.kind), element("span", "text what", suggestion.title));
-    if (suggestion.detail) option.append(element("span", "text soft", suggestion.detail));
-    for (const status of suggestion.chips) option.append(chip(status));
+    const side = element("span", "side", "");
+    if (suggestion.detail) side.append(element("span", "text soft", suggestion.detail));
+    side.append(...suggestion.chips.map(chip));
+    option.append(side);
     return option;
   }
 

@@ -3,22 +3,22 @@
 Both cover the last 14 days and are read along an index by time, up to a limit: neither database is sure to have a full-text
 index. Rows of hidden backends are excluded in the queries, so no cursor can hold one.
 """
+# ruff: noqa: S608 - every name in these statements is our own
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import text
 
 from crcr.decide.model import RepoName
-from crcr.decide.views.failures import OPEN_FOR, FailureQuery, OpenGroup
+from crcr.decide.views.failures import OPEN_FOR
 from crcr.decide.views.search import Hit, HitKind, Key
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
-from crcr.record.views.failures.groups import failure_page
-from crcr.record.views.paging import LOOKED_THROUGH, bad_cursor
+from crcr.record.views.failures.groups import ended_with_issue, is_known
+from crcr.record.views.paging import bad_cursor
 from crcr.record.views.search.search_terms import name_pattern
 from crcr.record.views.visibility import VisibleBackends
 
@@ -26,7 +26,17 @@ TESTS_SEARCHED = 20_000
 """How many rows of failed tests one search reads."""
 _MOST_ROWS = 200
 """Of rows that match: a test that fails in many backends has one for each."""
-_FIND = (
+MESSAGES_SEARCHED = 20_000
+_LISTS = ("shown", "fingerprints")
+_ON_SQLITE = {name: f"(SELECT value FROM json_each(:{name}))" for name in _LISTS}
+_ON_POSTGRESQL = {name: f"(SELECT json_array_elements_text(CAST(:{name} AS json)))" for name in _LISTS}
+
+
+def _with_lists(sql: str) -> Statement:
+    return Statement(text(sql.format(**_ON_SQLITE)), on_postgresql=text(sql.format(**_ON_POSTGRESQL)))
+
+
+_TESTS = _with_lists(
     "SELECT n.fingerprint, n.downstream, n.test, n.number, n.last_at, g.sample FROM (SELECT fingerprint, upstream,"
     " downstream, test, number, last_at FROM failed_tests WHERE upstream = :upstream AND last_at >= :since"
     " AND last_at <= :at AND (last_at < :at OR (fingerprint, downstream, test) < (:fingerprint, :downstream, :test))"
@@ -35,9 +45,18 @@ _FIND = (
     " AND g.downstream = n.downstream WHERE lower(n.test) LIKE :pattern ESCAPE '!' AND n.downstream IN {shown}"
     " ORDER BY n.last_at DESC, n.fingerprint DESC, n.downstream DESC, n.test DESC LIMIT :most"
 )
-_TESTS = Statement(
-    text(_FIND.format(shown="(SELECT value FROM json_each(:shown))")),
-    on_postgresql=text(_FIND.format(shown="(SELECT json_array_elements_text(CAST(:shown AS json)))")),
+_MESSAGES = _with_lists(
+    "SELECT n.fingerprint, n.downstream, n.sample, n.last_at, k.url, k.state, k.until_at, k.ended_at FROM"
+    " (SELECT fingerprint, upstream, downstream, sample, last_at FROM failure_groups WHERE upstream = :upstream"
+    " AND last_at >= :since AND last_at <= :at AND (last_at < :at OR (fingerprint, downstream) < (:fingerprint, :downstream))"
+    " ORDER BY last_at DESC, fingerprint DESC, downstream DESC LIMIT :looked) n LEFT JOIN known_failures k"
+    " ON k.fingerprint = n.fingerprint AND k.upstream = n.upstream WHERE lower(n.sample) LIKE :pattern ESCAPE '!'"
+    " AND n.downstream IN {shown} ORDER BY n.last_at DESC, n.fingerprint DESC, n.downstream DESC LIMIT :most"
+)
+# `|| ''`: SQLite would otherwise look for each of the backends, of which there may be thousands, under each fingerprint.
+_BACKENDS = _with_lists(
+    "SELECT fingerprint, downstream, number, last_at FROM failure_groups WHERE fingerprint IN {fingerprints}"
+    " AND upstream = :upstream AND downstream || '' IN {shown} ORDER BY fingerprint, last_at DESC, downstream DESC"
 )
 _AFTER_ALL = 2**62
 
@@ -83,11 +102,38 @@ async def find_failures(
     *,
     after: Key | None,
     limit: int,
-    looked: int = LOOKED_THROUGH,
+    looked: int = MESSAGES_SEARCHED,
 ) -> tuple[list[Hit], Key | None]:
-    query = FailureQuery(upstream=upstream, text=part, after=after, limit=limit)
-    page = await failure_page(tx, query, visible, now, most=looked)
-    return [_group_hit(group) for group in page.items], page.next
+    """Open groups whose message contains the text; each is listed by the row of its backend that failed last."""
+    at, fingerprint, downstream = _read_group_start(after)
+    shown = json.dumps(list(visible.reporting))
+    rows = await tx.all(
+        _MESSAGES,
+        upstream=upstream.key,
+        since=to_us(now - OPEN_FOR),
+        at=at,
+        fingerprint=fingerprint,
+        downstream=downstream,
+        looked=looked,
+        pattern=name_pattern(part),
+        shown=shown,
+        most=_MOST_ROWS,
+    )
+    fingerprints = json.dumps(sorted({row["fingerprint"] for row in rows}))
+    found = (
+        await tx.all(_BACKENDS, upstream=upstream.key, fingerprints=fingerprints, shown=shown) if rows else []
+    )
+    backends: dict[str, list[Row]] = {}
+    for row in found:
+        backends.setdefault(row["fingerprint"], []).append(row)
+    listed = [row for row in rows if _lists_group(row, backends[row["fingerprint"]])]
+    last = listed[limit - 1] if len(listed) > limit else rows[-1] if len(rows) == _MOST_ROWS else None
+    hits = [_message_hit(row, backends[row["fingerprint"]], visible, now) for row in listed[:limit]]
+    return hits, (last["last_at"], last["fingerprint"], last["downstream"]) if last else None
+
+
+def _lists_group(row: Row, backends: Sequence[Row]) -> bool:
+    return bool(row["downstream"] == backends[0]["downstream"]) and not ended_with_issue(row)
 
 
 def _take_rows(rows: Sequence[Row], limit: int) -> tuple[dict[tuple[str, str], list[Row]], Row | None]:
@@ -112,6 +158,15 @@ def _read_start(after: Key | None) -> tuple[int, str, str, str]:
     raise bad_cursor()
 
 
+def _read_group_start(after: Key | None) -> tuple[int, str, str]:
+    match after:
+        case None:
+            return _AFTER_ALL, "", ""
+        case (int(at), str(fingerprint), str(downstream)):
+            return at, fingerprint, downstream
+    raise bad_cursor()
+
+
 def _key(row: Row) -> Key:
     return row["last_at"], row["fingerprint"], row["downstream"], row["test"]
 
@@ -129,15 +184,13 @@ def _hit(rows: Sequence[Row], visible: VisibleBackends) -> Hit:
     )
 
 
-def _group_hit(group: OpenGroup) -> Hit:
-    first_job = group.jobs[0] if group.jobs else None
-    hit = Hit(
+def _message_hit(row: Row, backends: Sequence[Row], visible: VisibleBackends, now: datetime) -> Hit:
+    return Hit(
         kind=HitKind.FAILURE,
-        title=group.sample,
-        at=group.last_seen.at,
-        fingerprint=group.fingerprint,
-        backends=tuple(map(RepoName, group.backends)),
-        count=group.count,
-        known=group.known is not None,
+        title=row["sample"],
+        at=from_us(row["last_at"]),
+        fingerprint=row["fingerprint"],
+        backends=tuple(visible.reporting[backend["downstream"]].name for backend in backends),
+        count=sum(backend["number"] for backend in backends),
+        known=is_known(row, now),
     )
-    return replace(hit, detail=f"in {first_job}") if first_job else hit

@@ -33,8 +33,8 @@ MOST_JOBS = 200
 """How many jobs a search lists, over all its pages."""
 _MOST_SEARCHED = 60_000
 """How many rows of jobs, and of sums, one search may read."""
-_FEWEST_ROWS = 200
-_MOST_BACKENDS = 300
+_FEWEST_ROWS = 100
+_MOST_BACKENDS = 500
 _MOST_LOOKUPS = 100
 _DELIVERED_BEFORE_US = 30 * DAY_US
 """The delivery of another relay's result may be older than the result by this."""

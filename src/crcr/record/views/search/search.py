@@ -60,12 +60,12 @@ class Bounds:
 
     closed_pulls: int = 10_000
     jobs: int = 60_000
-    backends_with_jobs: int = 300
+    backends_with_jobs: int = 500
     tests: int = 20_000
-    failures: int = 10_000
+    failures: int = 20_000
 
 
-SUGGESTING = Bounds(closed_pulls=2_000, jobs=10_000, backends_with_jobs=50, tests=4_000, failures=1_000)
+SUGGESTING = Bounds(closed_pulls=2_000, jobs=10_000, backends_with_jobs=50, tests=4_000, failures=4_000)
 """While a reader types, with every few letters."""
 
 

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.views.commit import PullState
-from crcr.decide.views.search import HitKind, SearchQuery, SearchView
+from crcr.decide.model import Level
+from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.views.commit import GateShown, PullState
+from crcr.decide.views.search import Hit, HitKind, SearchQuery, SearchView
+from crcr.errors import BadRequest
 from crcr.record.schema import statistics
 from crcr.record.store.times import from_us
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows
@@ -178,3 +181,122 @@ async def test_any_text_can_be_searched_for(store: StoreRows, wanted: str) -> No
     found = await look(store, wanted)
     assert (found.hits, found.exact) == ((), None)
     assert len(found.text) <= 200
+
+
+async def test_open_pull_requests_have_the_state_of_their_gate_and_closed_ones_have_none(
+    store: StoreRows,
+) -> None:
+    store.allowlist(LISTED)
+    for number, is_open in ((5, 1), (6, 1), (7, 0)):
+        store.pull(number, title="Fuse it", is_open=is_open, author="Ada")
+    for number in (5, 7):
+        store.gate(f"{number:040x}", "failed")
+    found = {(hit.kind, hit.number): hit.gate for hit in (await look(store, "fuse")).hits}
+    assert found == {
+        (HitKind.PULL, 5): GateShown.FAILED,
+        (HitKind.PULL, 6): None,
+        (HitKind.PULL, 7): None,
+    }
+    assert (await look(store, "#5")).hits[0].gate is GateShown.FAILED
+    commits = (await look(store, "0" * 39)).hits
+    assert {hit.number: hit.gate for hit in commits}[5] is GateShown.FAILED
+
+
+async def test_backends_and_jobs_have_their_level_and_newest_result(store: StoreRows) -> None:
+    store.allowlist(LISTED)
+    delivery = store.delivery()
+    for hours, conclusion in ((3, "success"), (1, "failure")):
+        at = store.ago(hours=hours)
+        ended = {"in_progress_at": at, "completed_at": at, "ended_as": conclusion}
+        store.job(delivery, conclusion, run_id=str(hours), job_name="backend build", **ended)
+    ran(store, "backend build", days=0)
+    hits = {hit.title: hit for hit in (await look(store, "backend")).hits}
+    assert (hits["Good/Backend"].level, hits["Good/Backend"].result) == (Level.L2, CountedAs.FAILURE)
+    assert hits["flaky/backend"].result is None
+    assert hits["backend build"].result is CountedAs.FAILURE
+
+
+def fail_in(store: StoreRows, *names: str, message: str, **more: Any) -> str:
+    delivery = store.delivery()
+    return [store.failure(delivery, name, message, **more) for name in names][-1]
+
+
+async def test_failed_tests_and_messages_are_found_where_they_may_be_seen(store: StoreRows) -> None:
+    store.allowlist(LISTED)
+    message = "RuntimeError: no kernel for Fused_Add"
+    seen = ("good/backend", "flaky/backend")
+    group = fail_in(store, *seen, "secret/one", "shy/one", message=message, test="TestOps::test_addmm")
+    fail_in(store, "secret/one", message="RuntimeError: secretly", test="TestOps::test_addmm_hidden")
+    fail_in(store, "good/backend", message="ValueError: too old", test="test_addmm_old", hours_ago=15 * 24)
+    store.known(group)
+    tests = (await look(store, "TEST_addmm")).hits
+    assert [(hit.kind, hit.title, hit.detail) for hit in tests] == [
+        (HitKind.TEST, "TestOps::test_addmm", message)
+    ]
+    (found,) = (await look(store, "fused_add")).hits
+    assert (found.kind, found.fingerprint, found.count, found.known) == (HitKind.FAILURE, group, 2, True)
+    assert {name.key for name in found.backends} == {name.key for name in tests[0].backends} == set(seen)
+    assert (await look(store, "secretly")).hits == ()
+    query = SearchQuery(upstream=UPSTREAM, text="addmm")
+    eyes = await store.views.for_admins().search(query, store.clock.now())
+    assert {hit.title for hit in eyes.hits} == {"TestOps::test_addmm", "TestOps::test_addmm_hidden"}
+
+
+def fill_with_many(store: StoreRows) -> None:
+    names = [f"many/thing-{number:02d}" for number in range(45)]
+    store.allowlist(
+        "L2:\n" + "".join(f"  - {name}\n" for name in names) + "  - secret/one: {visibility: hidden}\n"
+    )
+    for number, name in enumerate(names, 1):
+        store.pull(number, title=f"One thing {number}", is_open=number % 2, author="thing")
+        ran(store, f"thing {number}", name, days=number % 3)
+        fail_in(
+            store, name, message=f"KeyError: thing {chr(64 + number)}{'x' * number}", test=f"thing_{number}"
+        )
+        fail_in(store, "secret/one", message=f"KeyError: thing {'s' * number}", test=f"thing_s{number}")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HitKind if kind is not HitKind.COMMIT])
+async def test_every_kind_is_listed_page_by_page_without_gaps_or_doubles(
+    store: StoreRows, kind: HitKind
+) -> None:
+    fill_with_many(store)
+    hits: list[Hit] = []
+    first = {page.kind: page.next for page in (await look(store, "thing")).more}
+    page = await look(store, "thing", kind=kind)
+    assert first[kind] == page.next
+    while True:
+        hits += page.hits
+        if page.next is None:
+            break
+        assert len(page.hits) == 20
+        assert "secret" not in str(page.next)
+        page = await look(store, "thing", kind=kind, after=page.next)
+    assert {hit.kind for hit in hits} == {kind}
+    assert len({(hit.title, hit.backend) for hit in hits}) == len(hits) == 45
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HitKind if kind is not HitKind.COMMIT])
+@pytest.mark.parametrize("after", [("x",), (0,), (-1,), (2**62,), (1, "a"), (1, 2, 3, 4)])
+async def test_a_cursor_of_another_list_is_refused_or_harmless(
+    store: StoreRows, kind: HitKind, after: tuple[str | int, ...]
+) -> None:
+    store.allowlist(LISTED)
+    try:
+        found = await look(store, "thing", kind=kind, after=after)
+    except BadRequest:
+        return
+    assert found.hits == ()
+
+
+async def test_suggestions_are_few_of_every_kind_and_never_of_what_is_hidden(store: StoreRows) -> None:
+    fill_with_many(store)
+    query = SearchQuery(upstream=UPSTREAM, text="thing")
+    found = await store.views.suggest(query, store.clock.now())
+    kinds = [hit.kind for hit in found.hits]
+    assert kinds[:3] == [HitKind.BACKEND] * 3
+    assert len(kinds) == 10
+    assert max(kinds.count(kind) for kind in kinds) == 3
+    for hidden in ("secret", "thing_s1", "thing sss"):
+        query = SearchQuery(upstream=UPSTREAM, text=hidden)
+        assert (await store.views.suggest(query, store.clock.now())).hits == ()

@@ -21,14 +21,15 @@ from test_architecture import SIMULATOR, SOURCE, imports, modules
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("chdb", "clickhouse", "postgres", "redis", "tracing")
+EXTRAS = ("chdb", "clickhouse", "postgres", "previews", "redis", "tracing")
 PINNED_IN = {"clickhouse": "stores", "postgres": "stores", "redis": "stores"}
 """Extras without a file of their own: what pins them."""
-PINNED = ("app", "stores", "chdb", "tracing", "build", "release", "dev")
+PINNED = ("app", "stores", "chdb", "previews", "tracing", "build", "release", "dev")
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
 WHERE = {
     "crcr/tracing.py": "tracing",
+    "crcr/show/previews/picture.py": "previews",
     "crcr/record/store/postgres/": "postgres",
     "crcr/record/sqlite_to_postgres/": "postgres",
     "crcr/record/migrations/run.py": "postgres",

@@ -129,6 +129,7 @@ def _frame(services: Services, views: SqlViews) -> Frame:
         public_url=services.settings.public_url,
         sandbox=services.settings.sandbox == "on",
         health=services.health,
+        is_public=services.settings.hud_access == "public",
     )
 
 

@@ -15,6 +15,7 @@ from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery
 from crcr.decide.views.overview import Summary
+from crcr.decide.views.search import SearchQuery
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
 from crcr.record.clickhouse.history import RETRY_AFTER, ClickHouseHistory, HistoryReader
 from crcr.record.schema.statistics import FeedMark
@@ -125,7 +126,7 @@ async def test_what_is_fed_is_answered_by_clickhouse(pages: Pages) -> None:
     assert (metrics.history, metrics.total.tally.success) == (HistoryState.ANSWERED, 1)
     badge = await pages.views.badge(CORE, ONE, ResultKind.PUSH, Span.DAY, pages.now)
     assert badge.tally.success == 1
-    found = await pages.views.search(CORE, "buil", pages.now)
+    found = await pages.views.search(SearchQuery(upstream=CORE, text="buil"), pages.now)
     assert [hit.title for hit in found.hits] == ["build"]
 
 

@@ -28,7 +28,7 @@ MESSAGE, OTHER_MESSAGE = (
     "RuntimeError: device ran out of memory",
 )
 TABLES = (
-    *("failures", "failure_fingerprints", "failure_groups"),
+    *("failures", "failure_fingerprints", "failure_groups", "failed_tests"),
     *("known_failures", "base_commits", "person_verdicts"),
     *("bisections", "bisection_runs"),
 )
@@ -98,12 +98,16 @@ async def test_failures_go_with_their_results_and_groups_with_the_last_of_them(s
     assert [(row["fingerprint"], row["number"], row["first_at"]) for row in groups] == [
         (fingerprint_of(MESSAGE), 2, to_us(OLD))
     ]
+    tests = await stores.rows("SELECT fingerprint, upstream FROM failed_tests")
+    assert {(row["fingerprint"], row["upstream"]) for row in tests} == {
+        (row["fingerprint"], row["upstream"]) for row in members
+    }
 
 
 async def test_a_failure_whose_result_is_kept_stays(stores: Stores) -> None:
     await fail(stores, "d-last-result", OLD)  # each backend's newest result is kept
     await forget(stores)
-    assert (await row_counts(stores, *TABLES[:3])) == dict.fromkeys(TABLES[:3], 1)
+    assert (await row_counts(stores, *TABLES[:4])) == dict.fromkeys(TABLES[:4], 1)
 
 
 async def test_everything_that_is_old_goes_and_what_is_not_stays(stores: Stores) -> None:

@@ -33,12 +33,13 @@ _AGE = tuple(
         ),
         "UPDATE failure_fingerprints SET fingerprint = :old || substr(fingerprint, 1, 1)",
         "UPDATE failure_groups SET fingerprint = :old || substr(fingerprint, 1, 1), sample = 'old'",
+        "UPDATE failed_tests SET fingerprint = :old || substr(fingerprint, 1, 1)",
         "UPDATE known_failures SET fingerprint = :old || substr(fingerprint, 1, 1)",
     )
 )
 _ROWS = {
     table: Statement(text(f"SELECT * FROM {table} "))  # noqa: S608  ours
-    for table in ("failures", "failure_fingerprints", "failure_groups", "known_failures")
+    for table in ("failures", "failure_fingerprints", "failure_groups", "failed_tests", "known_failures")
 }
 
 

@@ -22,6 +22,7 @@ from crcr.decide.views.backend import BackendQuery, JobKey
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
+from crcr.decide.views.search import SearchQuery
 from crcr.errors import BadReport, BadRequest, CrcrError, NotFound
 from crcr.receive.callback.parse_report import MAX_ATTEMPT, parse_report
 from crcr.receive.ingest.parse_envelope import parse_envelope
@@ -169,7 +170,8 @@ async def test_whatever_somebody_asks_for_is_answered(relay: Reports, stores: St
     views = SqlViews(stores.database, stores.allowlists, (CORE,), sandbox=True)
     one = BackendQuery(upstream=CORE, downstream=BACKEND)
     asked = (
-        views.search(CORE, nasty, NOW),
+        views.search(SearchQuery(upstream=CORE, text=nasty), NOW),
+        views.suggest(SearchQuery(upstream=CORE, text=nasty), NOW),
         views.backend(replace(one, text=nasty), NOW),
         views.backend(replace(one, author=nasty, job=nasty), NOW),
         views.commit(CORE, nasty, NOW),

@@ -24,6 +24,7 @@ from crcr.decide.jobs.short_address import short_token
 from crcr.decide.model import RepoName
 from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.overview import JobQuery
+from crcr.decide.views.search import SearchQuery
 from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
@@ -48,7 +49,14 @@ GROWING = (
     *("checks", "gates", "waivers", "commands", "recovered", "merge_groups", "approvals"),
     *("hours", "days", "job_days", "ingested", "levels"),
     *("refusals", "sandbox_jobs", "builds", "commits"),
-    *("failures", "failure_fingerprints", "failure_groups", "base_commits", "person_verdicts"),
+    *(
+        "failures",
+        "failure_fingerprints",
+        "failure_groups",
+        "failed_tests",
+        "base_commits",
+        "person_verdicts",
+    ),
     *("in_tree_commits", "in_tree_checks", "bisections", "bisection_runs"),
 )
 BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested", "pulls")
@@ -189,7 +197,8 @@ PAGES = (
     "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/commit/{night}", "/crcr/metrics?range=90d", "/crcr/deliveries",
     "/crcr/deliveries?number={number}", "/crcr/deliveries?sha={sha}", "/crcr/deliveries/{guid}", "/crcr/waivers",
     "/crcr/failing", "/crcr/failing?kind=nightly", "/crcr/failing?branch=release", "/crcr/audit", "/crcr/failures", "/crcr/failures?q=x&backend=big&known=no", "/crcr/bisections", "/crcr/bisections?backend=big/backend&job=build&state=running", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
-    "/crcr/search?q=mira-holt", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
+    "/crcr/search?q=mira-holt", "/crcr/search?q=test&type=test", "/crcr/search?q=e&type=failure",
+    "/crcr/big/backend/feed.atom", "/crcr/pr/{number}/feed.atom", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
     "/badge/big/backend.svg?kind=ingested",
 )  # fmt: skip
 
@@ -230,6 +239,25 @@ async def test_a_list_of_jobs_walks_nothing_and_one_by_verdict_begins_at_the_fai
             past.connection.execute(f"EXPLAIN QUERY PLAN {sql}", params).fetchall() for sql, params in asked
         ]
         assert all("ix_failures_verdict" in str(plan[0][3]) for plan in plans)
+
+
+async def test_a_search_asks_no_more_for_a_long_allowlist(past: Past) -> None:
+    entries = "".join(f"  - owner{number % 97}/backend{number:05}\n" for number in range(10_000))
+    listed = cast("Allowlist", read_allowlist(f"L2:\n  - big/backend\n{entries}").allowlist)
+
+    class LongLists:
+        async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist:
+            return listed
+
+    views = SqlViews(cast("Database", past), LongLists(), (UPSTREAM,))
+    for wanted in ("test", "nothing-like-it", "backend"):
+        query = SearchQuery(upstream=UPSTREAM, text=wanted)
+        for ask in (views.search, views.suggest):
+            past.asked.clear()
+            await ask(query, NOW)
+            assert 0 < len(past.asked) < 150
+            steps = (walks(past.connection, sql, params) for sql, params in past.asked)
+            assert [found for found in steps if found] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

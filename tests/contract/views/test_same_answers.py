@@ -27,6 +27,7 @@ from crcr.decide.views.failures import FailureQuery, KnownFilter
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
+from crcr.decide.views.search import HitKind, SearchQuery
 from crcr.demo.history.backends import BackendSpec
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
@@ -376,9 +377,14 @@ async def test_searches(twins: Twins) -> None:
         ),
         *("org", "lint", "0000000", "x\0y", "scatter", "mira-holt", "CI", *shas, *(sha[:9] for sha in shas)),
     )
-    asked: dict[str, Asked] = {
-        repr(text): lambda v, _, t=text: v.search(twins.upstream, t, twins.now) for text in texts
-    }
+    queries = [SearchQuery(upstream=twins.upstream, text=text) for text in texts]
+    asked: dict[str, Asked] = {}
+    for query in queries:
+        asked[query.text] = lambda v, _, q=query: v.search(q, twins.now)
+        asked[f"{query.text} while typing"] = lambda v, _, q=query: v.suggest(q, twins.now)
+    for text, kind in product(("e", "te", "er"), HitKind):
+        one = SearchQuery(upstream=twins.upstream, text=text, kind=kind)
+        asked[f"{kind} {text}"] = lambda v, _, q=one: v.search(q, twins.now)
     assert await compared(twins, asked) == ""
 
 

@@ -1,4 +1,4 @@
-"""The readers behind the log pages and the search: filters, pages without gaps or doubles, and what stays hidden."""
+"""The readers behind the log pages: filters, pages without gaps or doubles, and what stays hidden."""
 
 import json
 import re
@@ -13,17 +13,18 @@ from sqlalchemy import text
 
 from crcr.decide.model import DeliveryState
 from crcr.decide.views.commit import WaiverState
-from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, HitKind, SearchView, WaiverQuery
+from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.errors import BadRequest
-from crcr.record.schema import main_tables, statistics
+from crcr.record.schema import main_tables
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
-from crcr.record.store.times import from_us, to_us
+from crcr.record.store.times import to_us
 from crcr.record.views import paging
 from crcr.record.views.commits import waivers
 from crcr.record.views.logs import audit as views_audit
-from crcr.record.views.logs import deliveries, effects, search
+from crcr.record.views.logs import deliveries, effects
 from crcr.record.views.paging import Key
+from crcr.record.views.search import failed_tests, jobs, pulls_and_commits
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows
 
 LISTED = """
@@ -69,19 +70,6 @@ def audit(store: StoreRows, act: str = "pause", subject: str = "Torch/torch", **
     detail = more.pop("detail", {})
     row = {"upstream": UPSTREAM.key, "at": store.ago(hours=1), "who": "ops", "act": act, "subject": subject}
     store.add(main_tables.audit, {**row, "detail": json.dumps(detail), **more})
-
-
-def ran(
-    store: StoreRows, job_name: str, downstream: str = "good/backend", days: float = 1, **more: Any
-) -> None:
-    day = store.ago(days=days) // DAY_US * DAY_US
-    row = {"upstream": UPSTREAM.key, "downstream": downstream, "kind": "pull_request", "day_at": day}
-    what = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
-    store.add(statistics.job_days, {**row, **what, **more})
-
-
-async def look(store: StoreRows, wanted: str) -> SearchView:
-    return await store.views.search(UPSTREAM, wanted, store.clock.now())
 
 
 # Deliveries
@@ -436,147 +424,9 @@ async def test_an_administrator_sees_the_waivers_of_hidden_backends(store: Store
     assert page.waivers[0].downstream == "secret/gate"
 
 
-# Search
-
-
-async def test_a_number_is_found_however_it_is_written(store: StoreRows) -> None:
-    store.allowlist()
-    store.pull(123, title="Fuse it")
-    for wanted in ("123", "#123", " 123 ", f"https://github.com/{UPSTREAM}/pull/123/files#diff"):
-        found = await look(store, wanted)
-        assert found.exact is not None
-        assert (found.exact.kind, found.exact.number) == (HitKind.PULL, 123)
-    for wanted in ("124", "#0123", "https://github.com/other/repo/pull/123", "#123x"):
-        assert (await look(store, wanted)).exact is None
-
-
-async def test_a_commit_is_found_by_its_first_digits_and_exact_by_all(store: StoreRows) -> None:
-    store.allowlist()
-    head, group, pushed = "abcdef1" + "1" * 33, "abcdef1" + "2" * 33, "abcdef1" + "3" * 33
-    store.pull(7, head_sha=head)
-    store.group(group)
-    newest = store.delivery(number=None, head_sha=pushed, hours_ago=1)
-    store.delivery(number=None, head_sha=pushed, hours_ago=3)
-    store.delivery(OTHER, number=None, head_sha="abcdef1" + "4" * 33)
-    found = await look(store, "ABCDEF1")
-    assert {hit.head_sha for hit in found.hits} == {head, group, pushed}
-    assert found.exact is None
-    exact = (await look(store, pushed)).exact
-    assert exact is not None
-    assert exact.delivery == newest
-    assert (await look(store, f"https://github.com/{UPSTREAM}/commit/{group}")).exact is not None
-    assert (await look(store, "abcdef")).hits == ()
-
-
-async def test_digits_that_may_be_a_number_or_a_commit_lead_nowhere_by_themselves(store: StoreRows) -> None:
-    store.allowlist()
-    store.pull(1234567, head_sha="1234567" + "a" * 33)
-    found = await look(store, "1234567")
-    assert {hit.kind for hit in found.hits} == {HitKind.PULL, HitKind.COMMIT}
-    assert found.exact is None
-
-
-async def test_an_author_is_found_in_any_case_newest_first(store: StoreRows) -> None:
-    store.allowlist()
-    for number in (5, 9, 7):
-        store.pull(number, author="Ada", is_open=number % 2)
-    store.pull(6, author="adam")
-    for wanted in ("@ada", "ADA"):
-        hits = [hit for hit in (await look(store, wanted)).hits if hit.kind is HitKind.AUTHOR]
-        assert [hit.number for hit in hits] == [9, 7, 5]
-
-
-async def test_titles_of_open_pull_requests_are_found_by_all_their_words(store: StoreRows) -> None:
-    store.allowlist()
-    store.pull(5, title="Fuse the Add kernels")
-    store.pull(6, title="Fuse the mul kernels")
-    store.pull(7, title="Fuse the add kernels", is_open=0)
-    hits = (await look(store, "kernels add")).hits
-    assert [hit.number for hit in hits] == [5]
-
-
-async def test_backends_and_jobs_are_found_by_part_of_their_names_if_they_may_be_seen(
-    store: StoreRows,
-) -> None:
-    store.allowlist(LISTED)
-    for name in ("good/backend", "secret/one", "shy/one", "left/long-ago"):
-        ran(store, "build one", name)
-    ran(store, "build one", kind="push", days=3)
-    ran(store, "build ages ago", days=40)
-    found = await look(store, "ONE")
-    assert [hit.title for hit in found.hits if hit.kind is HitKind.BACKEND] == ["gate/one", "shy/one"]
-    jobs = [(hit.title, str(hit.backend)) for hit in (await look(store, "build")).hits]
-    assert jobs == [("build one", "Good/Backend")]
-    eyes = await store.views.for_admins().search(UPSTREAM, "build", store.clock.now())
-    assert {str(hit.backend) for hit in eyes.hits} == {"Good/Backend", "secret/one", "shy/one"}
-
-
 @pytest.mark.parametrize(
-    ("wanted", "found"), [("0%_c", 1), ("%%", 0), ("__", 0), ("!_", 0), ("a!b", 1), ("'--", 0)]
+    "module", [deliveries, effects, views_audit, waivers, pulls_and_commits, failed_tests, jobs]
 )
-async def test_wildcards_in_a_search_are_only_letters(store: StoreRows, wanted: str, found: int) -> None:
-    store.allowlist(LISTED)
-    for name in ("100%_cover", "plain", "a!b"):
-        ran(store, name)
-    assert len((await look(store, wanted)).hits) == found
-
-
-async def test_the_most_recent_come_first_and_more_is_told(store: StoreRows) -> None:
-    store.allowlist(LISTED)
-    for number in range(25):
-        ran(store, f"shard {number}", days=number % 3)
-    found = await look(store, "shard")
-    assert (len(found.hits), found.more) == (20, (HitKind.JOB,))
-    days = [(hit.detail or "").partition("last on ")[2] for hit in found.hits]
-    assert days == sorted(days, reverse=True)
-
-
-async def test_a_found_job_has_the_time_when_it_last_began_and_the_latest_comes_first(
-    store: StoreRows,
-) -> None:
-    store.allowlist(LISTED)
-    delivery = store.delivery()
-    for hours, name in ((1, "shard b"), (2, "shard c"), (3, "shard a"), (4, "shard b")):
-        at = store.ago(hours=hours)
-        store.job(delivery, run_id=str(hours), job_name=name, in_progress_at=at, ended_as="success")
-    for name in ("shard a", "shard b", "shard c"):
-        ran(store, name, days=0)
-    ran(store, "shard forgotten", days=3)
-    found = [(hit.title, hit.at) for hit in (await look(store, "shard")).hits]
-    last = [("shard b", 1), ("shard c", 2), ("shard a", 3)]
-    assert found == [
-        *((name, from_us(store.ago(hours=hours))) for name, hours in last),
-        ("shard forgotten", None),
-    ]
-
-
-async def test_an_authors_pull_requests_are_listed_page_by_page(store: StoreRows) -> None:
-    store.allowlist()
-    for number in range(1, 46):
-        store.pull(number, author="Ada")
-    listed: list[int | None] = []
-    page = await look(store, "ada")
-    while True:
-        listed += [hit.number for hit in page.hits]
-        if page.next is None:
-            break
-        page = await store.views.search(UPSTREAM, "ada", store.clock.now(), after=page.next)
-        assert {hit.kind for hit in page.hits} == {HitKind.AUTHOR}
-    assert listed == list(range(45, 0, -1))
-
-
-@pytest.mark.parametrize(
-    "wanted", ["", " ", "\x00", "#", "@", "x" * 100_000, "\u202e", "🦀", "https://", "%", "a"]
-)
-async def test_any_text_can_be_searched_for(store: StoreRows, wanted: str) -> None:
-    store.allowlist(LISTED)
-    ran(store, "build")
-    found = await look(store, wanted)
-    assert (found.hits, found.exact) == ((), None)
-    assert len(found.text) <= 200
-
-
-@pytest.mark.parametrize("module", [deliveries, effects, views_audit, waivers, search])
 async def test_no_list_walks_all_that_an_upstream_ever_had(store: StoreRows, module: ModuleType) -> None:
     """A planner without statistics takes `upstream` for something that tells rows apart."""
     statements = [each for each in vars(module).values() if isinstance(each, Statement)]

@@ -178,3 +178,44 @@ async def test_the_problems_of_a_bad_allowlist_quote_it_to_admins_alone(tmp_path
         told = (await relay.http.get("/api/v1/allowlist", headers=EYES)).json()["state"]["problems"]
         assert [each["line"] for each in told] == [each["line"] for each in state["problems"]]
         assert told != state["problems"]
+
+
+async def test_search_suggestions_feeds_and_previews_tell_nothing_of_a_hidden_backend(tmp_path: Path) -> None:
+    async with mixed(tmp_path) as relay:
+        for wanted in ("secretcorp", "hush", "shyjob", "open", "one", "1"):
+            for path in ("/crcr/search", "/api/v1/search", "/api/v1/search.csv", "/api/v1/search/suggest"):
+                answer = await relay.http.get(path, params={"q": wanted}, follow_redirects=True)
+                assert answer.status_code == 200
+                assert not TELLING.search(answer.text.replace(wanted, "")), (path, wanted)
+        for path in ("/crcr/pr/1/feed.atom", "/crcr/aaa/open/feed.atom", "/crcr", "/crcr/pr/1"):
+            answer = await relay.http.get(path)
+            assert (answer.status_code, bool(TELLING.search(answer.text))) == (200, False), path
+        for name in HIDDEN:
+            for path in (f"/crcr/{name}/feed.atom", f"/og/backend/{name}.png"):
+                assert (await relay.http.get(path)).status_code == 404
+        found = (await relay.http.get("/api/v1/search/suggest?q=secretcorp", headers=EYES)).json()
+        assert {each["title"] for each in found["suggestions"]} == set(HIDDEN)
+
+
+async def test_feeds_and_pictures_are_kept_like_pages_and_follow_the_access_rules(tmp_path: Path) -> None:
+    public, private = tmp_path / "public", tmp_path / "private"
+    for folder, more in ((public, {}), (private, {"CRCR_HUD_ACCESS": "token"})):
+        folder.mkdir()
+        async with running_relay(folder, LISTED, downstreams=ALL, **TOKENS, **more) as relay:
+            await open_pull(relay, title="one")
+            for path in (
+                "/crcr/pr/1/feed.atom",
+                "/crcr/aaa/open/feed.atom",
+                "/og/summary.png",
+                "/og/pr/1.png",
+            ):
+                answer = await relay.http.get(path)
+                if folder is private:
+                    assert answer.status_code == 401, path
+                    assert "og:" not in (await relay.http.get("/crcr", headers=EYES)).text
+                    continue
+                assert (answer.status_code, "public" in answer.headers["cache-control"]) == (200, True), path
+                again = await relay.http.get(path, headers={"if-none-match": answer.headers["etag"]})
+                assert (again.status_code, again.content) == (304, b"")
+            feed = await relay.http.get("/crcr/pr/1/feed.atom", headers=EYES)
+            assert (feed.status_code, feed.headers["cache-control"]) == (200, "private, no-store")

@@ -12,6 +12,7 @@ from crcr.decide.jobs.report import Report, ReportStatus
 from crcr.decide.model import Conclusion, Level, RepoName
 from crcr.decide.statistics.figures import Durations, Figures
 from crcr.decide.statistics.window import ResultKind, Span, Window
+from crcr.decide.views.search import SearchQuery
 from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
 from crcr.record.clickhouse.feeder import ClickHouseFeeder, FeedQueue
 from crcr.record.clickhouse.history import ClickHouseHistory
@@ -20,7 +21,8 @@ from crcr.record.store.database import Tx
 from crcr.record.store.times import from_us
 from crcr.record.views.backends.figures import FigureScope, make_figures, read_figures
 from crcr.record.views.backends.jobs import read_jobs_by_name, sort_worst_first
-from crcr.record.views.logs.search import JOBS_BACK, search
+from crcr.record.views.search.jobs import JOBS_BACK
+from crcr.record.views.search.search import search
 from crcr.record.views.visibility import visible_backends
 from support.data.events_and_reports import a_start
 from support.data.random_walk import BACKENDS, JOBS, RandomWalk
@@ -149,7 +151,8 @@ async def answers_by_clickhouse(history: ClickHouseHistory, now: datetime) -> An
 
 async def names_by_sql(stores: Stores, part: str, now: datetime) -> set[tuple[str, str, datetime | None]]:
     async def unit(tx: Tx) -> set[tuple[str, str, datetime | None]]:
-        found = await search(tx, CORE, await visible_backends(tx, stores.allowlists, CORE), part, now)
+        query = SearchQuery(upstream=CORE, text=part)
+        found = await search(tx, query, await visible_backends(tx, stores.allowlists, CORE), now)
         return {(hit.backend.key, hit.title, hit.at) for hit in found.hits if hit.job and hit.backend}
 
     return await stores.database.read(unit)

@@ -154,7 +154,7 @@ class StoreRows:
 
     def failure(self, delivery: str, downstream: str, message: str, **more: Any) -> str:
         """Record a job's failure with one failed test, as the recorder does, and its verdict; return its fingerprint."""
-        number, test = next(self._numbers), FailedTest("test_lazy", None, message)
+        number, test = next(self._numbers), FailedTest(more.pop("test", "test_lazy"), None, message)
         fingerprint = str(fingerprint_failure((test,)).fingerprint)
         at = self.ago(hours=more.pop("hours_ago", 1))
         key: dict[str, Any] = {"upstream": UPSTREAM.key, "downstream": downstream}
@@ -191,6 +191,11 @@ class StoreRows:
             connection.execute(delete(group).where(is_group))
             row = {**mark, **key, **ends, "sample": message, "number": len(times)}
             connection.execute(insert(group).values(**row))
+            tests = failures.failed_tests
+            is_test = (tests.c.fingerprint == fingerprint) & (tests.c.downstream == downstream)
+            connection.execute(delete(tests).where(is_test & (tests.c.test == test.name)))
+            seen = {"number": len(times), "last_at": max(times)}
+            connection.execute(insert(tests).values(**mark, downstream=downstream, test=test.name, **seen))
         return fingerprint
 
     def known(self, fingerprint: str, **more: Any) -> None:

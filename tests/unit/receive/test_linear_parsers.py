@@ -40,7 +40,7 @@ from crcr.receive.callback.parse_report import parse_report
 from crcr.receive.http.client_address import client_address
 from crcr.receive.oidc.claims_to_identity import _workflow_ref
 from crcr.receive.webhook.parse import parse_event
-from crcr.record.views.logs.search import history_search_text
+from crcr.record.views.search.search_terms import history_search_text
 from crcr.show.csv.writer import file_name, format_cell
 from crcr.show.render.matrix import parse_shard, shorten_names
 from crcr.show.render.safe_text import safe_link, visible

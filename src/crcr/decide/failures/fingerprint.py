@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from crcr.decide.jobs.report import FailedTest
 
@@ -26,6 +27,9 @@ _LONGEST_LINE = 700
 _MOST_LINE = 300
 """Without the parts that differ between runs: a line that is cut before has another end in each run."""
 _MOST_SAMPLE = 300
+MOST_NAMED_TESTS = 50
+"""How many failed tests of one job can be searched for by their names."""
+_MOST_NAME = 300
 _SHORTEST = 8
 """A message with fewer letters says nothing."""
 _DIGITS = 16
@@ -201,6 +205,17 @@ def sample_messages(tests: Sequence[FailedTest], marks: FailureFingerprint | Non
         if mark.fingerprint not in samples:
             samples[mark.fingerprint] = _shown_line(test)
     return samples
+
+
+def name_tests(tests: Sequence[FailedTest], marks: FailureFingerprint) -> tuple[tuple[str, str], ...]:
+    """Return the fingerprints and names of the first tests, each pair once; tests of fingerprints without a group are left out."""
+    recorded = frozenset(marks.distinct)
+    pairs = (
+        (mark.fingerprint, test.name.strip()[:_MOST_NAME])
+        for mark, test in zip(marks.tests, tests, strict=False)
+        if mark.fingerprint in recorded
+    )
+    return tuple(islice(dict.fromkeys(pair for pair in pairs if pair[1]), MOST_NAMED_TESTS))
 
 
 def hash_test_name(name: str) -> str:

@@ -92,6 +92,8 @@ class GateView:
     subjects: tuple[GateSubject, ...] = ()
     unpublished: GatePublication | None = None
     """Why it is not published yet; None when it is."""
+    decided_at: datetime | None = None
+    """When it came to this state; None where that is not recorded."""
 
 
 class BackendState(StrEnum):

@@ -1,9 +1,8 @@
-"""The relay's log pages and the search, as values; `views.overview` says how to treat their text."""
+"""The relay's log pages as values; `views.overview` says how to treat their text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 
 from crcr.decide.model import DeliveryState, RepoName
 from crcr.decide.outbox.effect import EffectFault
@@ -108,38 +107,3 @@ class WaiverQuery:
     """Otherwise those in force come first."""
     after: tuple[str | int, ...] | None = None
     limit: int = 50
-
-
-class HitKind(StrEnum):
-    PULL = "pull request"
-    COMMIT = "commit"
-    AUTHOR = "author"
-    BACKEND = "backend"
-    JOB = "job"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
-    """One search result; the set fields depend on its kind."""
-
-    kind: HitKind
-    title: str
-    detail: str | None = None
-    number: int | None = None
-    head_sha: str | None = None
-    delivery: str | None = None
-    backend: RepoName | None = None
-    job: str | None = None
-    at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SearchView:
-    text: str
-    hits: tuple[Hit, ...]
-    exact: Hit | None
-    """The only exact match, if there is one."""
-    more: tuple[HitKind, ...] = ()
-    """Kinds with more results than listed."""
-    next: tuple[str | int, ...] | None = None
-    """The cursor of the next page of an author's pull requests."""

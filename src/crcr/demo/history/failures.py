@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crcr.decide.failures.fingerprint import RULES, fingerprint_failure, sample_messages
+from crcr.decide.failures.fingerprint import RULES, fingerprint_failure, name_tests, sample_messages
 from crcr.decide.failures.history import TRUSTED_ASSOCIATIONS, FailedAs
 from crcr.decide.failures.verdict import Confidence, VerdictKind, VerdictPolicy
 from crcr.decide.jobs.report import FailedTest
@@ -33,6 +33,11 @@ _ADD_GROUP = (
     "INSERT INTO failure_groups (fingerprint, upstream, downstream, sample, number, first_at, last_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (fingerprint, upstream, downstream) DO UPDATE SET"
     " number = number + excluded.number, first_at = min(first_at, excluded.first_at),"
+    " last_at = max(last_at, excluded.last_at)"
+)
+_ADD_TEST = (
+    "INSERT INTO failed_tests (fingerprint, upstream, downstream, test, number, last_at) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (fingerprint, upstream, downstream, test) DO UPDATE SET number = number + excluded.number,"
     " last_at = max(last_at, excluded.last_at)"
 )
 _SENTENCES = {
@@ -68,6 +73,8 @@ class FailureWriter:
     next_position: int
     _newest: str | None = None
     _groups: dict[tuple[str, str], _Group] = field(default_factory=dict)
+    _tests: dict[tuple[str, str, str], _Group] = field(default_factory=dict)
+    """By fingerprint, backend and name."""
 
     def place_push(self, happened: GeneratedEvent) -> Row | None:
         """Return the row of a pushed commit in the order of the base; None for other events and early ones."""
@@ -99,6 +106,11 @@ class FailureWriter:
         )
         connection.execute("BEGIN IMMEDIATE")
         connection.executemany(_ADD_GROUP, rows)
+        tests = (
+            (fingerprint, self.upstream, backend, test, seen.number, seen.last_at)
+            for (fingerprint, backend, test), seen in self._tests.items()
+        )
+        connection.executemany(_ADD_TEST, tests)
         connection.execute("COMMIT")
 
     def _join_groups(
@@ -107,6 +119,8 @@ class FailureWriter:
         for fingerprint, sample in sample_messages(tests).items():
             self._groups.setdefault((fingerprint, backend), _Group(sample, at, at)).count(at)
             yield (fingerprint, self.upstream, failure_id)
+        for fingerprint, test in name_tests(tests, fingerprint_failure(tests)):
+            self._tests.setdefault((fingerprint, backend, test), _Group(test, at, at)).count(at)
 
     def _failure(
         self,

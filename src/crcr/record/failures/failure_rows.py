@@ -19,6 +19,7 @@ from crcr.decide.failures.fingerprint import (
     LogFingerprint,
     fingerprint_failure,
     fingerprint_log,
+    name_tests,
     sample_messages,
 )
 from crcr.decide.failures.history import TRUSTED_ASSOCIATIONS, FailedAs, RecordedFailure
@@ -29,7 +30,7 @@ from crcr.decide.model import EffectKind, RepoName
 from crcr.decide.statistics.window import ResultKind, result_kind
 from crcr.record.checks.refresh import tier_queue
 from crcr.record.outbox.effects import add_once, effect_row
-from crcr.record.schema.failures import failure_fingerprints, failure_groups, failures
+from crcr.record.schema.failures import failed_tests, failure_fingerprints, failure_groups, failures
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, SumUpsert, inserting
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -47,6 +48,7 @@ _ADD_FINGERPRINT = Statement(
     inserting(failure_fingerprints, "fingerprint", "upstream", "failure_id").on_conflict_do_nothing()
 )
 _GROUP = SumUpsert.to(failure_groups, ("number",), lows=("first_at",), highs=("last_at",))
+_TEST = SumUpsert.to(failed_tests, ("number",), highs=("last_at",))
 _PULL = Statement(
     text(
         "SELECT head_sha, base_ref, base_sha, merge_base, author, author_association FROM pulls"
@@ -185,6 +187,9 @@ async def add_fingerprints(
             (fingerprint, upstream, names["downstream"], sample),
             {"number": 1, "first_at": to_us(at), "last_at": to_us(at)},
         )
+    for fingerprint, test in name_tests(tests, marks):
+        key = (fingerprint, upstream, names["downstream"], test)
+        tx.add_up(_TEST, key, {"number": 1, "last_at": to_us(at)})
     await tx.many(
         _ADD_FINGERPRINT,
         [

@@ -67,6 +67,12 @@ _DROP_GROUP = Statement(
         " (SELECT 1 FROM failure_fingerprints m WHERE m.fingerprint = :fingerprint AND m.upstream = :upstream)"
     )
 )
+_DROP_TESTS = Statement(
+    text(
+        "DELETE FROM failed_tests WHERE fingerprint = :fingerprint AND upstream = :upstream AND NOT EXISTS"
+        " (SELECT 1 FROM failure_groups g WHERE g.fingerprint = :fingerprint AND g.upstream = :upstream)"
+    )
+)
 _PASS_ON_ISSUE = Statement(
     text(
         "INSERT INTO known_failures (fingerprint, upstream, url, state, who, reason, created_at, until_at, checked_at,"
@@ -155,6 +161,7 @@ async def recompute_some(tx: Tx, most: int = MOST_FAILURES) -> int:
         await _join_groups(tx, row)
     for fingerprint, upstream in sorted(outdated):
         await tx.run(_DROP_GROUP, fingerprint=fingerprint, upstream=upstream)
+        await tx.run(_DROP_TESTS, fingerprint=fingerprint, upstream=upstream)
     return len(rows)
 
 

@@ -118,6 +118,20 @@ failure_groups = Table(
 )
 """How often a backend failed with a fingerprint, and when first and last; a group is the rows of one fingerprint."""
 
+failed_tests = Table(
+    "failed_tests",
+    metadata,
+    key("fingerprint"),
+    key("upstream"),
+    key("downstream"),
+    key("test"),
+    Column("number", Integer, nullable=False, server_default=text("0")),
+    Column("last_at", BigInteger),
+    Index("ix_failed_tests_recent", "upstream", "last_at"),
+    sqlite_with_rowid=False,
+)
+"""The names of tests that failed in a backend with a fingerprint, for the search; deleted with their group."""
+
 known_failures = Table(
     "known_failures",
     metadata,

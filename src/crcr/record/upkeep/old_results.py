@@ -142,6 +142,14 @@ _DROP_GROUPS = Statement(
         " ORDER BY g.last_at LIMIT :most)"
     )
 )
+_DROP_TESTS = Statement(
+    text(
+        "DELETE FROM failed_tests WHERE (fingerprint, upstream, downstream, test) IN (SELECT t.fingerprint, t.upstream,"
+        " t.downstream, t.test FROM failed_tests t WHERE t.upstream = :upstream AND t.last_at < :before AND NOT EXISTS"
+        " (SELECT 1 FROM failure_groups g WHERE g.fingerprint = t.fingerprint AND g.upstream = t.upstream"
+        " AND g.downstream = t.downstream) ORDER BY t.last_at LIMIT :most)"
+    )
+)
 _DROP_KNOWN = Statement(
     text(
         "DELETE FROM known_failures WHERE (fingerprint, upstream) IN (SELECT fingerprint, upstream FROM known_failures"
@@ -182,7 +190,7 @@ _DROP_BISECTIONS = Statement(
     )
 )
 OTHER_ROWS = (
-    *(_DROP_GROUPS, _DROP_KNOWN, _DROP_BASE_COMMITS, _DROP_OPINIONS, DROP_COMMITS),
+    *(_DROP_GROUPS, _DROP_TESTS, _DROP_KNOWN, _DROP_BASE_COMMITS, _DROP_OPINIONS, DROP_COMMITS),
     *(_DROP_BISECTION_RUNS, _DROP_BISECTIONS),
 )
 """What is deleted after the failures: each deletes at most `most` rows of an `upstream` from `before` a time."""

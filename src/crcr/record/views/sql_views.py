@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from crcr.decide.checks.gate import GatePolicies, GatePolicy
+from crcr.decide.feeds.backend_results import BackendFeed
 from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
@@ -36,7 +37,6 @@ from crcr.decide.views.logs import (
     DeliveryQuery,
     EffectPage,
     EffectQuery,
-    SearchView,
     WaiverQuery,
 )
 from crcr.decide.views.overview import (
@@ -52,11 +52,12 @@ from crcr.decide.views.overview import (
     Summary,
     Vitals,
 )
+from crcr.decide.views.search import HitKind, SearchQuery, SearchView, Suggestions
 from crcr.errors import NotFound
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer, HistoryReader
 from crcr.record.store.database import Database, Tx
 from crcr.record.views.backends.backend_page import backend_page
-from crcr.record.views.backends.backend_reader import BackendReader
+from crcr.record.views.backends.backend_reader import BackendReader, read_backend_states
 from crcr.record.views.backends.badge import badge_view
 from crcr.record.views.backends.job_results import find_job, read_job_results
 from crcr.record.views.backends.jobs import job_detail, job_page
@@ -68,6 +69,7 @@ from crcr.record.views.culprits.bisections import bisection_detail, bisection_pa
 from crcr.record.views.culprits.job_culprits import culprit_list
 from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.failures.groups import failure_page, group_page
+from crcr.record.views.feeds.backend_results import backend_feed
 from crcr.record.views.grids.commit_list import commit_list
 from crcr.record.views.grids.pull_list import pull_list
 from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
@@ -75,10 +77,12 @@ from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
 from crcr.record.views.logs.deliveries import delivery_page, read_delivery
 from crcr.record.views.logs.effects import effect_page
-from crcr.record.views.logs.search import JOBS_BACK, MOST, history_search_text, search
 from crcr.record.views.relay.health import HealthViews
 from crcr.record.views.relay.metrics import read_alarm_facts, read_queues
 from crcr.record.views.relay.state import changes_after, effects_view, open_gates, read_vitals
+from crcr.record.views.search.jobs import JOBS_BACK, MOST_JOBS
+from crcr.record.views.search.search import MOST, search, suggest
+from crcr.record.views.search.search_terms import history_search_text
 from crcr.record.views.visibility import AllowlistReader, VisibleBackends, allowlist_view, visible_backends
 
 T = TypeVar("T")
@@ -190,6 +194,23 @@ class SqlViews:
             query=lambda reader: badge_view(reader, downstream, span),
         )
 
+    async def backend_summary(
+        self, upstream: RepoName, downstream: RepoName, kind: ResultKind, span: Span, now: datetime
+    ) -> BackendSummary:
+        """A backend's line of the summary."""
+
+        async def query(reader: BackendReader) -> BackendSummary:
+            entry = reader.visible.entry(downstream)
+            return await reader.summary(entry, await read_backend_states(reader.tx, upstream, entry.name))
+
+        history = await self._history.read_backend(upstream, downstream, kind, Window.of(span, now), now)
+        return await self._backend_view(upstream, span, kind, now, history=history, query=query)
+
+    async def backend_feed(self, upstream: RepoName, downstream: RepoName, now: datetime) -> BackendFeed:
+        return await self._view(
+            upstream, lambda tx, visible: backend_feed(tx, upstream, downstream, visible, now)
+        )
+
     async def job(self, upstream: RepoName, downstream: RepoName, key: JobKey) -> JobDetail:
         async def unit(tx: Tx, visible: VisibleBackends) -> JobDetail:
             detail = await job_detail(tx, upstream, downstream, key, visible)
@@ -288,19 +309,21 @@ class SqlViews:
             lambda tx, visible: audit_page(tx, query, visible, everything=self._everything),
         )
 
-    async def search(
-        self, upstream: RepoName, text: str, now: datetime, *, after: tuple[str | int, ...] | None = None
-    ) -> SearchView:
-        part = history_search_text(text, upstream) if after is None else None
+    async def search(self, query: SearchQuery, now: datetime) -> SearchView:
+        searches_jobs = query.kind is HitKind.JOB or (query.kind is None and query.after is None)
+        part = history_search_text(query.text, query.upstream) if searches_jobs else None
+        most = MOST + 1 if query.kind is None else MOST_JOBS + 1
         history = (
-            await self._history.read_job_names(upstream, part, now - JOBS_BACK, MOST + 1, now)
+            await self._history.read_job_names(query.upstream, part, now - JOBS_BACK, most, now)
             if part
             else NO_ANSWER
         )
         return await self._view(
-            upstream,
-            lambda tx, visible: search(tx, upstream, visible, text, now, history=history, after=after),
+            query.upstream, lambda tx, visible: search(tx, query, visible, now, history=history)
         )
+
+    async def suggest(self, query: SearchQuery, now: datetime) -> Suggestions:
+        return await self._view(query.upstream, lambda tx, visible: suggest(tx, query, visible, now))
 
     async def allowlist(self, upstream: RepoName) -> AllowlistView:
         return await self._view(upstream, lambda tx, visible: allowlist_view(tx, upstream, visible))

@@ -189,7 +189,7 @@ def _is_page_request(request: Request) -> bool:
     if (
         "fragment" in parameters
         or "format" in parameters
-        or path.rpartition("/")[2].endswith((".csv", ".json", ".svg"))
+        or path.rpartition("/")[2].endswith((".csv", ".json", ".svg", ".atom", ".png"))
     ):
         return False
     return path in {"/", "/crcr", "/api/docs"} or path.startswith("/crcr/")

@@ -2,9 +2,12 @@
 
 from fastapi import APIRouter
 
+from crcr.decide.statistics.window import Span
+from crcr.decide.views.search import Hit, HitKind, SearchQuery, Suggestions
 from crcr.show.api.models import commit as commits
 from crcr.show.api.models import grids
 from crcr.show.api.models import logs as models
+from crcr.show.api.models import search as found
 from crcr.show.api.models.derive import Model
 from crcr.show.api.parameters import (
     AuditQueryParam,
@@ -15,24 +18,31 @@ from crcr.show.api.parameters import (
     EffectQueryParam,
     FailingQueryParam,
     GuidPath,
+    HitKindParam,
     JobQueryParam,
     LimitParam,
     NumberPath,
     PullListQueryParam,
+    ReadRequest,
     RequestParam,
     SearchParam,
     ShaPath,
     WaiverQueryParam,
 )
+from crcr.show.render.safe_text import visible
+from crcr.show.search.hits import hit_chips, hit_url
 from crcr.show.urls import cursors
+from crcr.show.urls.location import PageLocation
 
 LISTS = "lists"
 RELAY = "relay"
 COMMITS = "commits"
+_MOST_TITLE = 200
 
 
 def add(api: APIRouter) -> None:
     _add_results(api)
+    _add_search(api)
     _add_deliveries(api)
     _add_effects(api)
     _add_health_and_audit(api)
@@ -59,17 +69,6 @@ def _add_results(api: APIRouter) -> None:
         return commits.FAILING.model_validate(await api_request.views.failing(query, api_request.now))
 
     @api.get(
-        "/search",
-        tags=[LISTS],
-        summary="Pull requests, commits, authors, backends and jobs by a text",
-        response_model=models.SEARCH,
-    )
-    async def search(q: SearchParam, api_request: RequestParam, cursor: CursorParam = None) -> Model:
-        after = cursors.decode(cursor)
-        page = await api_request.views.search(api_request.upstream, q, api_request.now, after=after)
-        return models.SEARCH.model_validate(page)
-
-    @api.get(
         "/allowlist",
         tags=[LISTS],
         summary="The backends with their levels; the version and its problems",
@@ -77,6 +76,58 @@ def _add_results(api: APIRouter) -> None:
     )
     async def allowlist(api_request: RequestParam) -> Model:
         return models.ALLOWLIST.model_validate(await api_request.views.allowlist(api_request.upstream))
+
+
+def _add_search(api: APIRouter) -> None:
+    @api.get(
+        "/search",
+        tags=[LISTS],
+        summary="Pull requests, commits, authors, backends, jobs, failed tests and failures by a text",
+        response_model=found.SEARCH,
+    )
+    async def search(
+        q: SearchParam, api_request: RequestParam, kind: HitKindParam = None, cursor: CursorParam = None
+    ) -> Model:
+        query = SearchQuery(upstream=api_request.upstream, text=q, kind=kind, after=cursors.decode(cursor))
+        return found.SEARCH.model_validate(await api_request.views.search(query, api_request.now))
+
+    @api.get(
+        "/search/suggest",
+        tags=[LISTS],
+        summary="The likeliest results of a text that is still being typed",
+        response_model=found.SuggestionList,
+    )
+    async def suggest(q: SearchParam, api_request: RequestParam) -> Model:
+        query = SearchQuery(upstream=api_request.upstream, text=q)
+        suggestions = await api_request.views.suggest(query, api_request.now)
+        return _describe_suggestions(api_request, suggestions)
+
+
+def _describe_suggestions(api_request: ReadRequest, suggestions: Suggestions) -> found.SuggestionList:
+    location = PageLocation(
+        api_request.context.upstreams, api_request.upstream, Span.FORTNIGHT, "/crcr/search", ""
+    )
+    return found.SuggestionList(
+        text=suggestions.text,
+        suggestions=[
+            found.Suggestion(
+                kind=hit.kind,
+                title=visible(hit.title, _MOST_TITLE),
+                detail=visible(_describe_hit(hit), _MOST_TITLE) or None,
+                url=hit_url(location, hit) or location.url(q=suggestions.text),
+                chips=[found.CHIP.model_validate(chip) for chip in hit_chips(hit)],
+            )
+            for hit in suggestions.hits
+        ],
+    )
+
+
+def _describe_hit(hit: Hit) -> str:
+    """What tells it apart from a result with the same title."""
+    names = [str(hit.backend)] if hit.kind is HitKind.JOB else [str(name) for name in hit.backends[:1]]
+    more = [f"and {len(hit.backends) - 1} more"] if len(hit.backends) > 1 else []
+    number = [f"#{hit.number}"] if hit.number and hit.kind is not HitKind.COMMIT else []
+    return " ".join([*number, *names, *more]) or hit.detail or ""
 
 
 def _add_deliveries(api: APIRouter) -> None:

@@ -26,6 +26,7 @@ from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
 from crcr.decide.views.grids import CommitListQuery, PullFilter, PullListQuery, PullScope, PullSort
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
+from crcr.decide.views.search import HitKind
 from crcr.errors import BadRequest, NotFound
 from crcr.ports import Clock
 from crcr.record.views.sql_views import SqlViews
@@ -117,8 +118,11 @@ SearchParam = Annotated[
         min_length=1,
         max_length=200,
         pattern=_TEXT,
-        description="a number, a commit, an author, a backend or a job, or part of one",
+        description="a number, a commit, an author, words of a title, or part of a backend's, job's or test's name or of a message",
     ),
+]
+HitKindParam = Annotated[
+    HitKind | None, Query(alias="type", description="only results of this kind, page by page")
 ]
 
 

@@ -35,6 +35,7 @@ _KEPT_PAGES = (
     "/crcr/commit/",
     "/crcr/bisections/",
     "/badge/",
+    "/og/",
     "/api/v1/pulls/",
     "/api/v1/commits/",
     "/api/v1/backends/",
@@ -45,6 +46,7 @@ _KEPT_PATHS = frozenset(
         *("/crcr", "/crcr/pulls", "/crcr/commits", "/crcr/metrics", "/crcr/failing", "/crcr/bisections"),
         *("/api/v1/pulls", "/api/v1/commits"),
         *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing", "/api/v1/culprits", "/api/v1/bisections"),
+        "/api/v1/search/suggest",
     }
 )
 _OWN_PAGES = frozenset(
@@ -66,6 +68,8 @@ _OWN_PAGES = frozenset(
     }
 )
 """First words after `/crcr/` that are no owner of a backend."""
+_FEED = "/feed.atom"
+"""The end of a feed's address, after that of its page."""
 _MANY_READERS = 8
 _PAUSE_FACTOR = 3.0
 _LONGEST_PAUSE_S = 1.0
@@ -253,6 +257,7 @@ def _read_request(scope: Scope, upstreams: tuple[RepoName, ...]) -> _PageRequest
 def _is_kept_path(path: str) -> bool:
     if path in _KEPT_PATHS or path.startswith(_KEPT_PAGES):
         return ".csv" not in path  # a route also matches an address with a line break at its end
+    path = path.removesuffix(_FEED)
     owner, _, repository = (
         path.removeprefix("/crcr/").partition("/") if path.startswith("/crcr/") else ("", "", "")
     )

@@ -23,7 +23,7 @@ LONGEST_WAIT_S = 10.0
 _SIGNED_IN_AT_ONCE = 2
 _SIGNED_IN_WAITING = 16
 RETRY_AFTER_S = 2
-_QUEUED = ("/crcr/", "/api/v1/", "/badge/")
+_QUEUED = ("/crcr/", "/api/v1/", "/badge/", "/og/")
 _NOT_QUEUED = frozenset({"/api/v1/events", "/api/v1/health", "/crcr/login", "/crcr/logout"})
 _PAGE = (
     b"<!doctype html><html lang=en><meta charset=utf-8><title>Too many readers</title>"

@@ -15,8 +15,9 @@ from crcr.decide.views.backend import BackendMetrics, JobFigures, LevelChange, M
 from crcr.decide.views.commit import CommitBackend, WaiverView
 from crcr.decide.views.failing import FailingJob
 from crcr.decide.views.grids import BackendCell, CommitLine, InTreeCell, PullLine
-from crcr.decide.views.logs import AuditView, EffectView, Hit
+from crcr.decide.views.logs import AuditView, EffectView
 from crcr.decide.views.overview import BackendSummary, DeliveryView, DispatchView, JobView, ListedBackend
+from crcr.decide.views.search import Hit
 from crcr.show.csv.writer import CsvRow, CsvTable
 from crcr.show.render.safe_text import safe_link
 
@@ -262,8 +263,15 @@ FAILING = CsvTable(
 )
 
 _HIT = ("kind", "title", "detail", "number", "head_sha", "delivery", "backend", "job", "at")
-_hit: Callable[[Hit], CsvRow] = attrgetter(*_HIT)
-HITS: CsvTable[Hit] = CsvTable(_HIT, lambda hit: [_hit(hit)])
+_HIT_STATUS = ("state", "gate", "level", "result", "fingerprint", "count", "known")
+_hit: Callable[[Hit], CsvRow] = attrgetter(*_HIT, *_HIT_STATUS)
+
+
+def _hit_rows(hit: Hit) -> Iterator[CsvRow]:
+    yield *_hit(hit), " ".join(map(str, hit.backends))
+
+
+HITS: CsvTable[Hit] = CsvTable((*_HIT, *_HIT_STATUS, "backends"), _hit_rows)
 
 
 def _listed_rows(backend: ListedBackend) -> Iterator[CsvRow]:

@@ -14,8 +14,9 @@ from crcr.decide.views.backend import BackendQuery, MatrixRow
 from crcr.decide.views.commit import WaiverView
 from crcr.decide.views.failing import FailingJob
 from crcr.decide.views.grids import CommitLine, PullLine
-from crcr.decide.views.logs import AuditView, EffectView, Hit
+from crcr.decide.views.logs import AuditView, EffectView
 from crcr.decide.views.overview import DeliveryView, JobView
+from crcr.decide.views.search import Hit, SearchQuery
 from crcr.show.api import parameters as params
 from crcr.show.api.parameters import MOST_EXPORTED, backend_name
 from crcr.show.csv import columns as tables
@@ -23,6 +24,8 @@ from crcr.show.csv.writer import CsvExport, CursorKey, describe_response
 from crcr.show.urls import cursors
 from crcr.show.urls.sorting import pick_backend, tabulate
 
+_MOST_FOUND = 1_000
+"""Lines of a search: finding them costs more than reading a list."""
 _LONG = "Lists come in at most 10,000 lines; `Link` names the request for those that follow."
 
 
@@ -161,16 +164,19 @@ def _add_lists(api: APIRouter) -> None:
         request: Request,
         q: params.SearchParam,
         api_request: params.RequestParam,
+        kind: params.HitKindParam = None,
         cursor: params.CursorParam = None,
     ) -> Response:
+        query = SearchQuery(upstream=api_request.upstream, text=q, kind=kind)
+
         async def read(after: CursorKey, _: int) -> tuple[tuple[Hit, ...], CursorKey]:
-            page = await api_request.views.search(api_request.upstream, q, api_request.now, after=after)
+            page = await api_request.views.search(replace(query, after=after), api_request.now)
             return page.hits, page.next
 
         after = cursors.decode(cursor)
-        return await CsvExport(request, f"{api_request.upstream}-search", after=after).respond_with_pages(
-            tables.HITS, read
-        )
+        return await CsvExport(
+            request, f"{api_request.upstream}-search", _MOST_FOUND, after
+        ).respond_with_pages(tables.HITS, read)
 
     @api.get("/allowlist.csv", **_describe_route("The backends with their levels"))
     async def allowlist_csv(request: Request, api_request: params.RequestParam) -> Response:

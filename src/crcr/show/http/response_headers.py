@@ -23,7 +23,7 @@ PAGE_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-_TAGGED = ("text/html", "application/json")
+_TAGGED = ("text/html", "application/json", "application/atom+xml")
 _MOST_TAGGED = 4 * 1024 * 1024
 _LEFT_OUT_OF_304 = ("content-length", "content-type")
 _SMALLEST_COMPRESSED = 1_024

@@ -19,6 +19,8 @@ from crcr.errors import NotFound
 from crcr.show.pages.bisections import read_breakage_bisections
 from crcr.show.pages.frame import Frame, NotListed
 from crcr.show.pages.job_panel import backend_panel, make_panel, requested_token, wants_panel_only
+from crcr.show.previews.preview import preview_backend
+from crcr.show.previews.tags import make_tags
 from crcr.show.render.matrix import GridChoices, draw_cells, lay_out
 from crcr.show.render.status import SETTLED, refusal_meaning
 from crcr.show.render.trend_charts import backend_charts
@@ -103,6 +105,15 @@ class BackendPages:
             links.location,
             cursor=page.cursor,
             page=page,
+            preview=make_tags(
+                self._frame,
+                links.location,
+                preview_backend(page.query.upstream, page.summary, page.query.span.value),
+                f"backend/{page.summary.name}",
+            ),
+            feed=links.location.with_defaults().url(f"/crcr/{page.summary.name}/feed.atom")
+            if reports
+            else None,
             links=links,
             chosen=chosen,
             chosen_on={name: value for name, value in chosen.items() if name != "after"},

@@ -6,10 +6,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.views.logs import HitKind
+from crcr.decide.views.search import HitKind, SearchQuery
 from crcr.errors import NotFound
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.job_panel import shared_panel, wants_panel_only
+from crcr.show.previews.preview import preview_commit, preview_pull
+from crcr.show.previews.tags import make_tags
 from crcr.show.urls.location import PageLinks, PageLocation, data_links, whole_sha
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
@@ -47,6 +49,8 @@ class CommitPages:
             cursor=pull.cursor,
             number=pull.number,
             pull=pull,
+            preview=make_tags(self._frame, location, preview_pull(pull), f"pr/{pull.number}"),
+            feed=location.with_defaults().url(f"/crcr/pr/{pull.number}/feed.atom"),
             links=links,
             panel=panel,
             formats=data_links(location, f"pulls/{pull.number}"),
@@ -72,6 +76,7 @@ class CommitPages:
             location,
             cursor=commit.cursor,
             commit=commit,
+            preview=make_tags(self._frame, location, preview_commit(commit), f"commit/{sha}", **links.kept),
             links=links,
             panel=panel,
             formats=data_links(location, f"commits/{sha}", links.kept),
@@ -79,7 +84,8 @@ class CommitPages:
 
     async def _find_commit_url(self, request: Request, location: PageLocation, digits: str) -> str:
         """Return the address of the one commit that begins with these digits, or of the search where there are several."""
-        results = await self._frame.views(request).search(location.upstream, digits, self._frame.clock.now())
+        query = SearchQuery(upstream=location.upstream, text=digits, kind=HitKind.COMMIT)
+        results = await self._frame.views(request).search(query, self._frame.clock.now())
         commits = [hit.head_sha for hit in results.hits if hit.kind is HitKind.COMMIT]
         if not commits:
             hint = "the relay knows commits that were pushed, proposed or tested since it was started; check the digits"

@@ -13,6 +13,8 @@ from crcr.errors import NotFound
 from crcr.show.pages.bisections import read_breakage_bisections
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.job_panel import shared_panel, wants_panel_only
+from crcr.show.previews.preview import preview_failures, preview_group
+from crcr.show.previews.tags import make_tags
 from crcr.show.urls import cursors
 from crcr.show.urls.filters import ListFilters
 from crcr.show.urls.job_tokens import encode_job_token
@@ -54,6 +56,7 @@ class FailurePages:
             location,
             cursor=page.cursor,
             page=page,
+            preview=make_tags(self._frame, location, preview_failures(location.upstream, page), "failures"),
             links=PageLinks(location, chosen),
             chosen=filters.values,
             unclear=filters.unclear,
@@ -91,6 +94,12 @@ class FailurePages:
             cursor=page.cursor,
             page=page,
             group=page.group,
+            preview=make_tags(
+                self._frame,
+                location,
+                preview_group(location.upstream, page),
+                f"failures/{fingerprint}",
+            ),
             breakages=breakages,
             bisections=await read_breakage_bisections(views, location.upstream, breakages),
             links=links,

@@ -59,12 +59,15 @@ class Frame:
         public_url: str = "http://127.0.0.1:8000",
         sandbox: bool = False,
         health: SharedHealth | None = None,
+        is_public: bool = False,
     ) -> None:
+        """With `is_public` everybody may read the pages, and pasted links have previews."""
         self.renderer = Renderer()
         self.clock = clock
         self.site = public_url.rstrip("/")
         """The public address; the `Host` of a request may be anything."""
         self.sandbox = sandbox
+        self.is_public = is_public
         self._health = health
         self._views = views
         self._upstreams = upstreams
@@ -132,6 +135,8 @@ class Frame:
         return {
             **_request_context(request, location),
             "number": None,
+            "preview": None,
+            "feed": None,
             "sandbox": self.sandbox,
             "relay_health": health,
             "health_mark": health_signature(health),

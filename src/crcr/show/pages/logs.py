@@ -1,4 +1,4 @@
-"""The pages of the relay's log: deliveries with their dispatches, outgoing calls, waivers, the audit log; and the search.
+"""The pages of the relay's log: deliveries with their dispatches, outgoing calls, waivers, the audit log.
 
 All lists keep filters, order and position in the address. An invalid filter is reported beside its field, so that nobody
 mistakes the longer list for the requested one.
@@ -7,11 +7,10 @@ mistakes the longer list for the requested one.
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import BISECTION_EVENT, DeliveryState, DispatchState, RepoName, is_repo_name
@@ -21,8 +20,6 @@ from crcr.decide.views.logs import (
     AuditView,
     DeliveryQuery,
     EffectQuery,
-    Hit,
-    HitKind,
     WaiverQuery,
 )
 from crcr.decide.views.overview import DeliveryView, DispatchView, OutboxState
@@ -77,7 +74,6 @@ def routes(frame: Frame) -> list[BaseRoute]:
         Route("/crcr/deliveries/{guid}", frame.endpoint(pages.delivery)),
         Route("/crcr/waivers", frame.endpoint(pages.waivers)),
         Route("/crcr/audit", frame.endpoint(pages.audit)),
-        Route("/crcr/search", frame.endpoint(pages.search)),
     ]
 
 
@@ -202,30 +198,6 @@ class LogPages:
             subject_url=lambda act: _subject_url(location, act),
         )
 
-    async def search(self, request: Request, location: PageLocation) -> Response:
-        query = request.query_params.get("q", "")[:_LONGEST]
-        after = cursors.decode(request.query_params.get("after") or None)
-        views, now = self._frame.views(request), self._frame.clock.now()
-        results = await views.search(location.upstream, query, now, after=after)
-        if results.exact is not None:
-            return RedirectResponse(
-                _hit_url(location, results.exact) or location.url("/crcr"), status_code=303
-            )
-        groups = [(HitKind(kind), list(hits)) for kind, hits in groupby(results.hits, lambda hit: hit.kind)]
-        return self._frame.page(
-            request,
-            "search.html",
-            location,
-            results=results,
-            groups=groups,
-            hit_url=lambda hit: _hit_url(location, hit),
-            links=PageLinks(location, {"q": f"@{results.text.removeprefix('@')}"} if results.text else {}),
-            chosen={"after": "yes"} if after else {},
-            next_after=cursors.encode(results.next),
-            limit=max(1, sum(hit.kind is HitKind.AUTHOR for hit in results.hits)),
-            formats=data_links(location, "search", {"q": results.text}) if results.text else {},
-        )
-
     def _list(
         self,
         request: Request,
@@ -273,17 +245,6 @@ def _row(delivery: DeliveryView) -> DeliveryRow:
         tuple(worst_first[:_MOST_LISTED]),
         max(0, len(worst_first) - _MOST_LISTED),
     )
-
-
-def _hit_url(location: PageLocation, hit: Hit) -> str | None:
-    """Return the address of a search result."""
-    if hit.kind is HitKind.COMMIT and hit.head_sha:
-        return location.commit(hit.head_sha, hit.delivery)
-    if hit.kind is HitKind.JOB and hit.backend and hit.job:
-        return location.url(f"/crcr/{hit.backend}", jobs=hit.job[:_LONGEST])
-    if hit.backend:
-        return location.backend(hit.backend)
-    return location.pull(hit.number) if hit.number else None
 
 
 def _subject_url(location: PageLocation, act: AuditView) -> str | None:

@@ -15,6 +15,8 @@ from crcr.join.findings.finding import SetupFinding
 from crcr.join.findings.relay_checklist import RelaySetup, is_set_up, relay_checklist
 from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages.frame import Frame
+from crcr.show.previews.preview import preview_summary
+from crcr.show.previews.tags import make_tags
 from crcr.show.render.number_cells import SummaryColumns
 from crcr.show.render.status import PROBE_OK, is_late, probe_status
 from crcr.show.render.trend_charts import trend_charts
@@ -68,6 +70,7 @@ class OverviewPages:
             location,
             cursor=summary.cursor,
             summary=summary,
+            preview=make_tags(self._frame, location, preview_summary(summary), "summary"),
             choice=choice,
             table=table.on_page(summary.rows),
             group_sizes=table.sizes,

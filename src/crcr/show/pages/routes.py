@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from crcr.show.feeds import routes as feeds
 from crcr.show.http.static_files import load_static_files
 from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages import (
@@ -24,6 +25,8 @@ from crcr.show.pages import (
 from crcr.show.pages.api_docs import docs_endpoint
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
+from crcr.show.previews import routes as previews
+from crcr.show.search import page as search
 
 
 def routes(
@@ -38,13 +41,16 @@ def routes(
         *commit.routes(frame),
         *failing.routes(frame),
         *logs.routes(frame),
+        *search.routes(frame),
         *failures.routes(frame),
         *bisections.routes(frame),
         *onboarding.routes(frame, settings),
         *sandbox.routes(frame, (settings or OnboardingSettings()).audience),
         *backend.routes(frame),
+        *feeds.routes(frame),
         Route("/crcr/{rest:path}/", _without_slash),
         *badge.routes(frame),
+        *previews.routes(frame),
         Route("/api/docs", docs_endpoint(frame.renderer), include_in_schema=False),
         load_static_files().route(),
     ]

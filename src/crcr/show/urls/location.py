@@ -87,8 +87,12 @@ class PageLocation:
     def with_span(self, span: Span, **more: str) -> str:
         return replace(self, span=span).url(**more)
 
-    def with_kind(self, kind: ResultKind, **more: str) -> str:
-        return replace(self, kind=kind).url(**more)
+    def with_kind(self, kind: ResultKind, path: str | None = None, **more: str) -> str:
+        return replace(self, kind=kind).url(path, **more)
+
+    def with_defaults(self) -> "PageLocation":
+        """The same place without the reader's choice of range and kind."""
+        return replace(self, span=Span.FORTNIGHT, kind=ResultKind.PULLS)
 
     def with_upstream(self, upstream: RepoName) -> str:
         return replace(self, upstream=upstream).url("/crcr")

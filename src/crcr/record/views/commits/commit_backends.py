@@ -56,7 +56,9 @@ _MOST_JOBS = 200
 _MOST_FAILURES = 20
 
 _GATE = Statement(
-    text("SELECT state, title, judged_at FROM gates WHERE head_sha = :head_sha AND upstream = :upstream")
+    text(
+        "SELECT state, title, judged_at, decided_at FROM gates WHERE head_sha = :head_sha AND upstream = :upstream"
+    )
 )
 _DISPATCHES = Statement(
     text("SELECT * FROM dispatches WHERE delivery = :delivery AND upstream = :upstream ORDER BY downstream")
@@ -115,7 +117,9 @@ class CommitReader:
         if commit.subjects:
             judgement = judge_gate(commit, self.policy, self.now)
             shown = gate_view(judgement, self.visible.public, judged_at, head_sha)
-            return replace(shown, unpublished=await self._read_unpublished(head_sha, shown.state))
+            came_at = from_us_or_none(row["decided_at"]) if row["state"] == shown.state.value else None
+            unpublished = await self._read_unpublished(head_sha, shown.state)
+            return replace(shown, unpublished=unpublished, decided_at=came_at)
         whole = delivery is not None and await self._sees_all_gating(delivery)
         title = row["title"] if whole else None
         return GateView(state=GateShown(row["state"]), title=title, judged_at=judged_at, whole=whole)

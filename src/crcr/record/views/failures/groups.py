@@ -48,7 +48,8 @@ def _with_lists(sql: str) -> Statement:
 
 _KNOWN = "k.url, k.state, k.who, k.reason, k.until_at, k.ended_at"
 _AND_KNOWN = "LEFT JOIN known_failures k ON k.fingerprint = g.fingerprint AND k.upstream = g.upstream"
-_SAME = "fingerprint = g.fingerprint AND {0}.upstream = g.upstream AND {0}.downstream"
+# `|| ''`: SQLite would otherwise look for each of the backends, of which there may be thousands, under each fingerprint.
+_SAME = "fingerprint = g.fingerprint AND {0}.upstream = g.upstream AND {0}.downstream || ''"
 # A group is listed by the row of its backend that failed last.
 _NEWEST_ROW = (
     f"NOT EXISTS (SELECT 1 FROM failure_groups n WHERE n.{_SAME.format('n')} IN {{shown}}"
@@ -67,12 +68,12 @@ _ONE = _with_lists(
 )
 _ROWS = _with_lists(
     "SELECT fingerprint, downstream, number, first_at, last_at FROM failure_groups WHERE fingerprint IN {fingerprints}"
-    " AND upstream = :upstream AND downstream IN {shown} ORDER BY fingerprint, last_at DESC, downstream"
+    " AND upstream = :upstream AND downstream || '' IN {shown} ORDER BY fingerprint, last_at DESC, downstream"
 )
 _ENDS = _with_lists(
     "SELECT g.fingerprint, f.head_sha, f.number, f.at FROM failure_groups g CROSS JOIN failures f"
     " CROSS JOIN failure_fingerprints m WHERE g.fingerprint IN {fingerprints} AND g.upstream = :upstream"
-    " AND g.downstream IN {shown} AND f.upstream = g.upstream AND f.downstream = g.downstream"
+    " AND g.downstream || '' IN {shown} AND f.upstream = g.upstream AND f.downstream = g.downstream"
     " AND (f.at = g.first_at OR f.at = g.last_at) AND m.fingerprint = g.fingerprint AND m.upstream = g.upstream"
     " AND m.failure_id = f.failure_id ORDER BY f.failure_id"
 )
@@ -132,9 +133,9 @@ async def failure_page(tx: Tx, query: FailureQuery, visible: VisibleBackends, no
     sought = (query.text or "").casefold()
 
     def keep(row: Row) -> bool:
-        known = KnownFilter.YES if _is_known(row, now) else KnownFilter.NO
+        known = KnownFilter.YES if is_known(row, now) else KnownFilter.NO
         return (
-            sought in row["sample"].casefold() and query.known in (None, known) and not _ended_with_issue(row)
+            sought in row["sample"].casefold() and query.known in (None, known) and not ended_with_issue(row)
         )
 
     rows, more = await read_matching(read, start, query.limit, make_key=_key, keep=keep)
@@ -170,7 +171,7 @@ async def group_page(
         keep=lambda member: member["downstream"] in visible.reporting,
     )
     (group,) = await _complete(tx, upstream, visible, [row], now)
-    is_open = row["last_at"] >= to_us(now - OPEN_FOR) and not _ended_with_issue(row)
+    is_open = row["last_at"] >= to_us(now - OPEN_FOR) and not ended_with_issue(row)
     views = tuple(_member_view(member, visible) for member in members)
     return GroupPage(group, is_open, views, more, cursor=await newest_change(tx))
 
@@ -201,11 +202,12 @@ def _key(row: Row) -> Key:
     return row["last_at"], row["fingerprint"]
 
 
-def _is_known(row: Row, now: datetime) -> bool:
+def is_known(row: Row, now: datetime) -> bool:
+    """Whether a group is linked to an issue that is open."""
     return row["url"] is not None and row["ended_at"] is None and row["until_at"] > to_us(now)
 
 
-def _ended_with_issue(row: Row) -> bool:
+def ended_with_issue(row: Row) -> bool:
     """Whether its issue was closed and it has not failed since."""
     return (
         row["state"] == IssueState.CLOSED.value
@@ -243,7 +245,7 @@ def _view(row: Row, parts: _Parts, visible: VisibleBackends, now: datetime) -> O
         first_seen=_seen_at(parts.ends, min(backend["first_at"] for backend in parts.backends)),
         last_seen=_seen_at(reversed(parts.ends), row["last_at"]),
         count=sum(backend["number"] for backend in parts.backends),
-        known=known_view(row) if _is_known(row, now) else None,
+        known=known_view(row) if is_known(row, now) else None,
     )
 
 

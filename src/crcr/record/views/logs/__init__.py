@@ -1,1 +1,1 @@
-"""Read models of deliveries, effects, the audit log and the search."""
+"""Read models of deliveries, effects and the audit log."""

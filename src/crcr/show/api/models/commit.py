@@ -35,7 +35,10 @@ GATE = derive_model(
     views.GateView,
     "Gate",
     "`whole` is false, and `title` null, when the gate includes backends that are not shown.",
-    described={"unpublished": "Null when the gate on GitHub is up to date."},
+    described={
+        "unpublished": "Null when the gate on GitHub is up to date.",
+        "decided_at": "When it came to this state; null where that is not recorded.",
+    },
 )
 SPELL = derive_model(
     views.Spell,

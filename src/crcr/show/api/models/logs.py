@@ -1,4 +1,4 @@
-"""The JSON API's models of the relay's own logs, the allowlist, the search, refused reports and the sandbox."""
+"""The JSON API's models of the relay's own logs, the allowlist, refused reports and the sandbox."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from crcr.decide.health import relay
 from crcr.decide.views import joining, logs
 from crcr.decide.views import overview as views
 from crcr.show.api.models import examples
-from crcr.show.api.models.derive import Cursor, Model, Name, Next, derive_model
+from crcr.show.api.models.derive import Model, Name, Next, derive_model
 from crcr.show.api.models.shared import DISPATCH, JOB, JUDGED_JOB
 from crcr.show.render.status import refusal_meaning, waiting_reason
 
@@ -72,19 +72,6 @@ RELAY_HEALTH = derive_model(
 )
 ACT = derive_model(logs.AuditView, "Act")
 AUDIT = derive_model(logs.AuditPage, "Audit", without=("cursor",), types={"next": Next})
-HIT = derive_model(
-    logs.Hit,
-    "Hit",
-    "A search result; which fields are set depends on its kind.",
-    described={"at": "When it last changed, arrived or began."},
-)
-SEARCH = derive_model(
-    logs.SearchView,
-    "Search",
-    "`exact` is set when exactly one thing matches; `next` is the cursor of an author's further pull requests.",
-    without=("more",),
-    types={"next": (Cursor, None)},
-)
 LISTED_BACKEND = derive_model(
     views.ListedBackend, "ListedBackend", described={"hidden": "Shown to administrators only."}
 )

@@ -1,0 +1,1 @@
+"""Rules of the feeds: what of a backend's results is news."""

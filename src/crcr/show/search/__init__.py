@@ -1,0 +1,1 @@
+"""The search: its page, its suggestions, and how a result is shown."""

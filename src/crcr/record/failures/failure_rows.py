@@ -139,8 +139,8 @@ async def add_failure(tx: Tx, job: FailedJob) -> int | None:
     if not rows:
         return None
     failure_id: int = rows[0]["failure_id"]
-    samples = group_samples(job.tests, marks, log_mark)
-    await add_fingerprints(tx, failure_id, job.key, samples, at=job.at)
+    groups = find_groups(job.tests, marks, log_mark)
+    await add_fingerprints(tx, failure_id, job.key, groups, at=job.at)
     named = {name: job.key[name] for name in _JOB_OF_DELIVERY}
     await tx.run(_PASSED_BEFORE, at=to_us(job.at), **named)
     return failure_id
@@ -161,40 +161,50 @@ def fingerprint_columns(marks: FailureFingerprint, log_mark: LogFingerprint | No
     }
 
 
-def group_samples(
+@dataclass(frozen=True, slots=True)
+class GroupsOfFailure:
+    samples: Mapping[str, str]
+    """The fingerprint of each group, with a readable line."""
+    test_names: Sequence[tuple[str, str]] = ()
+    """Fingerprints and names of the failed tests, for the search."""
+
+
+def find_groups(
     tests: Sequence[FailedTest], marks: FailureFingerprint, log_mark: LogFingerprint | None
-) -> dict[str, str]:
-    """The fingerprints of the groups that a failure belongs to, each with a readable line."""
+) -> GroupsOfFailure:
+    """The groups that a failure belongs to."""
     if log_mark:
-        return {log_mark.fingerprint: log_mark.sample}
+        return GroupsOfFailure({log_mark.fingerprint: log_mark.sample})
     samples = sample_messages(tests, marks)
-    return {fingerprint: samples[fingerprint] for fingerprint in marks.distinct}
+    return GroupsOfFailure(
+        {fingerprint: samples[fingerprint] for fingerprint in marks.distinct}, name_tests(tests, marks)
+    )
 
 
 async def add_fingerprints(
     tx: Tx,
     failure_id: int,
     names: Mapping[str, Any],
-    samples: Mapping[str, str],
+    groups: GroupsOfFailure,
     *,
     at: datetime,
 ) -> None:
     """Make the failure a member of the group of each of its fingerprints; `names` has its upstream and downstream."""
     upstream = names["upstream"]
-    for fingerprint, sample in samples.items():
+    for fingerprint, sample in groups.samples.items():
         tx.add_up(
             _GROUP,
             (fingerprint, upstream, names["downstream"], sample),
             {"number": 1, "first_at": to_us(at), "last_at": to_us(at)},
         )
-    for fingerprint, test in name_tests(tests, marks):
+    for fingerprint, test in groups.test_names:
         key = (fingerprint, upstream, names["downstream"], test)
         tx.add_up(_TEST, key, {"number": 1, "last_at": to_us(at)})
     await tx.many(
         _ADD_FINGERPRINT,
         [
             {"fingerprint": fingerprint, "upstream": upstream, "failure_id": failure_id}
-            for fingerprint in samples
+            for fingerprint in groups.samples
         ],
     )
 

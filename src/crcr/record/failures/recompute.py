@@ -19,9 +19,9 @@ from crcr.decide.model import RepoName
 from crcr.ports import Clock
 from crcr.record.failures.failure_rows import (
     add_fingerprints,
+    find_groups,
     find_log_mark,
     fingerprint_columns,
-    group_samples,
 )
 from crcr.record.failures.recorder import FailureRecorder, read_failed_tests, read_log_excerpt
 from crcr.record.store.database import Database, Row, Tx
@@ -179,8 +179,11 @@ async def _join_groups(tx: Tx, row: Row) -> None:
     marks, log_mark = fingerprint_failure(tests), find_log_mark(tests, read_log_excerpt(row["log_excerpt"]))
     await tx.run(_WRITE, failure_id=row["failure_id"], **fingerprint_columns(marks, log_mark))
     names = {"upstream": row["upstream"], "downstream": row["downstream"]}
-    samples = group_samples(tests, marks, log_mark)
-    await add_fingerprints(tx, row["failure_id"], names, samples, at=from_us(row["at"]))
-    old, new = row["fingerprint"] or row["log_fingerprint"], marks.fingerprint or next(iter(samples), None)
+    groups = find_groups(tests, marks, log_mark)
+    await add_fingerprints(tx, row["failure_id"], names, groups, at=from_us(row["at"]))
+    old, new = (
+        row["fingerprint"] or row["log_fingerprint"],
+        marks.fingerprint or next(iter(groups.samples), None),
+    )
     if old and new:
         await tx.run(_PASS_ON_ISSUE, old=old, new=new, upstream=row["upstream"])

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
-from crcr.show.render.markup import escape_link
 from crcr.decide.number_format import format_percent
+from crcr.show.render.markup import escape_link
 from crcr.show.render.safe_text import visible
 from crcr.show.render.status import duration
 

@@ -74,7 +74,7 @@ def setup(
         flags = _RelayFlags(upstream, public_url, allowlist, audience, host, port, github_url)
         content = _gather_content(flags, asks=sys.stdin.isatty() and not as_json)
     request = SetupRequest(
-        files=files, content=content, requested={"upstream": upstream and str(upstream), "public_url": public_url},
+        files=files, content=content, requested={"upstream": str(upstream) if upstream else None, "public_url": public_url},
         organization=organization, app_name=name or _default_name(content),
         public_app=not private_app, given_app=_read_given_app(app_id, private_key, webhook_secret),
         redirect_port=redirect_port, opens_browser=not no_browser, timeout_s=patience.total_seconds(),

@@ -76,7 +76,7 @@ def refuse_backend(entry: AllowlistEntry, *, suspended: bool, automatic: bool) -
             "add push to the events of its allowlist entry",
         )
     if suspended:
-        return RefusedRequest(f"{entry.name} is suspended", "`crcr suspend --lift` takes it back")
+        return RefusedRequest(f"{entry.name} is suspended", "`crcr resume OWNER/REPO` ends it")
     return None
 
 

@@ -67,7 +67,7 @@ def _status(facts: SetupFacts, now: datetime) -> SetupFinding:
         return problem(
             name,
             f"Suspended by the operator {format_age(facts.suspended_at, now)}: nothing is dispatched, and reports are refused.",
-            "ask the operator to lift it (`crcr suspend --lift`)",
+            "ask the operator to lift it (`crcr resume OWNER/REPO`)",
         )
     if facts.paused_at is not None:
         return warning(

@@ -261,7 +261,7 @@ class AdminOperations:
             if entry is None:
                 raise NotFound(f"{downstream} is not on the allowlist of {upstream}")
             if downstream.key in await self._targets.read_suspended(tx, upstream):
-                raise NotPossible(f"{downstream} is suspended", hint="`crcr suspend --lift` takes it back")
+                raise NotPossible(f"{downstream} is suspended", hint="`crcr resume OWNER/REPO` ends it")
             body = json.dumps(
                 {"action": "test", "repository": {"full_name": str(upstream)}, "sender": {"login": who}}
             ).encode()

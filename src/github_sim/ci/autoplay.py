@@ -6,7 +6,7 @@ simulation's sleep, divided by `speed`. A report that fails with 429 or 5xx is r
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -149,7 +149,8 @@ class WorkflowAutoplay:
             "total": total,
         }
         failed_tests = [{"name": name, "file": file, "message": message} for name, file in wrong]
-        return {"test_results": counts, "failed_tests": failed_tests}
+        log = {"log_excerpt": _write_log(job.name, wrong, message, counts)} if wrong else {}
+        return {"test_results": counts, "failed_tests": failed_tests, **log}
 
     async def _cancel_earlier(self, run: WorkflowRun) -> None:
         """A newer push makes the older runs of the same pull request pointless."""
@@ -197,3 +198,21 @@ def _event(run: WorkflowRun) -> Json:
 def _retry_after(answer: httpx.Response, default: float) -> float:
     header = answer.headers.get("retry-after", "")
     return float(header) if header.isdigit() else default
+
+
+def _write_log(job: str, wrong: Sequence[tuple[str, str]], message: str, counts: Json) -> Json:
+    """The excerpt that a reporter would make of the job's log."""
+    lines = [
+        f"$ pytest -q --junitxml out/{job.partition(' ')[0]}.xml",
+        f"collected {counts['total']} items",
+        "=================================== FAILURES ===================================",
+    ]
+    for name, file in wrong:
+        lines += [f"{file}: in {name.rpartition('.')[2]}", f"E   {message}"]
+    lines += [f"FAILED {file}::{name.rpartition('.')[2]} - {message}" for name, file in wrong]
+    return {
+        "first_error": f"E   {message}",
+        "tail": "\n".join(
+            (*lines, f"{len(wrong)} failed, {counts['passed']} passed, {counts['skipped']} skipped")
+        ),
+    }

@@ -1,6 +1,7 @@
 """How the reporter reads a log: the first error, the last lines, masked, whatever the file holds."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,14 @@ def test_the_log_of_a_job_that_passed_is_not_read(tmp_path: Path, conclusion: st
 def test_a_log_that_cannot_be_read_costs_the_report_nothing(tmp_path: Path, kind: str) -> None:
     path, other = tmp_path / "log.txt", tmp_path / "other"
     other.write_text("error: elsewhere")
-    {
+    make: dict[str, Callable[[], object]] = {
         "missing": lambda: None,
         "link": lambda: path.symlink_to(other),
         "folder": path.mkdir,
         "pipe": lambda: os.mkfifo(path),
         "empty": path.touch,
-    }[kind]()
+    }
+    make[kind]()
     sent = send(path)
     assert (sent["conclusion"], "log_excerpt" in sent) == ("failure", False)
 

@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr $(JOBS) + $(JOBS) / 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format lint types docs-check test test-fast bench bench-answers docs screenshots release pins clean
+.PHONY: help setup demo demo-ci check format lint types docs-check test test-fast bench bench-answers docs screenshots release pins clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ setup: .venv/.app ## make .venv with the crcr command
 
 demo: setup ## the whole relay at http://127.0.0.1:8000, with a simulated GitHub at :8001 (ARGS='--no-history --speed 2')
 	$(BIN)/crcr demo $(ARGS)
+
+demo-ci: .venv/.dev ## the demo with a simulated CI=buildkite, gitlab or circleci, to rehearse a join from there
+	$(BIN)/python tools/demo_with_other_ci.py $(CI) $(ARGS)
 
 format: .venv/.dev ## format the code with ruff and apply its fixes
 	$(BIN)/ruff format .

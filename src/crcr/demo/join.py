@@ -9,11 +9,13 @@ An unlisted repository gets neither App nor entry; one dispatch is sent to it, a
 
 import re
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from github_sim.rest.exchange import ApiError, ApiRequest, Auth, Reply, Route
+from github_sim.runner.joined_repository import JoinedRepository
 from github_sim.runner.runner import Runner
 from github_sim.runner.yaml_text import WorkflowError
 from github_sim.world.records import Json, Repository
@@ -26,6 +28,8 @@ PATH = "/_sim/repositories"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
 _LEVELS = frozenset({"L1", "L2"})
 _BRIDGE = "CRCR_BRIDGE_TO"
+ConnectBuilds = Callable[[Runner, JoinedRepository], None]
+"""Creates the project at a simulated CI that builds a joined repository."""
 
 
 class CannotJoin(WorkflowError):
@@ -58,14 +62,16 @@ class DemoJoin:
         allowlist: str,
         relay_url: str = "",
         trial: Json | None = None,
+        connect_builds: ConnectBuilds | None = None,
     ) -> None:
-        """`trial` is the dispatch for repositories that are not listed."""
+        """`trial` is the dispatch for repositories that are not listed; without `connect_builds` only GitHub Actions run."""
         self._github = github
         self._runner = runner
         self._upstream = upstream
         self._allowlist = allowlist
         self._relay_url = relay_url
         self._trial = trial or {"event_type": "crcr_test", "client_payload": {}}
+        self._connect_builds = connect_builds
         self._names: set[str] = set()
         self._listed: set[str] = set()
         self.key = secrets.token_urlsafe(32)
@@ -122,7 +128,7 @@ class DemoJoin:
             raise WorkflowError(f"{request.name} is on the allowlist already; choose another name")
 
     def _read_files(self, repository: Repository, request: JoinDemoRequest) -> list[str]:
-        self._runner.join(repository, request.folder)
+        joined = self._runner.join(repository, request.folder)
         files = [workflow.path for workflow in repository.workflows]
         event = "pull_request" if request.listed else str(self._trial["event_type"])
         if not any(
@@ -133,11 +139,14 @@ class DemoJoin:
                 f"write one there with `crcr init --relay {self._relay_url} --repo {request.name}`",
             )
         tree = repository.commits[repository.head_sha].tree
-        if any(_BRIDGE.encode() in tree[path] for path in files):
+        if not any(_BRIDGE.encode() in tree[path] for path in files):
+            return files
+        if self._connect_builds is None:
             raise CannotJoin(
                 "these files build at another CI; the demo runs only GitHub Actions",
-                "write others in another folder with `crcr init --ci github`",
+                "write others in another folder with `crcr init --ci github`; a checkout of crcr can rehearse other CIs",
             )
+        self._connect_builds(self._runner, joined)
         return files
 
     async def _admit(self, request: JoinDemoRequest) -> None:

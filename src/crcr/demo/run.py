@@ -9,7 +9,7 @@ import json
 import random
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,7 +28,7 @@ from crcr.cli.printing import console, print_line
 from crcr.cli.run.process import listener_url, serve_app, stop_signal
 from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import RepoName
-from crcr.demo.join import DemoJoin
+from crcr.demo.join import ConnectBuilds, DemoJoin
 from crcr.demo.join_key import keep_key
 from crcr.demo.traffic import BLOCKED, FLAKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.errors import NotPossible
@@ -58,6 +58,15 @@ class GeneratedHistory:
     jobs_an_hour: int = JOBS_AN_HOUR
 
 
+@dataclass(frozen=True, slots=True)
+class OtherCi:
+    """A simulated CI beside the demo's GitHub, for rehearsals from a checkout (`tools/demo_with_other_ci.py`)."""
+
+    connect: ConnectBuilds
+    registrations: Callable[[str], str]
+    """Returns the relay's setting for it, given the address of the simulated GitHub."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
     seed: int
@@ -68,6 +77,7 @@ class DemoOptions:
     data: Path | None
     history: GeneratedHistory | None
     verbose: bool
+    other_ci: OtherCi | None = None
 
 
 async def run_demo(options: DemoOptions, listener: socket.socket) -> None:
@@ -151,12 +161,12 @@ async def _github(options: DemoOptions, url: str, relay_host: str) -> AsyncItera
         serve_github(github, host=host, port=_port_for_github(options)),
     ):
         demo_world(github, relay_pin(url, AUDIENCE))
-        with _open_to_join(github, url):
+        with _open_to_join(github, url, options.other_ci):
             yield github
 
 
 @contextmanager
-def _open_to_join(github: GitHub, url: str) -> Iterator[None]:
+def _open_to_join(github: GitHub, url: str, other_ci: OtherCi | None) -> Iterator[None]:
     """Accept repositories from `crcr demo-join`; their workflows are executed."""
     runner = Runner(github, on_problem=lambda problem: log.warning("simulated_run_failed", problem=problem))
     joining = DemoJoin(
@@ -166,6 +176,7 @@ def _open_to_join(github: GitHub, url: str) -> Iterator[None]:
         allowlist=_ALLOWLIST,
         relay_url=url,
         trial=trial(f"{url}/github/callback", AUDIENCE, RepoName(UPSTREAM)),
+        connect_builds=other_ci.connect if other_ci else None,
     )
     with keep_key(urlsplit(github.base_url).port or 0, joining.key):
         yield
@@ -184,7 +195,9 @@ def _port_for_github(options: DemoOptions) -> int:
 
 
 def _relay(options: DemoOptions, folder: Path, github: GitHub, url: str) -> Services:
-    settings = demo_settings(folder, github, url)
+    other_ci = options.other_ci
+    more = {"CRCR_OIDC_REGISTRATIONS": other_ci.registrations(github.base_url)} if other_ci else {}
+    settings = demo_settings(folder, github, url, **more)
     # After the simulator's server, which configures uvicorn's loggers.
     logs.configure("auto", "info" if options.verbose else "warning", sys.stderr)
     logs.redact_literals(settings.secrets())
@@ -192,10 +205,10 @@ def _relay(options: DemoOptions, folder: Path, github: GitHub, url: str) -> Serv
     return build(settings, Seams(chance=chance, http=lambda _: httpx.AsyncClient(transport=ConnectionPool())))
 
 
-def demo_settings(folder: Path, github: GitHub, url: str) -> Settings:
+def demo_settings(folder: Path, github: GitHub, url: str, **more: str) -> Settings:
     # Simulated life may be fifty times as fast as real life.
     return simulated_settings(
-        folder, github, url, UPSTREAM, CRCR_SANDBOX="on", CRCR_RATE_LIMIT_PER_MIN="10000"
+        folder, github, url, UPSTREAM, CRCR_SANDBOX="on", CRCR_RATE_LIMIT_PER_MIN="10000", **more
     )
 
 

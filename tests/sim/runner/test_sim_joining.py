@@ -1,14 +1,19 @@
 """Joining a repository to a running demo: who may, what is refused, and what the relay hears of it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tools.demo_with_other_ci import REPOSITORY, SimulatedCi, init_command
 
+from crcr.decide.model import RepoName
 from crcr.demo.join import PATH, DemoJoin, with_entry
+from crcr.join.request import Ci
 from github_sim.github import GitHub
 from github_sim.runner.runner import Runner
+from support.downstream.joined_downstream import downstream_request, write_downstream
 from support.downstream.workflow_runs import one_job, workflow, write_files
 
 ALLOWLIST = "allow/list.yml"
@@ -163,3 +168,28 @@ async def test_files_that_cannot_take_part_leave_no_repository_behind(
 
 def test_a_level_that_is_not_there_is_added() -> None:
     assert with_entry("L1: [a/b]\n", "me/backend", "L2") == "L1: [a/b]\nL2:\n  - me/backend\n"
+
+
+@pytest.mark.parametrize("ci", ["buildkite", "gitlab"])
+async def test_a_checkout_can_rehearse_a_join_from_another_ci(
+    github: GitHub, api: httpx.AsyncClient, tmp_path: Path, ci: str
+) -> None:
+    github.write_file("org/upstream", ALLOWLIST, LISTED)
+    simulated = SimulatedCi(Ci(ci))
+    joining = DemoJoin(
+        github,
+        Runner(github, limit_s=20),
+        upstream="org/upstream",
+        allowlist=ALLOWLIST,
+        connect_builds=simulated.connect,
+    )
+    words = init_command(Ci(ci), 8000).split()
+    assert words[words.index("--ci") + 1] == ci
+    [known] = json.loads(simulated.registrations("http://127.0.0.1:1"))
+    given = dict(word.split("=") for word in words if "=" in word)
+    assert {name: value for name, value in given.items() if known.get(name, value) != value} == {}
+    assert (known["repository"], known["branches"]) == (REPOSITORY, [words[words.index("--branch") + 1]])
+    write_downstream(tmp_path / "checkout", downstream_request(Ci(ci), repository=RepoName(REPOSITORY)))
+    answer = await ask(api, joining, tmp_path / "checkout", name=REPOSITORY)
+    assert (answer.status_code, answer.json()["workflows"]) == (201, [".github/workflows/crcr-bridge.yml"])
+    github.finish()

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("chdb", "tracing")
-PINNED = ("app", *EXTRAS, "build", "dev")
+PINNED = ("app", *EXTRAS, "build", "dev", "site")
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
 WHERE = {"crcr/tracing.py": "tracing"}

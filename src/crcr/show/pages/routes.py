@@ -1,11 +1,13 @@
 """The routes of all pages; each family of pages has its own module."""
 
+from functools import partial
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from crcr.show.help import docs_site
 from crcr.show.http.static_files import load_static_files
 from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages import (
@@ -23,6 +25,7 @@ from crcr.show.pages import (
 from crcr.show.pages.api_docs import docs_endpoint
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
+from crcr.show.urls.location import PageLocation
 
 
 def routes(
@@ -32,6 +35,7 @@ def routes(
     return [
         Route("/", _home),
         Route("/crcr/", _without_slash),
+        Route("/crcr/help", frame.endpoint(partial(_help, frame))),
         *overview.routes(frame, delay),
         *commit.routes(frame),
         *failing.routes(frame),
@@ -44,8 +48,14 @@ def routes(
         Route("/crcr/{rest:path}/", _without_slash),
         *badge.routes(frame),
         Route("/api/docs", docs_endpoint(frame.renderer), include_in_schema=False),
+        *docs_site.routes(),
         load_static_files().route(),
     ]
+
+
+async def _help(frame: Frame, request: Request, location: PageLocation) -> Response:
+    """Its text is generated from docs/help.md and docs/glossary.md by `make docs`."""
+    return frame.page(request, "help.html", location)
 
 
 async def _home(_: Request) -> Response:

@@ -81,9 +81,8 @@ class SiteSource:
     def __init__(self, root: Path, folder: Path) -> None:
         self._root = root
         self._folder = folder
-        self._waiting = sorted(
-            PurePosixPath(path.relative_to(root).as_posix()) for path in (root / DOCS).rglob("*.md")
-        )
+        pages = [*(root / DOCS).rglob("*.md"), *(root / DOCS).glob("*.css")]
+        self._waiting = sorted(PurePosixPath(path.relative_to(root).as_posix()) for path in pages)
         self._written: set[PurePosixPath] = set()
 
     def write(self) -> None:

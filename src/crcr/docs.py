@@ -232,8 +232,10 @@ def help_html(folder: Path) -> str:
 def _render_help(page: Path, *, first: bool) -> str:
     """Render a page; the heading of any but the first page is a section."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    tokens, title = markdown.parse(page.read_text(encoding="utf-8")), ""
-    for token, after in zip(list(tokens), [*tokens[1:], None], strict=True):
+    source = markdown.parse(page.read_text(encoding="utf-8"))
+    tokens: list[Token] = []
+    title = ""
+    for token, after in zip(source, [*source[1:], None], strict=True):
         if token.type == "heading_open" and after is not None:
             title = after.content
             token.attrSet("id", heading_id(title))
@@ -241,24 +243,30 @@ def _render_help(page: Path, *, first: bool) -> str:
             token.tag = "h2"
         if token.type == "th_open":
             token.attrSet("scope", "col")
-        if token.type in {"table_open", "table_close"}:
-            start = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">\n'
-            opens = token.type == "table_open"
-            frame = Token("html_block", "", 0, content=start if opens else "</div>\n")
-            tokens.insert(tokens.index(token) + (0 if opens else 1), frame)
         for child in token.children or ():
             _point_to_site(child)
+        tokens += _with_scroll_frame(token, title)
     return str(markdown.renderer.render(tokens, markdown.options, {}))
+
+
+def _with_scroll_frame(token: Token, title: str) -> list[Token]:
+    """Return a token; of a table with the frame that scrolls on a narrow screen, named as its section."""
+    start = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">\n'
+    if token.type == "table_open":
+        return [Token("html_block", "", 0, content=start), token]
+    return [token, Token("html_block", "", 0, content="</div>\n")] if token.type == "table_close" else [token]
 
 
 def _point_to_site(token: Token) -> None:
     """Turn a link between Markdown files into one to the documentation site."""
     place, _, anchor = str(token.attrGet("href") or "").partition("#")
-    if token.type == "link_open" and place.endswith(".md"):
-        own = place in _HELP_PAGES
-        token.attrSet(
-            "href", ("" if own else f"/docs/{place.removesuffix('.md')}/") + (f"#{anchor}" if anchor else "")
-        )
+    if token.type != "link_open" or not place.endswith(".md"):
+        return
+    name = place.removesuffix(".md")
+    own = place in _HELP_PAGES
+    token.attrSet(
+        "href", f"#{anchor or name}" if own else f"/docs/{name}/" + (f"#{anchor}" if anchor else "")
+    )
 
 
 def heading_id(title: str) -> str:

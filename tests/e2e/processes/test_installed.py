@@ -133,7 +133,7 @@ def sqlite_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'crcr.db'}"
 
 
-def test_the_wheel_holds_the_reporter_and_all_templates(plain: Installation) -> None:
+def test_the_wheel_holds_the_reporter_all_templates_and_the_documentation(plain: Installation) -> None:
     [wheel] = (plain.folder.parent / "source" / "build" / "wheels").glob("*.whl")
     with ZipFile(wheel) as packed:
         names = set(packed.namelist())
@@ -141,6 +141,7 @@ def test_the_wheel_holds_the_reporter_and_all_templates(plain: Installation) -> 
     source = ROOT / "src"
     data = [path for path in source.glob("crcr/*/templates/*") if path.is_file()]
     assert {str(path.relative_to(source)) for path in data} <= names
+    assert "crcr/show/help/site/index.html" in names
 
 
 def test_fault_71_an_installation_holds_the_shipped_packages_and_all_modules_load(
@@ -180,6 +181,7 @@ async def test_fault_71_an_installation_runs_on_postgresql_and_redis(
         async with relay.serving("--no-worker"), relay.working():
             await relay.receive_result()
             assert TARGETS[0] in (await relay.get("/crcr")).text
+            assert "The documentation" in (await relay.get("/docs/")).text
             found = await relay.findings()
         assert (found["store"], found["writing"], found["redis"]) == ("ok", "ok", "ok")
 

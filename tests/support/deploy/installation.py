@@ -90,12 +90,20 @@ def _install(shared: Path) -> None:
     source.mkdir()
     for name in _SHIPPED:
         _copy(ROOT / name, source / name)
+    _write_documentation(source / "src" / "crcr" / "show" / "help" / "site")
     commands = documented_commands()
     assert _PLACE in commands
     # `python3` of the commands is the interpreter of the tests.
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     # To pip, "0" means that nothing is compiled: each module compiles itself when it is first imported.
     _run(["sh", "-euc", commands.replace(_PLACE, str(place))], source, PATH=path, PIP_NO_COMPILE="0")
+
+
+def _write_documentation(site: Path) -> None:
+    """A front page in place of the site that `make site` builds: git ignores it, and the wheel must still have it."""
+    shutil.rmtree(site, ignore_errors=True)
+    site.mkdir()
+    (site / "index.html").write_text("<!doctype html><h1>The documentation</h1>")
 
 
 def _copy(source: Path, target: Path) -> None:

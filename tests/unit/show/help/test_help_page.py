@@ -43,6 +43,12 @@ def test_the_page_has_the_text_of_the_docs() -> None:
     assert HELP_TEMPLATE.read_text("utf-8") == help_html(DOCS)
 
 
+def test_each_table_of_the_help_is_in_a_region_that_is_named_as_its_section() -> None:
+    text = HELP_TEMPLATE.read_text("utf-8")
+    frames = re.findall(r'role="region" aria-label="([^"]+)">\n<table>.*?</table>\n</div>', text, re.DOTALL)
+    assert len(frames) == len(set(frames)) == text.count("<table>") == text.count("</div>")
+
+
 def test_links_to_the_help_lead_to_a_section_of_it() -> None:
     sections = set(re.findall(r'<h[12] id="([^"]+)"', HELP_TEMPLATE.read_text("utf-8")))
     used = {
@@ -55,9 +61,13 @@ def test_links_to_the_help_lead_to_a_section_of_it() -> None:
 
 
 def test_links_of_the_help_lead_to_pages_of_the_documentation() -> None:
-    links = re.findall(r'href="/docs/([^"#]+)/', HELP_TEMPLATE.read_text("utf-8"))
-    assert links
-    assert [link for link in links if not (DOCS / f"{link}.md").is_file()] == []
+    text = HELP_TEMPLATE.read_text("utf-8")
+    links = re.findall(r'href="([^"]+)"', text)
+    pages = [link.partition("#")[0].removeprefix("/docs/").rstrip("/") for link in links if link[0] == "/"]
+    assert len(pages) > 5
+    assert [page for page in pages if not (DOCS / f"{page}.md").is_file()] == []
+    sections = {link[1:] for link in links if link[0] == "#"}
+    assert {"glossary", "gate"} <= sections <= set(re.findall(r' id="([^"]+)"', text))
 
 
 @pytest.mark.parametrize("query", ["", "?upstream=other/upstream"])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-from support.built_site import built_site, site_builder
+from support.deploy.built_site import built_site, site_builder
 from support.paths import ROOT
 
 __all__ = ["built_site"]

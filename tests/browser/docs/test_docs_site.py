@@ -14,7 +14,7 @@ from browser.test_accessibility import add_axe, violations
 from crcr.show.help import docs_site
 from crcr.show.http.response_headers import wrap_app
 from github_sim.rest.server import Server
-from support.built_site import built_site
+from support.deploy.built_site import built_site
 
 __all__ = ["built_site"]
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -33,9 +34,9 @@ async def address(built_site: Path) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def reading(browser: Browser, address: str, path: str = "", **options: object) -> AsyncIterator[Page]:
+async def reading(browser: Browser, address: str, path: str = "", **options: Any) -> AsyncIterator[Page]:
     """A page of the site; it must neither break its policy nor load anything from elsewhere."""
-    context = await browser.new_context(**options)  # type: ignore[arg-type]
+    context = await browser.new_context(**options)
     page, troubles = await context.new_page(), []
     page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: troubles.append(str(error)))
@@ -58,7 +59,7 @@ async def test_the_search_finds_a_task_by_keyboard_alone(browser: Browser, addre
 
 
 async def test_the_site_can_be_read_without_javascript(browser: Browser, address: str) -> None:
-    options = {"java_script_enabled": False, "viewport": {"width": 390, "height": 800}}
+    options: dict[str, Any] = {"java_script_enabled": False, "viewport": {"width": 390, "height": 800}}
     async with reading(browser, address, **options) as page:
         await page.get_by_role("link", name="Waive a failure").first.click()
         await page.wait_for_url("**/docs/tasks/waive-failure/")
@@ -73,7 +74,7 @@ async def test_the_site_can_be_read_without_javascript(browser: Browser, address
 async def test_a_page_of_the_site_has_no_serious_violations_and_fits_the_screen(
     browser: Browser, address: str, scheme: str, width: int, path: str
 ) -> None:
-    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
+    options: dict[str, Any] = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
     async with reading(browser, address, path, **options) as page:
         await add_axe(page)
         # Chromium and Firefox let the keyboard scroll a table, which the theme's frames rely on.

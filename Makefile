@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr $(JOBS) + $(JOBS) / 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ci check format lint types docs-check test test-fast bench bench-answers docs screenshots release pins clean
+.PHONY: help setup demo demo-ci check format lint types docs-check test test-fast bench bench-answers docs site screenshots release pins clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ help: ## show these targets
 
 .venv/.dev: .venv/.app requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@touch $@
+
+.venv/.site: .venv/.app requirements/site.txt
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/site.txt
 	@touch $@
 
 $(NPM)/.done: Makefile
@@ -57,17 +61,17 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
-check: .venv/.dev $(NPM)/.done ## format, lint, types, architecture, docs, fast tests
+check: .venv/.dev .venv/.site $(NPM)/.done ## format, lint, types, architecture, docs, fast tests
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=line lint types docs-check test-fast
 
 docs-check: setup
 	$(BIN)/python -m crcr.docs --check
 
-test-fast: .venv/.dev $(NPM)/.done ## unit, contract, simulator and document tests on SQLite: about a minute
+test-fast: .venv/.dev .venv/.site $(NPM)/.done ## unit, contract, simulator and document tests on SQLite: about a minute
 	@./tools/debian-packages $(SERVICES)
 	$(BIN)/pytest -q -n $(JOBS) -m "not slow" --ignore=tests/flow --hypothesis-profile=fewer
 
-test: .venv/.dev $(NPM)/.done ## all tests, with real processes and a real browser
+test: .venv/.dev .venv/.site $(NPM)/.done ## all tests, with real processes and a real browser
 	@./tools/debian-packages $(SERVICES) $(PROGRAMS)
 	$(BIN)/pytest -q -n $(TEST_JOBS) --dist worksteal
 
@@ -81,6 +85,9 @@ bench-answers: .venv/.dev ## how often verdicts are right, on generated historie
 docs: setup ## regenerate the documents that come from the code
 	$(BIN)/python -m crcr.docs
 
+site: .venv/.site ## build the documentation site, which the relay serves at /docs and the wheel contains
+	$(BIN)/python tools/build_site.py
+
 screenshots: .venv/.dev ## take the pictures of README and docs from a running demo
 	@./tools/debian-packages chromium:chromium
 	$(BIN)/python tools/screenshots.py docs/images
@@ -89,9 +96,9 @@ release: .venv/.dev ## build wheel, sdist and bill of materials into dist/, and 
 	$(BIN)/python tools/release.py $(ARGS)
 
 pins: .venv/.dev ## compile requirements/*.in into pinned, hashed requirements/*.txt
-	for name in app stores chdb previews tracing build release dev; do \
+	for name in app stores chdb previews tracing build release site dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 clean: ## remove what the other targets made
-	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist src/crcr/show/help/site

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "join": {"join", "decide", "errors"},
     "show": {"show", "record", "join", "decide", "ports", "errors", ""},
     "settings": {"settings", "decide", "errors"},
-    "docs": {"settings", "decide", "app"},
+    "docs": {"*"},
     "app": {"decide", "errors", "receive", "openapi"},
     "openapi": {""},
     "tracing": {"decide", ""},

@@ -209,7 +209,9 @@ def test_a_python_file_or_private_name_that_is_named_exists() -> None:
         (page.name, part) for page in pages for part in _SPAN.findall(prose(page)) if form.fullmatch(part)
     }
     sources = [
-        path for folder in ("src", "tests", "bench", "action") for path in (ROOT / folder).rglob("*.py")
+        path
+        for folder in ("src", "tests", "bench", "action", "tools")
+        for path in (ROOT / folder).rglob("*.py")
     ]
     paths = [path.as_posix() for path in sources]
     words = {word for path in sources for word in re.findall(r"\b_[A-Za-z]\w+", path.read_text("utf-8"))}

@@ -24,7 +24,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("chdb", "clickhouse", "postgres", "previews", "redis", "tracing")
 PINNED_IN = {"clickhouse": "stores", "postgres": "stores", "redis": "stores"}
 """Extras without a file of their own: what pins them."""
-PINNED = ("app", "stores", "chdb", "previews", "tracing", "build", "release", "dev")
+PINNED = ("app", "stores", "chdb", "previews", "tracing", "build", "release", "site", "dev")
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
 WHERE = {

@@ -18,9 +18,12 @@ PAGES = {
     "backend": BACKEND,
     "job": BACKEND,
     "metrics": "/crcr/metrics?range=30d",
+    "failing": "/crcr/failing",
     "deliveries": "/crcr/deliveries",
     "onboarding": "/crcr/onboarding?repository=lumen-hpc/xpu-ops&command=./ci/test-xpu&nightly=1",
 }
+HELP = "/crcr/help"
+"""A page without live parts."""
 WARM_UP_S = 60
 
 
@@ -72,6 +75,8 @@ async def photograph_relay(browser: Browser, url: str, blocked: str, folder: Pat
                 await page.get_by_role("button", name="Check again").wait_for()
                 await page.goto(f"{url}{path}")
             await page.screenshot(path=folder / f"{name}-{scheme}.png")
+        await page.goto(f"{url}{HELP}")
+        await page.screenshot(path=folder / f"help-{scheme}.png")
         await context.close()
 
 

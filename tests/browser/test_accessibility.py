@@ -47,6 +47,7 @@ PAGES = (
     "/crcr/onboarding",
     "/crcr/onboarding?repository=org/reporter&level=L4",
     "/crcr/onboarding?repository=org/nobody&ci=circleci&nightly=1",
+    "/crcr/help",
     "/api/docs",
 )
 LOOPBACK = {"CRCR_PUBLIC_URL": "http://127.0.0.1:8000", "CRCR_SANDBOX": "on"}

@@ -160,6 +160,8 @@ def test_the_wheel_holds_the_reporter_and_all_templates(plain: Installation) -> 
     source = ROOT / "src"
     data = [path for path in source.glob("crcr/*/templates/*") if path.is_file()]
     assert {str(path.relative_to(source)) for path in data} <= names
+    site = source / "crcr" / "show" / "help" / "site"  # which `make site` builds, and git ignores
+    assert ("crcr/show/help/site/index.html" in names) is (site / "index.html").exists()
 
 
 def installed_packages(installed: Installation) -> set[str]:
@@ -266,6 +268,7 @@ async def test_fault_71_an_installation_runs_on_postgresql_and_redis(
         async with relay.serving("--no-worker"), relay.working():
             await relay.receive_result()
             assert TARGETS[0] in (await relay.get("/crcr")).text
+            assert "The documentation" in (await relay.get("/docs/")).text
             found = await relay.findings()
         assert (found["store"], found["writing"], found["redis"]) == ("ok", "ok", "ok")
 

@@ -27,7 +27,7 @@ from support.clock import ManualClock
 
 Mode = Literal["public", "token", "proxy"]
 ADMIN, READER = "the admin's token", "the reader's token"
-PAGES = ("/", "/crcr", "/crcr/org/repo", "/crcr/nowhere", "/api/docs")
+PAGES = ("/", "/crcr", "/crcr/org/repo", "/crcr/nowhere", "/crcr/help", "/docs", "/docs/tasks/", "/api/docs")
 DATA = (
     "/api/v1/summary",
     "/api/v1/events",

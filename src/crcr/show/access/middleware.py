@@ -192,7 +192,7 @@ def _is_page_request(request: Request) -> bool:
         or path.rpartition("/")[2].endswith((".csv", ".json", ".svg", ".atom", ".png"))
     ):
         return False
-    return path in {"/", "/crcr", "/api/docs"} or path.startswith("/crcr/")
+    return path in {"/", "/crcr", "/docs", "/api/docs"} or path.startswith(("/crcr/", "/docs/"))
 
 
 def _with_headers(send: Send, *, private: bool) -> Send:

@@ -170,5 +170,5 @@ def _address(request: Request) -> str:
 def _expects_page(request: Request) -> bool:
     """Return whether the address is one of a page, and the client accepts HTML."""
     path = str(request.scope["path"])
-    is_page = path in {"/", "/crcr", "/api/docs"} or path.startswith("/crcr/")
+    is_page = path in {"/", "/crcr", "/api/docs"} or path.startswith(("/crcr/", "/docs/"))
     return is_page and accepts_html(request.headers.get("accept", ""))

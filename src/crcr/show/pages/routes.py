@@ -1,5 +1,6 @@
 """The routes of all pages; each family of pages has its own module."""
 
+from functools import partial
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -7,6 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from crcr.show.feeds import routes as feeds
+from crcr.show.help import docs_site
 from crcr.show.http.static_files import load_static_files
 from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages import (
@@ -27,6 +29,7 @@ from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
 from crcr.show.previews import routes as previews
 from crcr.show.search import page as search
+from crcr.show.urls.location import PageLocation
 
 
 def routes(
@@ -36,6 +39,7 @@ def routes(
     return [
         Route("/", _home),
         Route("/crcr/", _without_slash),
+        Route("/crcr/help", frame.endpoint(partial(_help, frame))),
         *overview.routes(frame, delay, (settings or OnboardingSettings()).app_page),
         *grids.routes(frame),
         *commit.routes(frame),
@@ -52,8 +56,14 @@ def routes(
         *badge.routes(frame),
         *previews.routes(frame),
         Route("/api/docs", docs_endpoint(frame.renderer), include_in_schema=False),
+        *docs_site.routes(),
         load_static_files().route(),
     ]
+
+
+async def _help(frame: Frame, request: Request, location: PageLocation) -> Response:
+    """Its text is generated from docs/help.md and docs/glossary.md by `make docs`."""
+    return frame.page(request, "help.html", location)
 
 
 async def _home(_: Request) -> Response:

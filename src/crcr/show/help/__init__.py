@@ -1,0 +1,1 @@
+"""What readers look up: the help page, and the documentation site."""

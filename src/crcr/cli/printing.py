@@ -166,11 +166,6 @@ def format_age(at: datetime, now: datetime | None = None) -> str:
     return f"in {_format_length(-age)}" if age < timedelta() else f"{_format_length(age)} ago"
 
 
-def format_percent(ratio: float | None) -> str | None:
-    """Return a share as 92.7%."""
-    return None if ratio is None else f"{ratio:.1%}"
-
-
 def _format_length(span: timedelta) -> str:
     for unit, size in _UNITS:
         if span >= size:

@@ -31,11 +31,11 @@ from crcr.cli.printing import (
     Cell,
     escape_unprintable,
     format_age,
-    format_percent,
     print_json,
     print_line,
     print_table,
 )
+from crcr.decide.number_format import format_percent
 
 if TYPE_CHECKING:
     from crcr.cli.failing.relay_api import RelayApi
@@ -223,14 +223,14 @@ def _health_lines(state: _State) -> Iterator[str]:
 
 
 def _cells(backend: JsonObject) -> list[Cell]:
-    last = read_object(backend, "last_result")
+    last, rate = read_object(backend, "last_result"), read_ratio(backend, "pass_rate")
     result = read_text(last, "conclusion") or read_text(last, "state")
     return [
         read_text(backend, "name"),
         read_text(backend, "level"),
         "suspended" if backend.get("suspended") is True else result,
         read_time(last, "at"),
-        format_percent(read_ratio(backend, "pass_rate")),
+        None if rate is None else format_percent(rate),
         read_integer(backend, "parked") or None,
         ", ".join(read_texts(backend, "oncalls")) or None,
     ]

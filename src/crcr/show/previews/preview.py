@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from crcr.decide.number_format import format_count, format_percent
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.commit import (
     BackendState,
@@ -22,7 +23,7 @@ from crcr.decide.views.failures import FailurePage, GroupPage
 from crcr.decide.views.overview import BackendSummary, Summary
 from crcr.show.render import status
 from crcr.show.render.safe_text import visible
-from crcr.show.render.status import Status, count, percent
+from crcr.show.render.status import Status
 
 _MOST_TITLE = 200
 _MOST_FACT = 60
@@ -77,12 +78,12 @@ def preview_summary(summary: Summary) -> Preview:
     tally, silent = summary.tally, sum(backend.silent for backend in backends)
     state = Status("—", "no results", "off")
     if tally.pass_rate is not None:
-        state = Status("O", f"{percent(tally.pass_rate)} passed", "run")
+        state = Status("O", f"{format_percent(tally.pass_rate)} passed", "run")
     facts = [
-        ("Backends", count(len(backends))),
-        ("Jobs", count(tally.total)),
-        ("Failures", count(tally.failure)),
-        *([("Silent", count(silent))] if silent else []),
+        ("Backends", format_count(len(backends))),
+        ("Jobs", format_count(tally.total)),
+        ("Failures", format_count(tally.failure)),
+        *([("Silent", format_count(silent))] if silent else []),
         ("Range", summary.span.value),
     ]
     return _make(summary.upstream, "All backends", state, *facts)
@@ -96,8 +97,14 @@ def preview_backend(upstream: object, backend: BackendSummary, span: str) -> Pre
     state = _BY_RESULT[last.counted] if last else _NO_RESULTS
     if backend.silent:
         state = Status("T", "silent", "warn")
-    rate = [("Pass rate", percent(tally.pass_rate))] if tally.pass_rate is not None else []
-    facts = (level, *rate, ("Jobs", count(tally.total)), ("Failures", count(tally.failure)), ("Range", span))
+    rate = [("Pass rate", format_percent(tally.pass_rate))] if tally.pass_rate is not None else []
+    facts = (
+        level,
+        *rate,
+        ("Jobs", format_count(tally.total)),
+        ("Failures", format_count(tally.failure)),
+        ("Range", span),
+    )
     return _make(upstream, backend.name.full_name, state, *facts)
 
 
@@ -120,15 +127,15 @@ def preview_failures(upstream: object, page: FailurePage) -> Preview:
     number = f"{len(page.items)}{'+' if page.next else ''}"
     state = Status("X", f"{number} open", "bad") if page.items else Status("O", "none open", "ok")
     backends = {name for group in page.items for name in group.backends}
-    return _make(upstream, "Failures of the last 14 days", state, ("Backends", count(len(backends))))
+    return _make(upstream, "Failures of the last 14 days", state, ("Backends", format_count(len(backends))))
 
 
 def preview_group(upstream: object, page: GroupPage) -> Preview:
     group = page.group
     state = Status("X", "open failure", "bad") if page.is_open else Status("—", "no longer open", "off")
     facts = [
-        ("Failures", count(group.count)),
-        ("Backends", count(len(group.backends))),
+        ("Failures", format_count(group.count)),
+        ("Backends", format_count(len(group.backends))),
         ("First seen", f"{group.first_seen.at:%Y-%m-%d}"),
         *([("Known as", group.known.issue)] if group.known else []),
     ]
@@ -152,4 +159,4 @@ def _backends_status(backends: Sequence[CommitBackend]) -> Status | None:
 def _count_backends(backends: Sequence[CommitBackend]) -> list[tuple[str, str]]:
     counts = Counter(backend.state for backend in backends)
     sums = ((label, sum(counts[state] for state in states)) for label, states in _COUNTED)
-    return [(label, count(number)) for label, number in sums if number]
+    return [(label, format_count(number)) for label, number in sums if number]

@@ -345,6 +345,18 @@ def test_behind_a_bridge_reports_come_from_the_other_ci_and_nobody_is_sent_to_gi
     assert {each.state for each in examine(told, NOW)} == {State.OK}
 
 
+@pytest.mark.parametrize("ci", list(Ci))
+def test_the_doctor_says_how_to_test_a_generated_workflow_without_a_token(ci: Ci) -> None:
+    finding = find_finding("test run", replace(GOOD, inspection=generated(ci)))
+    assert (finding.state, "press Run workflow" in finding.text, "no token" in finding.text) == (
+        State.OK,
+        True,
+        True,
+    )
+    older = replace(WORKFLOW, requests_tests=None)
+    assert "test run" not in {each.name for each in examine(replace(GOOD, inspection=workflows(older)), NOW)}
+
+
 def test_generated_workflows_of_github_report_themselves() -> None:
     assert (
         "may request an OIDC token"

@@ -258,6 +258,7 @@ async def test_favourites_are_markup_that_only_their_script_shows() -> None:
 
 
 async def test_a_refresh_of_the_page_sends_what_changed_only() -> None:
-    """The panel is a part of its own: it holds no element of its own tag."""
+    """The relay's facts change with every delivery, and the lines seldom: each is a part of its own."""
     text = await get_page(summary(backend_summary("a/b"), attention=Attention(items=(item(number=7),))))
-    assert re.search(r'<section class="attention"[^>]* data-part="', text)
+    assert re.search(r'<details class="relay-health"[^>]* data-part="', text)
+    assert re.search(r'<ul class="attention-list"[^>]* data-part="', text)

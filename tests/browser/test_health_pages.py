@@ -46,9 +46,12 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
         relay.clock.advance(7 * 60)
         assert gate_state(relay, pull) == "pending"
         late = f"1 gate is decided and not yet published on GitHub, since 00:00 UTC: {HELD}."
-        for page in pages.values():
-            await expect(page.locator("#health")).to_contain_text(late)
-            await expect(page.locator("#health")).to_contain_text("relay: red")
+        for place, red, page in (
+            ("#attention", "relay red", pages["/crcr"]),
+            ("#health", "relay: red", pages[f"/crcr/pr/{pull.number}"]),
+        ):
+            await expect(page.locator(place)).to_contain_text(late)
+            await expect(page.locator(place)).to_contain_text(red)
         shown = pages[f"/crcr/pr/{pull.number}"].locator(".gate")
         await expect(shown).to_contain_text("passed")
         await expect(shown.locator(".unpublished")).to_contain_text(
@@ -66,5 +69,7 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
         for page in (*pages.values(), effects):
             await expect(page.locator("#health section")).to_have_count(0)
             assert await page.evaluate("window.notReloaded")
+        await expect(pages["/crcr"].locator("#attention")).not_to_contain_text("1 gate is decided")
+        await expect(pages["/crcr"].locator("#relay-health")).to_contain_text("relay green")
         await expect(shown.locator(".unpublished")).to_have_count(0)
         assert site.troubles == []

@@ -159,10 +159,10 @@ async def test_the_keyboard_reaches_everything_in_reading_order(tmp_path: Path, 
             ("Last result", "org/alpha"),
         ):
             assert reached.index(earlier) < reached.index(later)
-        await page.get_by_role("link", name="Pass rate").focus()
+        await page.get_by_role("link", name="Last result").focus()
         await page.keyboard.press("Enter")
-        await expect(page).to_have_url(f"{site.url}/crcr?sort=rate")
-        await expect(page.get_by_role("link", name="Pass rate")).to_be_focused()
+        await expect(page).to_have_url(f"{site.url}/crcr?sort=-last")
+        await expect(page.get_by_role("link", name="Last result")).to_be_focused()
 
 
 async def test_a_page_of_one_backend_is_not_read_anew_for_another(tmp_path: Path, browser: Browser) -> None:

@@ -13,7 +13,7 @@ from crcr.decide.views.attention import (
     AttentionItem,
     AttentionKind,
     BlockedPull,
-    RedJob,
+    RedBaseJob,
     TroubledBackend,
     fails_continuously,
     list_attention,
@@ -31,8 +31,8 @@ def ago(hours: float) -> datetime:
     return NOW - timedelta(hours=hours)
 
 
-def red(job: str = "build", hours: float = 2.0, backend: TroubledBackend = GATE, **more: bool) -> RedJob:
-    return RedJob(backend=backend, job=job, since=ago(hours), **more)
+def red(job: str = "build", hours: float = 2.0, backend: TroubledBackend = GATE, **more: bool) -> RedBaseJob:
+    return RedBaseJob(backend=backend, job=job, since=ago(hours), **more)
 
 
 def lines(facts: AttentionFacts) -> list[tuple[AttentionKind, str]]:

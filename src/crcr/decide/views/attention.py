@@ -71,7 +71,7 @@ class TroubledBackend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RedJob:
+class RedBaseJob:
     """A job whose newest result on the base branch failed."""
 
     backend: TroubledBackend
@@ -100,7 +100,7 @@ class BlockedPull:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFacts:
     branch: str | None = None
-    red_jobs: Sequence[RedJob] = ()
+    red_jobs: Sequence[RedBaseJob] = ()
     silent: Sequence[tuple[TroubledBackend, datetime]] = ()
     """Silent backends, and since when."""
     suspended: Sequence[tuple[TroubledBackend, datetime]] = ()
@@ -113,7 +113,7 @@ def turned_lately(since: datetime, now: datetime) -> bool:
     return now - since < TURNED_WITHIN
 
 
-def fails_continuously(job: RedJob) -> bool:
+def fails_continuously(job: RedBaseJob) -> bool:
     """Whether a red job is worth a line: a single failure that is judged flaky is not."""
     return job.repeated or not job.flaky
 
@@ -151,15 +151,15 @@ def list_attention(facts: AttentionFacts, now: datetime) -> Attention:
     )
 
 
-def _red_backends(jobs: Sequence[RedJob], branch: str | None) -> list[AttentionItem]:
-    by_backend: dict[RepoName, list[RedJob]] = {}
+def _red_backends(jobs: Sequence[RedBaseJob], branch: str | None) -> list[AttentionItem]:
+    by_backend: dict[RepoName, list[RedBaseJob]] = {}
     for job in jobs:
         by_backend.setdefault(job.backend.name, []).append(job)
     items = [_red_backend(group, branch) for group in by_backend.values()]
     return sorted(items, key=_urgency)
 
 
-def _red_backend(jobs: Sequence[RedJob], branch: str | None) -> AttentionItem:
+def _red_backend(jobs: Sequence[RedBaseJob], branch: str | None) -> AttentionItem:
     backend = jobs[0].backend
     names = [job.job for job in jobs]
     what = f"{names[0]} fails" if len(jobs) == 1 else f"{count_things(len(jobs), 'job')} fail"
@@ -239,7 +239,7 @@ def _failed_row(commits: Sequence[InTreeCommit]) -> Iterator[InTreeCommit]:
         yield commit
 
 
-def _red_base(jobs: Sequence[RedJob], branch: str | None) -> Iterator[AttentionItem]:
+def _red_base(jobs: Sequence[RedBaseJob], branch: str | None) -> Iterator[AttentionItem]:
     """One line for all jobs that have failed for longer: the list of failing jobs has them one by one."""
     if not jobs:
         return

@@ -28,10 +28,13 @@
     const only = read(ONLY, false) === true;
     let starred = 0;
     for (const star of document.querySelectorAll("[data-star]")) {
-      const on = names.has(star.dataset.star);
+      const row = star.closest("tr");
+      const on = names.has(row.dataset.key);
+      star.type = "button";
+      star.setAttribute("aria-label", `Favourite: ${row.dataset.key}`);
       star.setAttribute("aria-pressed", String(on));
       star.title = on ? "Remove from your favourites" : "Add to your favourites";
-      star.closest("tr").toggleAttribute("data-favourite", on);
+      row.toggleAttribute("data-favourite", on);
       starred += on ? 1 : 0;
     }
     for (const button of document.querySelectorAll("[data-favourites-only]")) button.setAttribute("aria-pressed", String(only));
@@ -64,7 +67,7 @@
   document.addEventListener("click", (event) => {
     const target = event.target instanceof Element ? event.target : null;
     const star = target?.closest("[data-star]");
-    if (star) toggle(star.dataset.star);
+    if (star) toggle(star.closest("tr").dataset.key);
     else if (target?.closest("[data-favourites-only]")) { write(ONLY, read(ONLY, false) !== true); apply(); }
   });
   document.addEventListener("crcr:changed", apply);

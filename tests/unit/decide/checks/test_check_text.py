@@ -445,7 +445,7 @@ def test_a_backend_of_hundreds_of_jobs_is_cut_too_and_keeps_the_failures() -> No
     words = check_words(backend("org/a", *jobs))
     assert len(words.summary.encode()) <= MOST_TEXT
     assert "### First failures" in words.summary
-    assert f"- and {300 * 1005 - 20} more" in words.summary
+    assert f"- and {300 * 1005 - 20:,} more" in words.summary
     assert re.search(r"Left out, because a check cannot hold more text: \d+ jobs\.", words.summary)
 
 

@@ -252,12 +252,14 @@ async def test_an_expected_failure_has_a_letter_of_its_own() -> None:
 
 async def test_favourites_are_markup_that_only_their_script_shows() -> None:
     text = await get_page(summary(backend_summary("Org/Name")))
-    assert 'class="star" data-star="org/name" aria-pressed="false" aria-label="Favourite: Org/Name"' in text
+    assert '<tr data-key="org/name"' in text
+    assert '<button class="star" data-star></button>' in text
     assert "favourites.js" in text
     assert "favourites.js" not in await get_page(summary(), path="/crcr/metrics")
 
 
 async def test_a_refresh_of_the_page_sends_what_changed_only() -> None:
-    """The panel is a part of its own: it holds no element of its own tag."""
+    """The relay's facts change with every delivery, and a line seldom: each is a part of its own."""
     text = await get_page(summary(backend_summary("a/b"), attention=Attention(items=(item(number=7),))))
-    assert re.search(r'<section class="attention"[^>]* data-part="', text)
+    assert re.search(r'<details class="relay-health"[^>]* data-part="', text)
+    assert re.search(r'<li data-key="backend_red-7"[^>]* data-part="', text)

@@ -21,7 +21,7 @@ from crcr.decide.views.attention import (
     MOST_PULLS,
     AttentionFacts,
     BlockedPull,
-    RedJob,
+    RedBaseJob,
     TroubledBackend,
     silent_since,
 )
@@ -151,12 +151,12 @@ def _troubled(entry: AllowlistEntry) -> TroubledBackend:
 
 async def _read_red_jobs(
     tx: Tx, upstream: RepoName, branch: str, visible: VisibleBackends, now: datetime
-) -> list[RedJob]:
+) -> list[RedBaseJob]:
     limits = {"commits": _COMMITS_READ, "pushes": _PUSHES_READ, "most": _MOST_JOBS}
     times = {"since": to_us(now - _HISTORY), "before_push": _BEFORE_PUSH_US}
     rows = await tx.all(_RED_JOBS, upstream=upstream.key, ref=branch, **limits, **times)
     return [
-        RedJob(
+        RedBaseJob(
             backend=_troubled(visible.reporting[row["downstream"]]),
             job=row["job_name"],
             since=from_us(row["at"]),

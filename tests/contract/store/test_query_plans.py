@@ -203,6 +203,15 @@ PAGES = (
 )  # fmt: skip
 
 
+def test_a_short_address_is_found_by_its_delivery_and_not_among_all_jobs_of_a_backend(
+    database: sqlite3.Connection,
+) -> None:
+    named = dict(statements())["crcr.record.views.backends.job_results._OF_DELIVERIES"]
+    params = {"start": "a", "end": "b", "upstream": "u", "downstream": "d", "most": 1}
+    plan = database.execute(f"EXPLAIN QUERY PLAN {named.for_dialect('sqlite').sql}", params).fetchall()
+    assert "(delivery>? AND delivery<?)" in str(plan[0][3])
+
+
 def job_addresses(find: Callable[[str], Any]) -> dict[str, str]:
     """The tokens of jobs on a pull request and on the base, and a short one; `find` reads one row."""
     query = "SELECT delivery, workflow, run_id, attempt, job_name FROM jobs WHERE downstream = 'big/backend' AND event"

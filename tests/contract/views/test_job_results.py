@@ -85,7 +85,7 @@ async def test_the_base_has_its_own_results_and_other_branches_none(store: Store
 def short_of(delivery: str, backend: str = "good/backend", **key: Any) -> str:
     found = {"workflow": CI, "run_id": "1", "attempt": 1, "job_name": "build", **key}
     parts = (delivery, found["workflow"], found["run_id"], found["attempt"], found["job_name"])
-    token = short_token(UPSTREAM.key, backend, parts)  # type: ignore[arg-type]  # by name
+    token = short_token(UPSTREAM.key, backend, parts)
     assert token is not None
     return token
 

@@ -5,13 +5,13 @@ backend, and digits for the job. It is a shortcut and no secret: whether its job
 """
 
 import re
-from base64 import b32encode
 from dataclasses import dataclass
 from hashlib import blake2b
 
 _START = 8
 _BACKEND = 2
 _JOB = 7
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _TOKEN = re.compile(rf"([A-Za-z0-9_-]{{1,{_START}}})([a-z2-7]{{{_BACKEND}}})([a-z2-7]{{{_JOB}}})", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -53,4 +53,5 @@ def parse_short_token(text: str) -> ShortAddress | None:
 
 def _digits(length: int, *parts: str | int) -> str:
     content = "\0".join(map(str, parts)).encode("utf-8", "surrogatepass")
-    return b32encode(blake2b(content, digest_size=10).digest()).decode().lower()[:length]
+    number = int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
+    return "".join(_ALPHABET[number >> 5 * place & 31] for place in range(length))

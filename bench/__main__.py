@@ -25,6 +25,7 @@ from bench.in_tree.check_cost import measure_in_tree
 from bench.model.checks import measure_model
 from bench.pages.live_streams import measure_live_streams
 from bench.pages.many_backends import measure_many_backends
+from bench.pages.many_pulls import measure_pulls
 from bench.pages.page_latency import measure_pages
 from bench.pages.verdict_cost import measure_verdict_cost
 from bench.readers.flood import measure_flood
@@ -51,6 +52,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "replicas": partial(measure_replicas, folder),
         "live-streams": partial(measure_live_streams, folder / "streams"),
         "many-backends": partial(measure_many_backends, folder),
+        "pulls": partial(measure_pulls, folder),
         "pages": partial(measure_pages, folder, options.cache, options.jobs, console),
         "verdicts": partial(measure_verdict_cost, folder, options.cache, options.jobs, console),
         "readers": partial(measure_readers, folder, console),
@@ -73,7 +75,18 @@ def _parse_options() -> Options:
             "github-calls",
             "replicas",
         ),
-        *("many-backends", "live-streams", "pages", "verdicts", "readers", "flood", "peak", "demo", "model"),
+        *(
+            "many-backends",
+            "live-streams",
+            "pulls",
+            "pages",
+            "verdicts",
+            "readers",
+            "flood",
+            "peak",
+            "demo",
+            "model",
+        ),
     )
     parser.add_argument("--only", action="append", choices=names, help="run this benchmark; may be repeated")
     parser.add_argument("--jobs", type=int, default=5_000_000, help="rows of jobs behind the pages")

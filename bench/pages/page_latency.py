@@ -91,11 +91,11 @@ def measure_pages(folder: Path, cache: Path | None, jobs: int, console: Console)
         for page in all_pages:  # warm up: the first request of a page is not measured
             uvloop.run(_read(setup, page, _WARM, readers=1, cold=True))
         for page in all_pages:
-            yield from _rows(page, uvloop.run(_measure(setup, Reporter(setup, BIG), page)))
+            yield from describe_times(page, uvloop.run(measure_page(setup, Reporter(setup, BIG), page)))
         yield from measure_live_update(setup, Reporter(setup, BIG))
 
 
-def _rows(page: Page, times: PageTimes) -> Iterator[Row]:
+def describe_times(page: Page, times: PageTimes) -> Iterator[Row]:
     reached = page.cold_ms is None or percentile(times.cold, 0.95) * 1000 < page.cold_ms
     bar = f"P95 < {page.cold_ms} ms" if page.cold_ms else ""
     yield f"{page.name}, cold, 1 reader", _percentiles(times.cold), bar, reached
@@ -116,7 +116,7 @@ def _percentiles(latencies: list[float]) -> str:
     return f"{', '.join(marks)} ms"
 
 
-async def _measure(setup: RelaySetup, reporter: Reporter, page: Page) -> PageTimes:
+async def measure_page(setup: RelaySetup, reporter: Reporter, page: Page) -> PageTimes:
     await reporter.open_pull()
     callbacks = asyncio.create_task(reporter.report_until_cancelled(_CALLBACKS_A_SECOND))
     try:

@@ -24,6 +24,9 @@ L4:
 BACKENDS = ("org/notified", "org/reporter", "org/probe", "org/silent", "org/gate")
 PAGES = (
     "/crcr",
+    "/crcr/pulls",
+    "/crcr/pulls?only=waiting&state=closed&sort=gate",
+    "/crcr/commits?open=org/reporter",
     "/crcr?kind=push",
     "/crcr?kind=nightly",
     "/crcr?q=nobody",

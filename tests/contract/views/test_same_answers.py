@@ -24,6 +24,7 @@ from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
 from crcr.decide.views.failures import FailureQuery, KnownFilter
+from crcr.decide.views.grids import CommitListQuery, PullFilter, PullListQuery, PullScope, PullSort
 from crcr.decide.views.joining import SandboxQuery
 from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
 from crcr.decide.views.overview import JobQuery
@@ -338,6 +339,11 @@ async def test_lists_of_the_log(twins: Twins) -> None:
         failing = FailingQuery(upstream=up, kind=kind, sort=sort, limit=5)
         asked[f"failing {kind} {sort}"] = lambda v, _, q=failing: v.failing(q, now)
         asked[f"failing to the operator {kind} {sort}"] = lambda _, o, q=failing: o.failing(q, now)
+    for scope, sort, only in product(PullScope, PullSort, (None, *PullFilter)):
+        listed = PullListQuery(upstream=up, scope=scope, sort=sort, only=only, text="e", limit=20)
+        asked[f"pulls {scope} {sort} {only}"] = lambda v, _, q=listed: v.pulls(q)
+    every_job = CommitListQuery(upstream=up, opened=(RepoName("org/backend"), RepoName("big/backend")))
+    asked["commits"] = lambda v, _: v.commits(every_job)
     for job in (None, "build"):
         red = CulpritQuery(upstream=up, job=job)
         asked[f"culprits of {job}"] = lambda v, _, q=red: v.culprits(q, now)

@@ -36,8 +36,9 @@ def with_lists(sql: str) -> Statement:
 
 
 _OF_HEADS = with_lists(
-    "SELECT guid, event, action, state, number, head_sha, base_ref, relay_reason FROM deliveries"
-    " WHERE head_sha IN {shas} AND upstream = :upstream ORDER BY received_at DESC, guid DESC"
+    # Ordered here, SQLite would read all deliveries by their time.
+    "SELECT guid, event, action, state, number, head_sha, base_ref, relay_reason, received_at FROM deliveries"
+    " WHERE head_sha IN {shas} AND upstream = :upstream"
 )
 _DISPATCHES = with_lists(
     "SELECT delivery, downstream, level, state, reason, answer FROM dispatches WHERE delivery IN {deliveries}"
@@ -110,7 +111,7 @@ class GridReader:
         """The deliveries about each of these commits, newest first."""
         found: dict[str, list[Row]] = defaultdict(list)
         rows = await self.tx.all(_OF_HEADS, shas=json.dumps(list(shas)), upstream=self.upstream.key)
-        for row in rows:
+        for row in sorted(rows, key=lambda row: (row["received_at"], row["guid"]), reverse=True):
             found[row["head_sha"]].append(row)
         return found
 

@@ -1,0 +1,1 @@
+"""The grids of pull requests and commits in a browser."""

@@ -14,6 +14,7 @@ from crcr.decide.views.grids import (
     CommitListQuery,
     InTreeCell,
     PullFilter,
+    PullLine,
     PullList,
     PullListQuery,
     PullScope,
@@ -203,7 +204,8 @@ async def test_pages_of_every_order_have_each_pull_request_once(store: StoreRows
     orders = {}
     for sort in PullSort:
         for down in (False, True):
-            found, after = [], None
+            found: list[PullLine] = []
+            after = None
             for _ in range(6):
                 page = await read(store, scope=scope, sort=sort, down=down, after=after, limit=2)
                 found += page.items

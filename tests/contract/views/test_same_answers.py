@@ -339,9 +339,9 @@ async def test_lists_of_the_log(twins: Twins) -> None:
         failing = FailingQuery(upstream=up, kind=kind, sort=sort, limit=5)
         asked[f"failing {kind} {sort}"] = lambda v, _, q=failing: v.failing(q, now)
         asked[f"failing to the operator {kind} {sort}"] = lambda _, o, q=failing: o.failing(q, now)
-    for scope, sort, only in product(PullScope, PullSort, (None, *PullFilter)):
-        listed = PullListQuery(upstream=up, scope=scope, sort=sort, only=only, text="e", limit=20)
-        asked[f"pulls {scope} {sort} {only}"] = lambda v, _, q=listed: v.pulls(q)
+    for scope, order, only in product(PullScope, PullSort, (None, *PullFilter)):
+        listed = PullListQuery(upstream=up, scope=scope, sort=order, only=only, text="e", limit=20)
+        asked[f"pulls {scope} {order} {only}"] = lambda v, _, q=listed: v.pulls(q)
     every_job = CommitListQuery(upstream=up, opened=(RepoName("org/backend"), RepoName("big/backend")))
     asked["commits"] = lambda v, _: v.commits(every_job)
     for job in (None, "build"):

@@ -101,6 +101,7 @@ def test_a_synchronized_pull_request_is_read_in_full() -> None:
         author_association="OWNER",
         installation_id=1,
         default_branch="master",
+        opened_at=datetime(2019, 5, 15, 15, 20, 33, tzinfo=UTC),
     )
 
 

@@ -154,7 +154,8 @@ LEGEND = Legend(
         Status("—", "not affected, not listening, or no jobs", "off"),
     ),
     colours=(
-        ("ok", "passed, or failed as expected"),
+        ("ok", "passed"),
+        ("expected", "failed, as expected"),
         ("bad", "failed"),
         ("run", "running"),
         ("wait", "waiting"),

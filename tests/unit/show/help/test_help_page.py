@@ -27,10 +27,14 @@ def test_the_help_names_the_levels_letters_verdicts_and_gate_states_of_the_code(
     assert list(zip(column("Levels", 0), column("Levels", 1), strict=True)) == [
         (level.name, word) for level, word in levels
     ]
-    letters = [names(cell)[0] for cell in column("Letters of a job", 0)]
-    assert list(zip(letters, column("Letters of a job", 1), strict=True)) == [
-        (each.letter, each.word) for each in status.LEGEND
-    ]
+    for title, legend in (
+        ("Letters of a job", status.LEGEND.jobs),
+        ("Letters of an event", status.LEGEND.events),
+    ):
+        letters = [names(cell)[0] for cell in column(title, 0)]
+        assert list(zip(letters, column(title, 1), strict=True)) == [
+            (each.letter, each.word) for each in legend
+        ]
     assert column("Verdicts", 0) == list(VerdictKind)
     gate = [names(cell)[0] for cell in column("Gate", 0)]
     assert list(zip(gate, column("Gate", 1), strict=True)) == [

@@ -197,7 +197,7 @@ PAGES = (
     "/crcr/pr/{number}", "/crcr/commit/{sha}", "/crcr/commit/{night}", "/crcr/metrics?range=90d", "/crcr/deliveries",
     "/crcr/deliveries?number={number}", "/crcr/deliveries?sha={sha}", "/crcr/deliveries/{guid}", "/crcr/waivers",
     "/crcr/failing", "/crcr/failing?kind=nightly", "/crcr/failing?branch=release", "/crcr/audit", "/crcr/failures", "/crcr/failures?q=x&backend=big&known=no", "/crcr/bisections", "/crcr/bisections?backend=big/backend&job=build&state=running", "/crcr/sandbox", "/crcr/sandbox?repository=7", "/crcr/sandbox?repository=a", "/crcr/search?q=scatter", "/crcr/search?q={sha}", "/crcr/search?q={number}",
-    "/crcr/search?q=mira-holt", "/crcr/search?q=test&type=test", "/crcr/search?q=e&type=failure",
+    "/crcr/search?q=mira-holt", "/crcr/search?q=test&type=test", "/crcr/search?q=er&type=failure",
     "/crcr/big/backend/feed.atom", "/crcr/pr/{number}/feed.atom", "/badge/big/backend.svg", "/badge/big/backend.svg?kind=nightly",
     "/badge/big/backend.svg?kind=ingested",
 )  # fmt: skip

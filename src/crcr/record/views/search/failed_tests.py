@@ -36,13 +36,15 @@ def _with_lists(sql: str) -> Statement:
     return Statement(text(sql.format(**_ON_SQLITE)), on_postgresql=text(sql.format(**_ON_POSTGRESQL)))
 
 
+# The message by a subquery: PostgreSQL would join all recent groups.
 _TESTS = _with_lists(
-    "SELECT n.fingerprint, n.downstream, n.test, n.number, n.last_at, g.sample FROM (SELECT fingerprint, upstream,"
-    " downstream, test, number, last_at FROM failed_tests WHERE upstream = :upstream AND last_at >= :since"
-    " AND last_at <= :at AND (last_at < :at OR (fingerprint, downstream, test) < (:fingerprint, :downstream, :test))"
+    "SELECT n.fingerprint, n.downstream, n.test, n.number, n.last_at, (SELECT g.sample FROM failure_groups g"
+    " WHERE g.fingerprint = n.fingerprint AND g.upstream = :upstream AND g.downstream = n.downstream) AS sample"
+    " FROM (SELECT fingerprint, downstream, test, number, last_at FROM failed_tests WHERE upstream = :upstream"
+    " AND last_at >= :since AND last_at <= :at"
+    " AND (last_at < :at OR (fingerprint, downstream, test) < (:fingerprint, :downstream, :test))"
     " ORDER BY last_at DESC, fingerprint DESC, downstream DESC, test DESC LIMIT :looked) n"
-    " LEFT JOIN failure_groups g ON g.fingerprint = n.fingerprint AND g.upstream = n.upstream"
-    " AND g.downstream = n.downstream WHERE lower(n.test) LIKE :pattern ESCAPE '!' AND n.downstream IN {shown}"
+    " WHERE lower(n.test) LIKE :pattern ESCAPE '!' AND n.downstream IN {shown}"
     " ORDER BY n.last_at DESC, n.fingerprint DESC, n.downstream DESC, n.test DESC LIMIT :most"
 )
 _MESSAGES = _with_lists(

@@ -199,9 +199,9 @@ async def test_search_suggestions_feeds_and_previews_tell_nothing_of_a_hidden_ba
 
 async def test_feeds_and_pictures_are_kept_like_pages_and_follow_the_access_rules(tmp_path: Path) -> None:
     public, private = tmp_path / "public", tmp_path / "private"
-    for folder, more in ((public, {}), (private, {"CRCR_HUD_ACCESS": "token"})):
+    for folder, access in ((public, "public"), (private, "token")):
         folder.mkdir()
-        async with running_relay(folder, LISTED, downstreams=ALL, **TOKENS, **more) as relay:
+        async with running_relay(folder, LISTED, downstreams=ALL, CRCR_HUD_ACCESS=access, **TOKENS) as relay:
             await open_pull(relay, title="one")
             for path in (
                 "/crcr/pr/1/feed.atom",

@@ -14,7 +14,7 @@ from crcr.decide.views.backend import Matrix
 from crcr.decide.views.commit import BackendState
 from crcr.decide.views.grids import BackendCell, CommitLine, CommitList, GridColumn, InTreeCell, PullLine
 from crcr.show.render.markup import escape_link, escape_text, make_id
-from crcr.show.render.matrix import Grid, GridHead, GridRow, draw_cells, lay_out
+from crcr.show.render.matrix import Grid, GridChoices, GridHead, GridRow, draw_cells, lay_out
 from crcr.show.render.status import BACKENDS, LEVELS, Status
 from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import PageLinks, PageLocation
@@ -215,7 +215,7 @@ def lay_out_commits(page: CommitList, opened: OpenBackends, location: PageLocati
 
 def _lay_out_jobs(matrix: Matrix, opened: OpenBackends) -> Grid:
     """The jobs of an open backend; their tokens name it, and folding its shards keeps the groups of other backends."""
-    grid = lay_out(matrix, opened.groups, reports=True)
+    grid = lay_out(matrix, GridChoices(opened.groups), reports=True)
     tokens = {
         job_token(job): job_token(job, shared=True)
         for row in matrix.rows

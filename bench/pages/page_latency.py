@@ -65,6 +65,12 @@ def list_pages(database: Path) -> list[Page]:
         Page("backend with 80 jobs, nightly", (f"/crcr/{BIG}?kind=nightly",)),
         Page("pull request", tuple(f"/crcr/pr/{number}" for number, _ in newest), COLD_MS),
         Page("commit", tuple(f"/crcr/commit/{sha}" for _, sha in newest)),
+        Page("failing jobs", ("/crcr/failing",), COLD_MS),
+        Page("failing jobs as JSON", ("/api/v1/failing",), COLD_MS),
+        Page("failing jobs, nightly", ("/crcr/failing?kind=nightly",), COLD_MS),
+        Page("failures", ("/crcr/failures",), COLD_MS),
+        Page("pull requests", ("/crcr/pulls",)),
+        Page("commits of the base branch", ("/crcr/commits",)),
         Page("metrics, 90 days", ("/crcr/metrics?range=90d",), METRICS_MS),
         Page("deliveries", ("/crcr/deliveries",), is_kept=False),
         Page(

@@ -13,7 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from crcr.decide.model import BISECTION_EVENT, DeliveryState, DispatchState, RepoName, is_repo_name
+from crcr.decide.model import (
+    BISECTION_EVENT,
+    DeliveryState,
+    DispatchState,
+    EffectState,
+    RepoName,
+    is_repo_name,
+)
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.logs import (
     AuditQuery,
@@ -121,6 +128,8 @@ class LogPages:
 
     async def _effects(self, request: Request, location: PageLocation) -> Response:
         filters = ListFilters(request, "show", "state", "target")
+        if filters.text("state") == status.EFFECTS[EffectState.PARKED].word:  # the word that the pages show
+            filters.values["state"] = EffectState.PARKED.value
         query = EffectQuery(
             upstream=location.upstream,
             state=filters.choice(EFFECT_STATES, "state"),

@@ -28,8 +28,9 @@ GRID_LEGEND = (
     Status("Q", "waiting", "wait"),
     *(BACKENDS[state] for state in (BackendState.HELD, BackendState.INCONCLUSIVE, BackendState.CANCELLED)),
     BACKENDS[BackendState.NOT_CONCERNED],
+    Status("·", "not sent, or nothing recorded", "off"),
 )
-"""The meaning of the letters of a grid."""
+"""The meaning of the letters of a grid; an empty cell, which the style sheet draws as a dot, comes last."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,6 +159,7 @@ async def test_the_page_lists_the_jobs_with_commits_people_and_issues(
     assert f"/crcr/commit/{sha_of(1)}?delivery=d-{sha_of(1)}" in links
     assert "/crcr/Good/Backend?jobs=build&kind=push" in links
     assert "https://github.com/good/backend/issues/12" in links
+    assert f"/crcr/failures/{fingerprint_of()}" in links
     assert {"/api/v1/failing?kind=push", "/api/v1/failing.csv?kind=push"} <= set(links)
     assert "data-events=" in answer.text, "it is live"
 

@@ -88,7 +88,7 @@ async def test_the_summary_has_a_card_with_the_trend_of_the_base_branch(
         store.in_tree(f"{number:040x}", a_check("build", conclusion))
     page = (await browser.get("/crcr")).text
     assert "oldest first: passed, failed, passed, running" in page
-    assert "2 of 3 passed" in page
+    assert "2 of 3 commits passed" in page
     assert f'href="/crcr/commit/{3:040x}"' in page
     trend = (await browser.get("/api/v1/summary")).json()["in_tree"]
     assert trend["branch"] == "main"
@@ -102,7 +102,7 @@ async def test_the_card_warns_while_the_newest_decided_commit_fails(
     store.in_tree(HEAD, a_check("build", "failure"), a_check("unit", "failure"), a_check("lint"))
     page = (await browser.get("/crcr")).text
     assert '<div class="card alert" data-key="in-tree">' in page
-    assert "0 of 1 passed" in page
+    assert "0 of 1 commit passed" in page
 
 
 async def test_failing_checks_are_marked_as_new_here_or_also_red_on_the_base(

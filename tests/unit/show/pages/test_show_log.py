@@ -327,6 +327,12 @@ async def test_effects_are_counted_by_state_and_parked_ones_stand_first(
     assert "1 open 1 undelivered" in words
     assert "retried" in words
     assert words.index("send dispatch") < words.index("publish checks")
+    by_word, by_state = [
+        main_text(await browser.get(f"/crcr/deliveries?show=effects&state={word}"))
+        for word in ("undelivered", "parked")
+    ]
+    assert by_word == by_state
+    assert "publish checks" not in by_word
 
 
 async def test_a_waiver_links_to_its_pull_request_and_backend(

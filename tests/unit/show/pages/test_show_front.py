@@ -90,7 +90,13 @@ async def test_the_page_begins_with_what_needs_attention_one_line_each() -> None
     shown = attention_section(text)
     assert text.index('class="attention"') < text.index('class="cards"') < text.index("<table")
     links = ParsedPage(shown).attributes("href")
-    assert links == ["/crcr/gate/one", "/crcr/pr/7", f"/crcr/commit/{'a' * 40}", "/crcr/failing"]
+    assert links == [
+        "/crcr/gate/one",
+        "/crcr/pr/7",
+        f"/crcr/commit/{'a' * 40}",
+        "/crcr/failing",
+        "/crcr/pulls?only=blocked",
+    ]
     assert "X turned red L4 gate/one build fails on main since Jul 1, 12:20 UTC call ada, grace" in words(
         shown
     )

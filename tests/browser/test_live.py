@@ -124,10 +124,10 @@ async def test_tabs_of_two_upstreams_share_a_stream_and_hear_their_own(
         read: list[str] = []
         ours.on("request", lambda request: read.append(request.url))
         await site.relay.github.open_pr(OTHER, title="Add an operator")
-        await expect(theirs.locator(".card[data-key=deliveries] .figure")).to_have_text("1")
+        await expect(theirs.locator("dd[data-key=deliveries]")).to_contain_text("1 in 14d")
         assert read == []
         await open_pull_request(site)
-        await expect(ours.locator(".card[data-key=deliveries] .figure")).to_have_text("1")
+        await expect(ours.locator("dd[data-key=deliveries]")).to_contain_text("1 in 14d")
         assert len(streams) == 1
         assert site.troubles == []
 

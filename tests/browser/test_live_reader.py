@@ -241,7 +241,8 @@ async def test_a_filter_or_another_order_leaves_the_open_job_open(tmp_path: Path
         await expect(page.locator("#matrix .empty")).to_be_visible()
         await expect(page).to_have_url(re.compile(r"[?&]job="))
         await expect(title).to_have_text("build")
-        await page.locator("#matrix-filters").get_by_role("link", name="Clear the filters").click()
+        # The job's details lie over the end of the line of filters.
+        await page.locator("#matrix-filters").get_by_role("link", name="Clear the filters").press("Enter")
         await expect(page.locator("#matrix-table td.bad > a")).to_have_attribute("aria-current", "true")
         await expect(page).to_have_url(re.compile(r"[?&]job="))
         await page.keyboard.press("Escape")

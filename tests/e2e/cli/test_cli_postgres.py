@@ -213,7 +213,7 @@ WRONG_WORDS = (
     (("--from", "crcr.db", "--to", "postgresql://a@b/c"), "--from must be sqlite:///path"),
     (
         ("--from", "mysql://b/c", "--to", "postgresql://a@b/c"),
-        "--from must be sqlite:///path (four slashes for a path from the root).",
+        "--from must be sqlite:///path (four slashes for a path from the root)",
     ),
     (
         ("--from", "sqlite:///crcr.db", "--to", "mysql://b/c"),

@@ -35,13 +35,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module"), pytest
 RANGES = ("24h", "7d", "14d", "30d", "90d")
 KINDS = ("pull_request", "push", "nightly", "ingested")
 BACKENDS = (GATING, INFORMING, L1_BACKEND, HIDDEN_BACKEND)
-OF_ONE_PROCESS = ("/metrics", "/api/v1/events", "/static/{name}")
+OF_ONE_PROCESS = ("/metrics", "/api/v1/events", "/static/{name}", "/docs", "/docs/{path:path}")
 """Counts of its own requests, a stream that does not end, and files that no database has to do with."""
 MOST_PER_ROUTE = 12
 """Of each kind of page, mixed: with twenty times as many (a quarter of an hour) nothing else comes to light."""
 MASKED = re.compile(rb"[0-9a-f]{32}")
 """The number of the request, which an answer about a fault shows."""
-_LINK = re.compile(r'(?:href|action|src)="([^"]+)"')
+_LINK = re.compile(r'(?:(?:href|action|src)="|value="(?=https?:))([^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,8 @@ class MovedRelay:
         shas = self._first(
             "SELECT DISTINCT head_sha FROM deliveries WHERE head_sha IS NOT NULL", "received_at DESC"
         )
+        yield from ("/og/summary.png", "/og/failures.png", "/og/pr/1.png", f"/og/commit/{shas[0]}.png")
+        yield from (f"/og/backend/{each}.png" for each in BACKENDS)
         for sha in shas[:25]:
             yield from (f"/crcr/commit/{sha}", f"/api/v1/commits/{sha}", f"/api/v1/commits/{sha}.csv")
             yield f"/crcr/search?q={sha[:9]}"

@@ -226,7 +226,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
         sign_raw(b'{"alg":"RS256","kid":"k1","x":' + b"[" * 2_000 + b"]" * 2_000 + b"}", b"{}"),
         "not an OIDC token",
     ),
-    "oversized": (token(padding="x" * MAX_TOKEN_BYTES), "longer than 16384 bytes"),
+    "oversized": (token(padding="x" * MAX_TOKEN_BYTES), "longer than 16,384 bytes"),
     "empty": ("", "not an OIDC token"),
     "garbage": ("garbage", "not an OIDC token"),
     "two parts": ("e30.e30", "not an OIDC token"),

@@ -133,7 +133,7 @@ def test_fault_15_any_job_name_is_data(name: str) -> None:
 
 
 def test_fault_15_a_job_name_of_10_000_characters_is_refused_by_name() -> None:
-    assert "workflow.job_name has 10000 characters" in _refusal(_body(job_name="x" * 10_000))
+    assert "workflow.job_name has 10,000 characters" in _refusal(_body(job_name="x" * 10_000))
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,9 @@ def parse_report(body: bytes, *, signed_attempt: int | None = None) -> Report:
         why = refusal.detail.partition(" - at ")[0]
         raise BadReport(f"{_unreadable(parts)}: {why}", hint=refusal.hint) from None
     fields = _Fields(kept, forbidden=forbidden)
-    excerpt = details.log_excerpt(
-        kept["workflow"].pop("log_excerpt", None), fields.conclusion(fields.status())
-    )
+    excerpt = None
+    if (reported := kept["workflow"].pop("log_excerpt", None)) is not None:
+        excerpt = details.log_excerpt(reported, fields.conclusion(fields.status()))
     if excerpt is not None:
         # Only what is masked is ever stored.
         kept["workflow"]["log_excerpt"] = {"first_error": excerpt.first_error, "tail": excerpt.tail}

@@ -19,6 +19,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from crcr.decide.jobs.short_address import short_token
 from crcr.record.schema.bisections import bisection_runs, bisections
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
@@ -41,7 +42,7 @@ MOST_PER_ROUTE = 12
 """Of each kind of page, mixed: with twenty times as many (a quarter of an hour) nothing else comes to light."""
 MASKED = re.compile(rb"[0-9a-f]{32}")
 """The number of the request, which an answer about a fault shows."""
-_LINK = re.compile(r'(?:(?:href|action|src)="|value="(?=https?:))([^"]+)"')
+_LINK = re.compile(r'(?:href|action|src)="([^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class MovedRelay:
             "audit",
             "sandbox",
             "search?q=fuse",
+            "search/suggest?q=fuse",
             "allowlist",
             "culprits",
             "bisections",
@@ -116,8 +118,17 @@ class MovedRelay:
         shas = self._first(
             "SELECT DISTINCT head_sha FROM deliveries WHERE head_sha IS NOT NULL", "received_at DESC"
         )
-        yield from ("/og/summary.png", "/og/failures.png", "/og/pr/1.png", f"/og/commit/{shas[0]}.png")
+        yield from (
+            "/og/summary.png",
+            "/og/failures.png",
+            "/og/pr/1.png",
+            f"/og/failures/{'0' * 16}.png",
+            f"/og/commit/{shas[0]}.png",
+        )
         yield from (f"/og/backend/{each}.png" for each in BACKENDS)
+        for job in self.old.rows("SELECT * FROM jobs ORDER BY in_progress_at DESC, run_id, job_name LIMIT 3"):
+            key = (job["delivery"], job["workflow"], job["run_id"], job["attempt"], job["job_name"])
+            yield f"/crcr/j/{short_token(job['upstream'], job['downstream'], key)}"
         for sha in shas[:25]:
             yield from (f"/crcr/commit/{sha}", f"/api/v1/commits/{sha}", f"/api/v1/commits/{sha}.csv")
             yield f"/crcr/search?q={sha[:9]}"

@@ -14,7 +14,9 @@ from playwright.async_api import Browser, async_playwright
 
 BACKEND = "/crcr/accel-npu/tensorium-npu"
 PAGES = {
-    "hud": "/crcr?range=30d",
+    "hud": "/crcr",
+    "pulls": "/crcr/pulls?state=all",
+    "commits": "/crcr/commits",
     "backend": BACKEND,
     "job": BACKEND,
     "metrics": "/crcr/metrics?range=30d",
@@ -81,10 +83,10 @@ async def photograph_relay(browser: Browser, url: str, blocked: str, folder: Pat
 
 
 async def photograph_gate(browser: Browser, address: str, folder: Path) -> None:
-    """The page reloads itself; the moment is when all of the backend has failed, and nobody has waived it yet."""
+    """The page reloads itself; the moment is when the backend has failed, and nobody has waived it yet."""
     page = await browser.new_page(viewport={"width": 1280, "height": 940})
     await page.goto(address)
-    await page.get_by_text("novagpu/tensorium-nova failed (build, test-ops)").first.wait_for(timeout=60_000)
+    await page.get_by_text("novagpu/tensorium-nova failed (test-ops)").first.wait_for(timeout=60_000)
     await page.screenshot(path=folder / "demo-gate.png")
     await page.close()
 
@@ -93,7 +95,7 @@ async def main(folder: Path) -> None:
     async with async_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = await playwright.chromium.launch(executable_path=which("chromium"), args=arguments)
-        async with demo("--seed", "3", "--history", "60d") as (relay, blocked):
+        async with demo("--seed", "3", "--history", "30d") as (relay, blocked):
             await photograph_gate(browser, blocked, folder)
             await asyncio.sleep(WARM_UP_S)
             await photograph_relay(browser, relay, f"/crcr/pr/{blocked.rpartition('/')[2]}", folder)

@@ -269,7 +269,6 @@ async def test_fault_71_an_installation_runs_on_postgresql_and_redis(
         async with relay.serving("--no-worker"), relay.working():
             await relay.receive_result()
             assert TARGETS[0] in (await relay.get("/crcr")).text
-            assert (await relay.get("/docs/")).status_code == (200 if SITE.exists() else 404)
             found = await relay.findings()
         assert (found["store"], found["writing"], found["redis"]) == ("ok", "ok", "ok")
 

@@ -26,11 +26,11 @@ def open_server(github: GitHub) -> RedirectServer:
     def build(redirect_url: str) -> dict[str, object]:
         return app_manifest(name="relay", public_url="http://127.0.0.1:9", redirect_url=redirect_url)
 
-    return RedirectServer(GitHubAddresses.of(github.base_url).form(None), 0, build_manifest=build)
+    return RedirectServer(GitHubAddresses.from_web_url(github.base_url).form(None), 0, build_manifest=build)
 
 
 async def test_one_click_creates_and_installs_the_app(browser: Browser, github: GitHub) -> None:
-    addresses = GitHubAddresses.of(github.base_url)
+    addresses = GitHubAddresses.from_web_url(github.base_url)
     with open_server(github) as server:
         context = await browser.new_context(viewport={"width": 390, "height": 800})
         page = await context.new_page()

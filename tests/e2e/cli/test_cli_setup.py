@@ -198,7 +198,7 @@ async def test_a_conversion_that_github_refuses_is_told_without_the_code(
     place: Place, status: int, said: str
 ) -> None:
     place.github.faults.answer(status, on=Match(method="POST", path="/app-manifests/*"))
-    addresses = GitHubAddresses.of(place.github.base_url)
+    addresses = GitHubAddresses.from_web_url(place.github.base_url)
     with pytest.raises(NotPossible) as refusal:
         await asyncio.to_thread(convert_code, "code-0123456789", addresses, "org")
     assert said in refusal.value.detail
@@ -208,6 +208,6 @@ async def test_a_conversion_that_github_refuses_is_told_without_the_code(
 
 async def test_an_answer_that_is_not_githubs_is_refused(place: Place) -> None:
     place.github.faults.malformed(on=Match(method="POST", path="/app-manifests/*"))
-    addresses = GitHubAddresses.of(place.github.base_url)
+    addresses = GitHubAddresses.from_web_url(place.github.base_url)
     with pytest.raises(NotPossible):
         await asyncio.to_thread(convert_code, "code-0123456789", addresses, None)

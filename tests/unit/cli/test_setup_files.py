@@ -46,7 +46,7 @@ def content(github: str = "https://github.com") -> SettingsContent:
         audience='a "quoted" audience',
         host="127.0.0.1",
         port=8123,
-        github=GitHubAddresses.of(github),
+        github=GitHubAddresses.from_web_url(github),
     )
 
 
@@ -157,7 +157,7 @@ def test_the_published_manifest_is_the_one_that_is_used() -> None:
     ],
 )
 def test_addresses_of_each_kind_of_github(web: str, api: str, issuer: str | None) -> None:
-    github = GitHubAddresses.of(web)
+    github = GitHubAddresses.from_web_url(web)
     assert (github.api, github.issuer) == (api, issuer)
     assert github.form(None) == f"{github.web}/settings/apps/new"
     assert github.form("a/b") == f"{github.web}/organizations/a%2Fb/settings/apps/new"

@@ -104,7 +104,7 @@ def _gather_content(flags: _RelayFlags, *, asks: bool) -> "SettingsContent":
     from crcr.cli.setup.files import SettingsContent, default_audience
     from crcr.cli.setup.new_app import GitHubAddresses
 
-    github = GitHubAddresses.of(flags.github_url)
+    github = GitHubAddresses.from_web_url(flags.github_url)
     upstream = flags.upstream or _ask("Upstream (owner/repo)", "--upstream", parse_repo_name, asks=asks)
     address = flags.public_url or _ask(
         "Public address of the relay", "--public-url", options.parse_address, asks=asks

@@ -34,7 +34,7 @@ class GitHubAddresses:
     api: str
 
     @classmethod
-    def of(cls, web_url: str) -> Self:
+    def from_web_url(cls, web_url: str) -> Self:
         parts = urlsplit(web_url)
         web, host = f"{parts.scheme}://{parts.netloc.lower()}", parts.netloc.lower()
         if host in {_PUBLIC, f"www.{_PUBLIC}"}:

@@ -159,7 +159,7 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
     tx, upstream = reader.tx, reader.upstream
     public, reporting = entry.name.key in reader.visible.public, entry.name.key in reader.visible.reporting
     matrix = await MatrixReader(reader, query).read() if public else Matrix()
-    failed = FailedCells.of(matrix.rows)
+    failed = FailedCells.from_rows(matrix.rows)
     lines = await read_failure_lines(reader, failed)
     by_name, more = await _read_jobs_by_name(reader, entry.name) if reporting else ((), 0)
     return BackendPage(

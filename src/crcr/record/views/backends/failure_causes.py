@@ -48,7 +48,7 @@ class FailedCells:
     counted: tuple[JobCell, ...]
 
     @classmethod
-    def of(cls, rows: Iterable[MatrixRow]) -> "FailedCells":
+    def from_rows(cls, rows: Iterable[MatrixRow]) -> "FailedCells":
         every: list[JobCell] = []
         counted: list[JobCell] = []
         for row in rows:

@@ -17,16 +17,20 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OperatorShell:
 
 
 def test_effective_settings_are_shown_with_their_origin_and_without_secrets(shell: OperatorShell) -> None:
-    (shell.folder / "crcr.toml").write_text('job_timeout = "90m"\n[log]\nlevel = "warning"\n')
+    (shell.folder / "ingest").write_text("a-token-in-a-file-of-its-own")
+    (shell.folder / "crcr.toml").write_text(
+        'job_timeout = "90m"\n[log]\nlevel = "warning"\n[hud]\ningest_token_file = "ingest"\n'
+    )
     out = shell.ok("check-config")
     told = shell.json("check-config")
     found = {each["name"]: (each["value"], each["from"]) for each in told["settings"]}
     assert found["CRCR_JOB_TIMEOUT"] == ("90m", "crcr.toml")
     assert found["CRCR_LOG_LEVEL"] == ("warning", "crcr.toml")
+    assert found["CRCR_HUD_INGEST_TOKEN"] == ("(hidden)", "crcr.toml")
     assert found["CRCR_PORT"] == ("8000", "default")
     assert found["CRCR_DRAIN_S"] == ("0s", "default")
     assert found["CRCR_GITHUB_WEBHOOK_SECRET"] == ("(hidden)", "CRCR_GITHUB_WEBHOOK_SECRET")
-    for secret in (shell.environ["CRCR_GITHUB_WEBHOOK_SECRET"], "PRIVATE KEY-----"):
+    for secret in (shell.environ["CRCR_GITHUB_WEBHOOK_SECRET"], "PRIVATE KEY-----", "a-token-in-a-file"):
         assert secret not in out + json.dumps(told)
 
 

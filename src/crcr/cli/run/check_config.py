@@ -137,6 +137,6 @@ def _find_origin(row: "Setting", file: str, content: Mapping[str, Any]) -> str:
             return name
     table, _, key = row.key.rpartition(".")
     table_content = content.get(table, {}) if table else content
-    if key in table_content or f"{key}_read_file" in table_content:
+    if key in table_content or f"{key}_file" in table_content:
         return file
     return "default" if row.default is not None else "not set"

@@ -3,10 +3,11 @@
 An import that works here only because a test tool brought the package would fail where crcr is installed.
 """
 
+import ast
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
@@ -16,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from test_architecture import SIMULATOR, SOURCE, imports, modules
+from test_architecture import SIMULATOR, SOURCE, imports, modules, nodes
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
@@ -24,7 +25,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("chdb", "clickhouse", "postgres", "previews", "redis", "tracing")
 PINNED_IN = {"clickhouse": "stores", "postgres": "stores", "redis": "stores"}
 """Extras without a file of their own: what pins them."""
-PINNED = ("app", "stores", "chdb", "previews", "tracing", "build", "release", "site", "dev")
+PINNED = ("app", "commands", "stores", "chdb", "previews", "tracing", "build", "release", "site", "dev")
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
 WHERE = {
@@ -39,6 +40,11 @@ WHERE = {
     "crcr/record/clickhouse/connection.py": "clickhouse",
 }
 """Modules that only an extra can load, or parts of them, by the beginning of their path."""
+COMMANDS = (
+    *("crcr/__main__.py", "crcr/cli/main.py", "crcr/cli/doctor/output.py", "crcr/cli/doctor/reachability.py"),
+    *("crcr/cli/doctor/downstream/", "crcr/cli/failing/", "crcr/cli/init/"),
+)
+"""Modules of `crcr init`, `crcr doctor --relay` and `crcr failing --hud`, by the beginning of their path."""
 STANDARD_LIBRARY = sys.stdlib_module_names | {"compression"}
 """Of all Pythons that are supported: `compression` came with 3.14."""
 
@@ -46,7 +52,7 @@ STANDARD_LIBRARY = sys.stdlib_module_names | {"compression"}
 def listed_requirements(name: str) -> list[Requirement]:
     """The requirements that stand in `NAME.in` itself."""
     lines = (line.partition("#")[0].strip() for line in (FOLDER / f"{name}.in").read_text().splitlines())
-    return [Requirement(line) for line in lines if line and not line.startswith("-r ")]
+    return [Requirement(line) for line in lines if line and not line.startswith("-")]
 
 
 def pins(name: str) -> dict[str, set[str]]:
@@ -65,8 +71,8 @@ def spelled(requirement: Requirement) -> str:
 
 @cache
 def brought_by(name: str) -> frozenset[str]:
-    """All packages that the requirements in `NAME.in`, and in app.in, bring along by their own declarations."""
-    wanted = [*listed_requirements("app"), *(listed_requirements(name) if name != "app" else ())]
+    """All packages that the requirements in `NAME.in`, and for extras in app.in, bring along by their own declarations."""
+    wanted = [*listed_requirements(name), *(listed_requirements("app") if name in EXTRAS else ())]
     seen: set[tuple[str, str]] = set()
     while wanted:
         requirement = wanted.pop()
@@ -104,13 +110,13 @@ def test_pins_are_within_what_the_project_allows(name: str) -> None:
             assert Version(version) in requirement.specifier
 
 
-@pytest.mark.parametrize("name", ["app", *EXTRAS])
+@pytest.mark.parametrize("name", ["app", "commands", *EXTRAS])
 def test_tests_run_with_the_versions_that_are_shipped(name: str) -> None:
     tested = pins("dev")
     assert {each: versions for each, versions in pins(name).items() if tested.get(each) != versions} == {}
 
 
-@pytest.mark.parametrize("name", ["app", *EXTRAS])
+@pytest.mark.parametrize("name", ["app", "commands", *EXTRAS])
 def test_fault_71_all_that_the_requirements_bring_is_pinned(name: str) -> None:
     assert brought_by(name) <= set(pins(name))
 
@@ -125,17 +131,59 @@ def _foreign(path: Path) -> set[str]:
     """Imports of a module that the requirements do not bring."""
     place = str(path.relative_to(SOURCE.parent))
     extra = next((extra for beginning, extra in WHERE.items() if place.startswith(beginning)), "app")
-    provided = brought_by(extra)
+    found = _missing(imports(path), brought_by(extra))
+    return found | {ON_DEMAND[name] for name in imports(path) & set(ON_DEMAND)} - brought_by(extra)
+
+
+def _missing(names: Collection[str], provided: Collection[str]) -> set[str]:
+    """Imported names that are of no provided package."""
     found = set()
-    for name in imports(path):
+    for name in names:
         top = name.partition(".")[0]
         if top in {"crcr", "github_sim"} or top in STANDARD_LIBRARY:
             continue
-        if not {canonicalize_name(each) for each in _packages().get(top, ())} & provided:
+        if not {canonicalize_name(each) for each in _packages().get(top, ())} & set(provided):
             found.add(name)
-        if name in ON_DEMAND and ON_DEMAND[name] not in provided:
-            found.add(ON_DEMAND[name])
     return found
+
+
+def test_the_commands_of_downstreams_and_oncalls_load_fewer_than_20_packages() -> None:
+    """Imports inside functions are left out: they are of other commands, or of modules that are listed here."""
+    assert len(pins("commands")) < 20
+    wanted = {path for path in modules() if str(path.relative_to(SOURCE.parent)).startswith(COMMANDS)}
+    loaded: dict[Path, set[str]] = {}
+    while wanted:
+        path = wanted.pop()
+        loaded[path] = set(_imports_at_load(nodes(path)[0]))
+        wanted |= {found for name in loaded[path] for found in _files(name)} - set(loaded)
+    assert len(loaded) > 60
+    missing = {path.stem: names for path in loaded if (names := _missing(loaded[path], pins("commands")))}
+    assert missing == {}
+
+
+def _imports_at_load(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            yield child.module
+            yield from (f"{child.module}.{alias.name}" for alias in child.names if _files(child.module))
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_for_types(child):
+            yield from _imports_at_load(child)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _files(name: str) -> set[Path]:
+    """The modules that an import of a name of ours loads: its own, and those of the packages around it."""
+    parts = name.split(".")
+    places = (
+        [SOURCE.parent.joinpath(*parts[: end + 1]) for end in range(len(parts))] if parts[0] == "crcr" else []
+    )
+    both = [path for place in places for path in (place / "__init__.py", place.with_suffix(".py"))]
+    return {path for path in both if path.is_file()}
 
 
 @cache

@@ -6,6 +6,7 @@ Exit codes: 0 success, 1 a problem or something not found, 2 wrong usage or wron
 import os
 import sys
 from functools import partial
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,9 @@ from crcr.cli.run import backup, check_config, demo, history_backfill, reconcile
 from crcr.cli.setup import command as setup_command
 from crcr.errors import BadSettings, CrcrError
 
+_INSTALL = (
+    "install the relay with all its packages: `pip install crcr`, or requirements/app.txt (docs/deploy.md)"
+)
 _REINSTALL = "install crcr again with its packages; see docs/deploy.md"
 
 
@@ -63,9 +67,16 @@ class ErrorHandlingGroup(PlainGroup):
             print_error(error.detail, error.hint)
             raise typer.Exit(1) from None
         except ImportError as fault:
-            if (fault.name or "").partition(".")[0] == "crcr":
+            module = (fault.name or "").partition(".")[0]
+            if module == "crcr":
                 raise  # a bug of ours: show the traceback
-            print_error(f"a package that crcr needs cannot be imported: {fault}", _REINSTALL)
+            if module and find_spec(module) is None:  # installed with requirements/commands.txt alone
+                print_error(
+                    f"`crcr {ctx.invoked_subcommand}` needs the module {module}, which is not installed",
+                    _INSTALL,
+                )
+            else:
+                print_error(f"a package that crcr needs cannot be imported: {fault}", _REINSTALL)
             raise typer.Exit(1) from None
 
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
 from crcr.cli.failing.relay_api import RelayApi
 from crcr.cli.operate.status import _read_summary
 from support.cli_command import CommandResult, run_in_process
+from support.downstream.relay_answers import answer
 from support.running_relay import UPSTREAM, environment
 from support.served_relay import HIDDEN_BACKEND, serve_relay
 
@@ -95,9 +95,8 @@ def test_what_needs_attention_is_said_with_the_highest_level_first() -> None:
         "backends": backends,
         "next": None,
     }
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=body))
-    with RelayApi("http://relay", transport=transport) as api:
-        attention = _read_summary(api, {})["attention"]
+    api = RelayApi("http://relay", exchange=lambda _: answer(200, body))
+    attention = _read_summary(api, {})["attention"]
     assert attention == [
         "Dispatching is paused (since 2026-01-01); `crcr resume` ends it.",
         "o/four (L4): no result in 14 days, and the gate waits for it.",

@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from github_sim.github import GitHub, WorkflowRun
-from support.deploy.installation import Installation, plain_installation, with_extra
+from support.deploy.installation import Installation, commands_installation, plain_installation, with_extra
 from support.deploy.otlp_collector import run_collector
 from support.paths import ROOT
 from support.process import crcr, free_port
@@ -79,6 +79,13 @@ def stores(plain: Installation, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield made
 
 
+@pytest.fixture(scope="module")
+def commands(plain: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """What downstream maintainers and on-calls install: no relay."""
+    with commands_installation(plain, tmp_path_factory.mktemp("commands")) as made:
+        yield made
+
+
 @dataclass
 class Relay:
     """An installation with its settings, beside a simulated GitHub."""
@@ -105,6 +112,14 @@ class Relay:
         """What the doctor finds, by name."""
         found = json.loads(await self.run("doctor", "--json"))["findings"]
         return {each["name"]: each["state"] for each in found}
+
+    async def ask(self, installed: Installation, *words: str) -> tuple[int, str]:
+        """Run a command of another installation, without the relay's settings; return its exit code and output."""
+        start = partial(crcr, folder=self.folder, environ={}, program=installed.crcr)
+        async with start(*words, f"http://127.0.0.1:{self.port}") as command:
+            code, out, errors = await command.finish()
+        assert "Traceback" not in errors, errors
+        return code, str(out)
 
     @asynccontextmanager
     async def serving(self, *words: str) -> AsyncIterator[None]:
@@ -187,7 +202,9 @@ def test_fault_71_all_modules_load_with_the_drivers(stores: Installation) -> Non
     stores.python("-c", IMPORT_ALL)
 
 
-async def test_fault_71_an_installation_runs_on_sqlite(plain: Installation, tmp_path: Path) -> None:
+async def test_fault_71_an_installation_runs_on_sqlite_and_is_read_by_the_commands_alone(
+    plain: Installation, commands: Installation, tmp_path: Path
+) -> None:
     async with run_relay(plain, tmp_path, sqlite_in(tmp_path)) as relay:
         assert "the settings are valid" in await relay.run("check-config")
         await relay.run("migrate")
@@ -195,9 +212,14 @@ async def test_fault_71_an_installation_runs_on_sqlite(plain: Installation, tmp_
             await relay.receive_result()
             assert TARGETS[0] in (await relay.get("/crcr")).text
             found = await relay.findings()
-            hud = f"http://127.0.0.1:{relay.port}"
-            assert await relay.run("failing", "--hud", hud, "--no-cache") == "no job is failing\n"
+            failing = await relay.ask(commands, "failing", "--no-cache", "--hud")
+            checked = await relay.ask(
+                commands, "doctor", "--repo", TARGETS[0], "--upstream", UPSTREAM, "--relay"
+            )
             await relay.run("backup", "copy.db")
+        assert failing == (0, "no job is failing\n")
+        assert "It answers: crcr " in checked[1]
+        assert f"The set-up of {TARGETS[0]}" in checked[1]
         assert (found["store"], found["writing"]) == ("ok", "ok")
         assert query_value(f"sqlite:///{tmp_path / 'copy.db'}", "SELECT count(*) FROM jobs") == 1
 
@@ -243,20 +265,26 @@ async def test_an_empty_folder_and_the_wheel_are_enough_for_a_demo_with_history(
     )  # modules that were never compiled included; as much time passes on a machine that is idle
 
 
-async def test_a_plain_installation_writes_a_downstreams_files_and_examines_a_relay(
-    plain: Installation, tmp_path: Path
+async def test_the_commands_alone_write_a_downstreams_files_and_name_what_a_relay_needs(
+    commands: Installation, tmp_path: Path
 ) -> None:
+    assert len(installed_packages(commands) - {"crcr"}) < 20
     relay = ("--relay", "http://127.0.0.1:9", "--repo", "org/repo", "--upstream", UPSTREAM)
-    start = partial(crcr, folder=tmp_path, environ={}, program=plain.crcr)
+    start = partial(crcr, folder=tmp_path, environ={}, program=commands.crcr)
     async with (
         start("init", *relay, "--audience", "crcr", "--yes") as init,
         start("doctor", *relay) as doctor,
+        start("serve") as serve,
     ):
         code, _, errors = await init.finish()
         assert code == 0, errors
         code, told, errors = await doctor.finish()
         assert (code, "Traceback" in errors) == (1, False), errors
         assert "cannot be reached" in told
+        code, _, errors = await serve.finish()
+        assert (code, len(errors.splitlines())) == (1, 2), errors
+        assert errors.startswith("error: `crcr serve` needs the module ")
+        assert "`pip install crcr`, or requirements/app.txt" in errors
     assert (tmp_path / ".github" / "workflows").is_dir()
 
 

@@ -1,4 +1,4 @@
-"""crcr installed from its wheel in new environments, with pinned packages: plain, or with what an extra adds.
+"""crcr installed from its wheel in new environments, with pinned packages: plain, with an extra, or the commands alone.
 
 The plain installation is made once for all test processes, under a lock. An installation with an extra reuses it and
 installs only the packages that the extra adds. uv installs them in a second, where pip takes ten;
@@ -102,6 +102,19 @@ def build_wheel(folder: Path) -> Path:
 def _new_environment(folder: Path) -> Installation:
     _run([str(_BIN / "uv"), "venv", "--quiet", "--python", sys.executable, str(folder)], folder.parent)
     return Installation(folder)
+
+
+@contextmanager
+def commands_installation(plain: Installation, folder: Path) -> Iterator[Installation]:
+    """Crcr with `requirements/commands.txt` alone, from the wheel of the plain installation."""
+    made = _new_environment(folder / "commands")
+    [wheel] = (plain.folder.parent / "wheels").glob("*.whl")
+    try:
+        made.install("--require-hashes", "-r", str(_REQUIREMENTS / "commands.txt"))
+        made.install("--no-deps", "--no-index", str(wheel))
+        yield made
+    finally:
+        shutil.rmtree(made.folder)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
 import pytest
 import typer
 
@@ -15,11 +14,20 @@ from crcr.cli.doctor.reachability import check_reachable, clock_finding, parse_v
 from crcr.cli.doctor.relay.github_app import _log
 from crcr.cli.doctor.relay.roles import role_finding
 from crcr.cli.doctor.relay.store import sqlite_findings
+from crcr.cli.http_client import (
+    CertificateNotTrusted,
+    HttpClient,
+    HttpError,
+    HttpRequest,
+    HttpResponse,
+    TimedOut,
+)
 from crcr.decide.github.requests_and_answers import DeliveryLogPage, LoggedDelivery
 from crcr.join.findings.finding import SetupFinding, State
 from crcr.record.migrations.run import head
 from crcr.settings import load_settings
 from support.data.operator_database import relay_environment
+from support.downstream.relay_answers import answer
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 
@@ -118,40 +126,41 @@ def test_a_last_slash_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "received",
     [
-        httpx.Response(200, text="<html>"),
-        httpx.Response(200, json=["ok"]),
-        httpx.Response(200, json={"ok": True}),
-        httpx.Response(500, json={"ok": True, "version": "1"}),
-        httpx.Response(200, json={"ok": True, "version": 1}),
+        answer(200, b"<html>"),
+        answer(200, ["ok"]),
+        answer(200, {"ok": True}),
+        answer(500, {"ok": True, "version": "1"}),
+        answer(200, {"ok": True, "version": 1}),
     ],
 )
-def test_something_else_is_not_taken_for_a_relay(answer: httpx.Response) -> None:
-    assert parse_version(answer) is None
+def test_something_else_is_not_taken_for_a_relay(received: HttpResponse) -> None:
+    assert parse_version(received) is None
 
 
-def relay(url: str, handler: httpx.MockTransport) -> tuple[SetupFinding, ...]:
-    with httpx.Client(base_url=url, transport=handler) as http:
-        return check_reachable(http, NOW)
+def relay(url: str, received: HttpResponse | HttpError) -> tuple[SetupFinding, ...]:
+    def exchange(_: HttpRequest) -> HttpResponse:
+        if isinstance(received, HttpError):
+            raise received
+        return received
+
+    return check_reachable(HttpClient(url, timeout_s=1, exchange=exchange), NOW)
 
 
 def test_a_relay_without_tls_and_one_that_is_not_trusted_are_told() -> None:
-    good = httpx.MockTransport(lambda _: httpx.Response(200, json={"ok": True, "version": "9"}))
+    good = answer(200, {"ok": True, "version": "9"})
     assert [each.state for each in relay("http://relay.example.org", good)] == [State.WARNING]
     assert [each.state for each in relay("https://relay.example.org", good)] == [State.OK]
-
-    def untrusted(_: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate has expired")
-
-    [finding] = relay("https://relay.example.org", httpx.MockTransport(untrusted))
+    untrusted = CertificateNotTrusted("[SSL: CERTIFICATE_VERIFY_FAILED] certificate has expired")
+    [finding] = relay("https://relay.example.org", untrusted)
     assert (finding.state, "certificate" in finding.text) == (State.PROBLEM, True)
+    [finding] = relay("https://relay.example.org", TimedOut("timed out"))
+    assert finding.text == "https://relay.example.org did not answer in time."
 
 
 def test_a_relay_that_leads_elsewhere_says_where() -> None:
-    moved = httpx.MockTransport(
-        lambda _: httpx.Response(301, headers={"location": "https://new.example.org/healthz"})
-    )
+    moved = answer(301, location="https://new.example.org/healthz")
     [finding] = relay("http://old.example.org", moved)
     assert (finding.state, finding.text) == (
         State.PROBLEM,

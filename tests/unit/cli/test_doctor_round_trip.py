@@ -2,13 +2,14 @@
 
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from crcr.cli.doctor.downstream.relay_api import DownstreamRequest, RelayClient
 from crcr.cli.doctor.downstream.round_trip import RoundTrip
 from crcr.decide.model import RepoName
+from support.downstream.relay_answers import answer
 
 BEGAN = "2026-08-03T12:00:00Z"
 REFUSAL = {"name": "refusal", "state": "problem", "text": "A report was refused.", "hint": "do this"}
@@ -22,11 +23,11 @@ def finding_names(refusals: Any) -> list[str]:
         "/api/v1/setup/org/backend": {"listed": True, "findings": [REFUSAL]},
         "/api/v1/backends/org/backend/refusals": refusals,
     }
-    relay = RelayClient(DownstreamRequest("https://relay.example.org", RepoName("org/backend")))
-    answering = httpx.MockTransport(lambda request: httpx.Response(200, json=answers[request.url.path]))
-    relay.http = httpx.Client(base_url="https://relay.example.org", transport=answering)
-    with relay:
-        return [each.name for each in RoundTrip(relay, "d", shown=False).follow(timedelta(0))]
+    relay = RelayClient(
+        DownstreamRequest("https://relay.example.org", RepoName("org/backend")),
+        exchange=lambda request: answer(200, answers[urlsplit(request.url).path]),
+    )
+    return [each.name for each in RoundTrip(relay, "d", shown=False).follow(timedelta(0))]
 
 
 def refused(at: Any, *, settled: bool = False) -> dict[str, Any]:

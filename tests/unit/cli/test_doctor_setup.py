@@ -5,13 +5,14 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import httpx
 import pytest
 
 from crcr.cli.doctor.downstream.examine import setup_section
 from crcr.cli.doctor.downstream.relay_api import DownstreamRequest, RelayClient
 from crcr.cli.doctor.output import FindingSection
+from crcr.cli.http_client import Exchange, HttpRequest, HttpResponse
 from crcr.decide.model import RepoName
+from support.downstream.relay_answers import answer
 
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 EVERY = timedelta(minutes=1)
@@ -28,13 +29,13 @@ class FakeRelay:
         self.waiting = False
         """Somebody else's question is on its way."""
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        headers = {"date": format_datetime(self.now, usegmt=True)}
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        date = format_datetime(self.now, usegmt=True)
         if request.method == "POST":
             self.posts += 1
             asks = not self.waiting and (not self.inspected_at or self.now - self.inspected_at >= EVERY)
             self.inspected_at = self.now if asks else self.inspected_at
-            return httpx.Response(202, json={"ok": True, "asked": asks}, headers=headers)
+            return answer(202, {"ok": True, "asked": asks}, date=date)
         at = self.inspected_at.isoformat() if self.inspected_at else None
         told: dict[str, Any] = {
             "listed": True,
@@ -42,7 +43,7 @@ class FakeRelay:
             "being_inspected": self.waiting,
             "findings": [],
         }
-        return httpx.Response(200, json=told, headers=headers)
+        return answer(200, told, date=date)
 
     def sleep(self, seconds: float) -> None:
         self.slept_s += seconds
@@ -51,13 +52,9 @@ class FakeRelay:
             self.waiting, self.inspected_at = False, self.now
 
 
-def read_setup(
-    told: Callable[[httpx.Request], httpx.Response], *, waits: bool, sleep: Callable[[float], None]
-) -> FindingSection:
-    relay = RelayClient(DownstreamRequest("https://relay.example.org", RepoName("org/backend"), waits=waits))
-    relay.http = httpx.Client(base_url="https://relay.example.org", transport=httpx.MockTransport(told))
-    with relay:
-        return setup_section(relay, shown=False, sleep=sleep)
+def read_setup(told: Exchange, *, waits: bool, sleep: Callable[[float], None]) -> FindingSection:
+    request = DownstreamRequest("https://relay.example.org", RepoName("org/backend"), waits=waits)
+    return setup_section(RelayClient(request, exchange=told), shown=False, sleep=sleep)
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -88,9 +85,9 @@ def test_at_a_terminal_the_rest_of_the_minute_is_waited_for() -> None:
 def test_whatever_a_relay_says_a_minute_is_the_longest_wait(at: str | None) -> None:
     slept: list[float] = []
 
-    def odd(_: httpx.Request) -> httpx.Response:
+    def odd(_: HttpRequest) -> HttpResponse:
         told: dict[str, Any] = {"listed": True, "inspected_at": at, "asked": False, "findings": []}
-        return httpx.Response(200, json=told, headers={"date": format_datetime(NOW, usegmt=True)})
+        return answer(200, told, date=format_datetime(NOW, usegmt=True))
 
     read_setup(odd, waits=True, sleep=slept.append)
     assert 0 < sum(slept) <= 61
@@ -105,9 +102,9 @@ def test_what_somebody_else_has_just_asked_is_as_good() -> None:
 
 @pytest.mark.parametrize("at", [None, 7, "nonsense", "2026-08-03T12:00:00"])
 def test_a_time_that_cannot_be_read_is_no_time(at: object) -> None:
-    def odd(request: httpx.Request) -> httpx.Response:
+    def odd(request: HttpRequest) -> HttpResponse:
         told: dict[str, Any] = {"listed": True, "inspected_at": at, "asked": False, "findings": []}
-        return httpx.Response(200, json=told)
+        return answer(200, told)
 
     section = read_setup(odd, waits=False, sleep=lambda _: None)
     assert (section.note, section.facts) == (None, {"inspected_at": None})
@@ -116,11 +113,9 @@ def test_a_time_that_cannot_be_read_is_no_time(at: object) -> None:
 def test_a_relay_that_asks_to_wait_is_told_with_the_age_of_what_it_knows() -> None:
     told = FakeRelay(NOW - timedelta(hours=5))
 
-    def full(request: httpx.Request) -> httpx.Response:
+    def full(request: HttpRequest) -> HttpResponse:
         if request.method == "POST":
-            return httpx.Response(
-                429, json={"ok": False, "error": {"code": "rate_limited", "detail": "slow"}}
-            )
+            return answer(429, {"ok": False, "error": {"code": "rate_limited", "detail": "slow"}})
         return told(request)
 
     section = read_setup(full, waits=True, sleep=told.sleep)

@@ -4,44 +4,48 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-import httpx
-
-from crcr.cli.http_client import is_private_connection
+from crcr.cli.http_client import (
+    CertificateNotTrusted,
+    HttpClient,
+    HttpError,
+    HttpResponse,
+    TimedOut,
+    is_private_connection,
+)
 from crcr.join.findings.finding import SetupFinding, ok, problem, warning
 
 _SKEW_WARNING_S = 10
 _SKEW_PROBLEM_S = 60
 
 
-def check_reachable(http: httpx.Client, now: datetime) -> tuple[SetupFinding, ...]:
+def check_reachable(http: HttpClient, now: datetime) -> tuple[SetupFinding, ...]:
     """`now` is read just before the request."""
     try:
         answer = http.get("/healthz")
-    except httpx.HTTPError as error:
-        return (unreachable_finding(str(http.base_url), error),)
+    except HttpError as error:
+        return (unreachable_finding(http.base_url, error),)
     return tuple(_answer_findings(http, answer, now))
 
 
-def unreachable_finding(url: str, error: httpx.HTTPError) -> SetupFinding:
-    message = str(error)
-    if "CERTIFICATE" in message.upper() or "SSL" in message.upper():
+def unreachable_finding(url: str, error: HttpError) -> SetupFinding:
+    if isinstance(error, CertificateNotTrusted):
         return problem(
             "reachable",
-            f"The certificate is not trusted: {message[:200]}",
-            "renew the certificate, or use the host name that it covers",
+            f"The certificate is not trusted: {error.detail}",
+            "renew the certificate, or use the host name that it covers; for an authority of your own, set SSL_CERT_FILE",
         )
-    if isinstance(error, httpx.TimeoutException):
+    if isinstance(error, TimedOut):
         return problem(
             "reachable", f"{url} did not answer in time.", "check for a firewall or a proxy in between"
         )
     return problem(
         "reachable",
-        f"{url} cannot be reached: {message[:200]}",
+        f"{url} cannot be reached: {error.detail}",
         "check the address, and that the relay is running",
     )
 
 
-def _answer_findings(http: httpx.Client, answer: httpx.Response, now: datetime) -> Iterator[SetupFinding]:
+def _answer_findings(http: HttpClient, answer: HttpResponse, now: datetime) -> Iterator[SetupFinding]:
     version = parse_version(answer)
     if answer.is_redirect:
         target = answer.headers.get("location", "")[:200].removesuffix("/healthz")
@@ -54,7 +58,7 @@ def _answer_findings(http: httpx.Client, answer: httpx.Response, now: datetime) 
             "use the relay's own address, without a path",
         )
         return
-    if is_private_connection(str(http.base_url)):
+    if is_private_connection(http.base_url):
         yield ok("reachable", f"It answers: crcr {version}.")
     else:
         yield warning(
@@ -67,7 +71,7 @@ def _answer_findings(http: httpx.Client, answer: httpx.Response, now: datetime) 
         yield clock_finding(server_time, now, "the relay's", fatal=False)
 
 
-def parse_version(answer: httpx.Response) -> str | None:
+def parse_version(answer: HttpResponse) -> str | None:
     """Return the release named by `/healthz`; None when it is not a relay's answer."""
     try:
         body = answer.json()
@@ -77,7 +81,7 @@ def parse_version(answer: httpx.Response) -> str | None:
     return version[:40] if isinstance(version, str) else None
 
 
-def parse_date_header(answer: httpx.Response) -> datetime | None:
+def parse_date_header(answer: HttpResponse) -> datetime | None:
     try:
         return parsedate_to_datetime(answer.headers.get("date", "")).astimezone(UTC)
     except (ValueError, TypeError, OverflowError):

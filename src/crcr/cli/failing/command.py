@@ -116,5 +116,4 @@ def _read_relay(hud: str, asked: dict[str, Any], *, cached: bool) -> list[dict[s
         texts["known"] = texts["known"].lower()
     folder = cache_folder(os.environ) if cached else None
     cache = ResponseCache(folder) if folder else None
-    with RelayApi(address, cache=cache) as relay:
-        return relay.read_list("failing", texts)
+    return RelayApi(address, cache=cache).read_list("failing", texts)

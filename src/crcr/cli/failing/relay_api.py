@@ -7,16 +7,23 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from time import sleep, time
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-import httpx
 import typer
 
-from crcr import __version__
 from crcr.cli.failing.response_cache import ResponseCache
-from crcr.cli.http_client import open_client
+from crcr.cli.http_client import (
+    AnswerTooLarge,
+    Exchange,
+    HttpClient,
+    HttpError,
+    HttpResponse,
+    InvalidRequest,
+    TooManyRedirects,
+)
 from crcr.cli.printing import escape_unprintable
 from crcr.errors import OutsideFault
 
@@ -49,7 +56,7 @@ class RelayApi:
         address: str,
         *,
         cache: ResponseCache | None = None,
-        transport: httpx.BaseTransport | None = None,
+        exchange: Exchange | None = None,
         pause: Callable[[float], None] = sleep,
         clock: Callable[[], float] = time,
     ) -> None:
@@ -58,17 +65,13 @@ class RelayApi:
         self._pause = pause
         self._clock = clock
         self._waited_s = 0.0
-        agent = {"User-Agent": f"crcr/{__version__}", "Accept": "application/json"}
-        more: dict[str, Any] = {"transport": transport} if transport else {}
-        self._http = open_client(
-            address, timeout=_TIMEOUT_S, headers=agent, follow_redirects=True, max_redirects=3, **more
+        self._http = HttpClient(
+            timeout_s=_TIMEOUT_S,
+            headers={"Accept": "application/json"},
+            most_redirects=3,
+            most_bytes=_MAX_BYTES,
+            exchange=exchange,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.close()
 
     def read_list(self, name: str, asked: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return all items of a list, on however many pages; the list may change while it is read."""
@@ -109,37 +112,39 @@ class RelayApi:
         if kept is not None and self._cache is not None and self._cache.is_fresh(kept):
             return kept.body
         match = {"If-None-Match": kept.etag} if kept is not None and kept.etag else {}
-        status, headers, content = self._ask(url, match)
-        if status == httpx.codes.NOT_MODIFIED and kept is not None:
+        answer = self._ask(url, match)
+        if answer.status_code == HTTPStatus.NOT_MODIFIED and kept is not None:
             body = kept.body
-        elif status == httpx.codes.OK:
-            body = content.decode("utf-8", "replace")
+        elif answer.status_code == HTTPStatus.OK:
+            body = answer.content.decode("utf-8", "replace")
         else:
-            raise self._refusal(status, content)
+            raise self._refusal(answer)
         if self._cache is not None:
-            self._cache.keep(url, body, headers.get("etag") or (kept.etag if kept else None))
+            self._cache.keep(url, body, answer.headers.get("etag") or (kept.etag if kept else None))
         return body
 
-    def _ask(self, url: str, headers: Mapping[str, str]) -> tuple[int, httpx.Headers, bytes]:
+    def _ask(self, url: str, headers: Mapping[str, str]) -> HttpResponse:
         """Ask again where the relay is busy or cannot be reached, as late as it says; not forever."""
         for number in range(1, _MOST_TRIES + 1):
             try:
-                answer = self._fetch(url, headers)
-            except (httpx.HTTPError, httpx.InvalidURL) as fault:
-                reason = escape_unprintable(str(fault)[:200]) or type(fault).__name__
+                answer = self._http.get(url, headers)
+            except AnswerTooLarge as fault:
+                raise OutsideFault(
+                    f"{self._address} answers with more than {_MAX_BYTES >> 20} MiB"
+                ) from fault
+            except HttpError as fault:
                 failure = OutsideFault(
-                    f"{self._address} cannot be reached ({reason})",
+                    f"{self._address} cannot be reached ({escape_unprintable(fault.detail)})",
                     hint="check the address, and your network",
                 )
-                if isinstance(fault, httpx.UnsupportedProtocol | httpx.InvalidURL | httpx.TooManyRedirects):
+                if isinstance(fault, InvalidRequest | TooManyRedirects):
                     raise failure from fault
                 self._wait(2.0 ** (number - 1), failure, last=number >= _MOST_TRIES // 2)
                 continue
-            status, received, content = answer
-            if status not in _BUSY:
+            if answer.status_code not in _BUSY:
                 return answer
-            failure = self._refusal(status, content)
-            asked_s = _read_retry_after(received.get("retry-after"), self._clock())
+            failure = self._refusal(answer)
+            asked_s = _read_retry_after(answer.headers.get("retry-after"), self._clock())
             self._wait(
                 2.0 ** (number - 1) if asked_s is None else asked_s, failure, last=number == _MOST_TRIES
             )
@@ -151,22 +156,14 @@ class RelayApi:
         self._waited_s += seconds
         self._pause(seconds)
 
-    def _fetch(self, url: str, headers: Mapping[str, str]) -> tuple[int, httpx.Headers, bytes]:
-        with self._http.stream("GET", url, headers=dict(headers)) as answer:
-            content = b""
-            for part in answer.iter_bytes():
-                content += part
-                if len(content) > _MAX_BYTES:
-                    raise OutsideFault(f"{self._address} answers with more than {_MAX_BYTES >> 20} MiB")
-            return answer.status_code, answer.headers, content
-
-    def _refusal(self, status: int, content: bytes) -> OutsideFault:
-        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+    def _refusal(self, answer: HttpResponse) -> OutsideFault:
+        status = answer.status_code
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return OutsideFault(
                 f"{self._address} requires a login ({status})",
                 hint="only relays that everybody may read can be read without a token",
             )
-        told = _read_error(content)
+        told = _read_error(answer.content)
         return OutsideFault(
             f"{self._address} answers {status}{f': {told[0]}' if told else ''}",
             hint=told[1] if told else None,

@@ -6,12 +6,13 @@ same host.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
 import typer
 
-from crcr.cli.http_client import LOOPBACK
+from crcr.cli.http_client import LOOPBACK, AnswerTooLarge, HttpClient, HttpError, HttpResponse
 from crcr.cli.printing import escape_unprintable
 from crcr.decide.model import RepoName, is_repo_name
 
@@ -53,29 +54,25 @@ def fetch_onboarding_facts(url: str) -> OnboardingFacts | NoOnboardingFacts:
 
 
 def _fetch(url: str) -> dict[str, Any] | NoOnboardingFacts:
-    import httpx
-
-    from crcr.cli.http_client import open_client
-
+    http = HttpClient(url, timeout_s=_TIMEOUT_S, most_bytes=_MAX_BYTES)
     try:
-        with open_client(url, timeout=_TIMEOUT_S) as http:
-            answer = http.get(f"{url}/api/v1/onboarding", headers={"Accept": "application/json"})
-    except (httpx.HTTPError, httpx.InvalidURL) as fault:
-        reason = escape_unprintable(str(fault)[:200]) or type(fault).__name__
+        answer = http.get("/api/v1/onboarding", {"Accept": "application/json"})
+    except AnswerTooLarge as fault:
+        return NoOnboardingFacts(f"{url} is not a relay ({fault.detail})")
+    except HttpError as fault:
+        reason = escape_unprintable(fault.detail)
         return NoOnboardingFacts(f"{url} cannot be reached ({reason})", answers=False)
-    if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+    if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return NoOnboardingFacts(f"{url} requires a login ({answer.status_code})")
-    facts = _json(answer.content) if answer.status_code == httpx.codes.OK else None
+    facts = _read_json(answer) if answer.status_code == HTTPStatus.OK else None
     if isinstance(facts, dict) and (_upstreams(facts) or _text(facts.get("audience"))):
         return facts
     return NoOnboardingFacts(f"{url} is not a relay ({answer.status_code})")
 
 
-def _json(content: bytes) -> object:
-    import json
-
+def _read_json(answer: HttpResponse) -> object:
     try:
-        return json.loads(content) if len(content) <= _MAX_BYTES else None
+        return answer.json()
     except (ValueError, RecursionError):
         return None
 

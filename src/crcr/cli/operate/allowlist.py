@@ -156,22 +156,21 @@ def show(config: ConfigOption = None, upstream: UpstreamOption = None, as_json: 
 
 def _ask_relay(url: str, allowlist: "Allowlist") -> "tuple[AllowlistProblem, ...]":
     """Return warnings for L4 entries that the gate cannot judge with the App's permissions."""
-    import httpx
-
     from crcr.cli.doctor.downstream.relay_api import (
         DownstreamRequest,
         RelayClient,
         json_object,
         parse_relay_url,
     )
+    from crcr.cli.http_client import HttpError
     from crcr.decide.allowlist.check import check_actions
 
     def reads_actions(repository: "RepoName") -> bool | None:
-        with RelayClient(DownstreamRequest(parse_relay_url(url), repository)) as relay:
-            try:
-                answer = json_object(relay.read(f"setup/{repository}")).get("reads_actions")
-            except httpx.HTTPError as fault:
-                raise typer.BadParameter(f"the relay at {url} does not answer: {fault}") from None
+        relay = RelayClient(DownstreamRequest(parse_relay_url(url), repository))
+        try:
+            answer = json_object(relay.read(f"setup/{repository}")).get("reads_actions")
+        except HttpError as fault:
+            raise typer.BadParameter(f"the relay at {url} does not answer: {fault}") from None
         return answer if isinstance(answer, bool) else None
 
     return tuple(check_actions(allowlist, reads_actions))

@@ -71,8 +71,8 @@ def show_pull(
 def _read_relay(relay: str, number: int, upstream: Any) -> JsonObject:
     from crcr.cli.failing.relay_api import RelayApi, relay_address
 
-    with RelayApi(relay_address(relay)) as api:
-        return api.read_object(f"pulls/{number}", {"upstream": str(upstream)} if upstream else {})
+    api = RelayApi(relay_address(relay))
+    return api.read_object(f"pulls/{number}", {"upstream": str(upstream)} if upstream else {})
 
 
 def _read_database(config: Any, number: int, upstream: Any) -> JsonObject:

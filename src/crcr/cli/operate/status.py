@@ -122,9 +122,9 @@ async def _read_own(session: "OperatorSession", name: "RepoName") -> _State:
 def _read_relay(relay: str, requested: "RepoName | None") -> list[_State]:
     from crcr.cli.failing.relay_api import RelayApi, relay_address
 
-    with RelayApi(relay_address(relay)) as api:
-        names = [str(requested)] if requested else read_texts(api.read_object("onboarding", {}), "upstreams")
-        return [_read_summary(api, {"upstream": name}) for name in names or [""]]
+    api = RelayApi(relay_address(relay))
+    names = [str(requested)] if requested else read_texts(api.read_object("onboarding", {}), "upstreams")
+    return [_read_summary(api, {"upstream": name}) for name in names or [""]]
 
 
 def _read_summary(api: "RelayApi", asked: Mapping[str, str]) -> _State:

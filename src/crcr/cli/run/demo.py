@@ -15,7 +15,7 @@ from crcr.cli.options import RUN_PANEL, JsonOption, RepoArgument, examples, pars
 from crcr.cli.printing import print_json, print_line
 
 if TYPE_CHECKING:
-    import httpx
+    from crcr.cli.http_client import HttpResponse
 
 SEED, SPEED = 1, 1.0
 _JOIN_PATH = "/_sim/repositories"
@@ -161,9 +161,9 @@ def demo_join(
 
 
 def _post_join(github: str, body: dict[str, Any]) -> dict[str, Any]:
-    import httpx
+    from http import HTTPStatus
 
-    from crcr.cli.http_client import is_on_this_machine, open_client
+    from crcr.cli.http_client import HttpClient, HttpError, is_on_this_machine
     from crcr.demo.join_key import read_key
     from crcr.errors import BadRequest, NotPossible
 
@@ -172,24 +172,23 @@ def _post_join(github: str, body: dict[str, Any]) -> dict[str, Any]:
         raise BadRequest(f"{github} is not a demo on this machine", hint="use http://127.0.0.1:8001")
     headers = {"Authorization": f"Bearer {read_key(address.port)}"}
     try:
-        with open_client(github, timeout=30) as http:
-            answer = http.post(f"{github.rstrip('/')}{_JOIN_PATH}", json=body, headers=headers)
-    except httpx.TransportError:
+        answer = HttpClient(github, timeout_s=30).post(_JOIN_PATH, headers, json_body=body)
+    except HttpError:
         raise NotPossible(f"nothing answers at {github}", hint="start the demo with `crcr demo`") from None
-    if answer.status_code != httpx.codes.CREATED:
+    if answer.status_code != HTTPStatus.CREATED:
         raise NotPossible(_reason(answer), hint=_hint(answer))
     joined: dict[str, Any] = answer.json()
     return joined
 
 
-def _reason(answer: "httpx.Response") -> str:
+def _reason(answer: "HttpResponse") -> str:
     try:
         return str(answer.json()["message"])
     except (ValueError, LookupError, TypeError):
         return f"the demo answered with {answer.status_code}"
 
 
-def _hint(answer: "httpx.Response") -> str | None:
+def _hint(answer: "HttpResponse") -> str | None:
     try:
         return str(answer.json()["errors"][0]["message"])
     except (ValueError, LookupError, TypeError):

@@ -9,12 +9,11 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, TypeVar
 
-import httpx
-
-from crcr.cli.http_client import open_client
+from crcr.cli.http_client import HttpClient, HttpError
 from crcr.cli.printing import escape_unprintable
 from crcr.clock import SystemClock
 from crcr.decide.github.repository_setup import InstallationFacts
@@ -53,40 +52,37 @@ def serve_command(config: Path | None) -> list[str]:
 @contextmanager
 def running_relay(settings: Settings, config: Path | None) -> Iterator[bool]:
     """Run `crcr serve` with these settings unless one answers at their address; yield whether it was started here."""
-    address = local_address(settings)
-    with open_client(address, timeout=2.0) as http:
-        if _answers(http, f"{address}/healthz"):
-            yield False
-            return
-        with tempfile.TemporaryFile("w+b") as log:
-            process = subprocess.Popen(serve_command(config), stdout=log, stderr=log)  # noqa: S603  our own program
-            try:
-                _wait_until_ready(http, address, process, log)
-                yield True
-            finally:
-                _stop(process)
+    http = HttpClient(local_address(settings), timeout_s=2.0)
+    if _answers(http, "/healthz"):
+        yield False
+        return
+    with tempfile.TemporaryFile("w+b") as log:
+        process = subprocess.Popen(serve_command(config), stdout=log, stderr=log)  # noqa: S603  our own program
+        try:
+            _wait_until_ready(http, process, log)
+            yield True
+        finally:
+            _stop(process)
 
 
-def _wait_until_ready(
-    http: httpx.Client, address: str, process: subprocess.Popen[bytes], log: IO[bytes]
-) -> None:
+def _wait_until_ready(http: HttpClient, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
     """Wait until it answers, and then a little longer for its allowlist: the doctor reports what is missing."""
     until = time.monotonic() + _START_S
-    while not _answers(http, f"{address}/healthz"):
+    while not _answers(http, "/healthz"):
         if process.poll() is not None or time.monotonic() > until:
             raise NotPossible(
                 f"the relay did not start: {_last_line(log)}", hint="start it with `crcr serve` to see why"
             )
         time.sleep(_POLL_S)
     until = time.monotonic() + _READY_S
-    while not _answers(http, f"{address}/readyz") and time.monotonic() < until:
+    while not _answers(http, "/readyz") and time.monotonic() < until:
         time.sleep(_POLL_S)
 
 
-def _answers(http: httpx.Client, url: str) -> bool:
+def _answers(http: HttpClient, path: str) -> bool:
     try:
-        return http.get(url).status_code == httpx.codes.OK
-    except httpx.HTTPError:
+        return http.get(path).status_code == HTTPStatus.OK
+    except HttpError:
         return False
 
 

@@ -3,16 +3,14 @@
 The code is as good as the App's key, and is good once within an hour. Neither it nor what it returns is printed or logged.
 """
 
-import json
 import time
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
-import httpx
-
 from crcr import __version__
-from crcr.cli.http_client import open_client
+from crcr.cli.http_client import ConnectionFailed, HttpClient, HttpError, HttpResponse
 from crcr.cli.printing import escape_unprintable
 from crcr.errors import NotPossible, OutsideFault
 
@@ -86,22 +84,22 @@ def install_url(page: str, ids: tuple[int, int] | None) -> str:
 
 def convert_code(code: str, github: GitHubAddresses, organization: str | None) -> NewApp:
     """Exchange the code for the App's id, key and webhook secret."""
-    url = f"{github.api}/app-manifests/{quote(code, safe='')}/conversions"
-    with open_client(github.api, timeout=_TIMEOUT_S, headers=_HEADERS) as http:
-        for number in range(1, _TRIES + 1):
-            try:
-                answer = http.post(url)
-            except httpx.ConnectError as fault:
-                if number == _TRIES:
-                    reason = escape_unprintable(str(fault)[:200])
-                    raise OutsideFault(f"{github.api} cannot be reached ({reason})", hint=_RETRY) from None
-            except httpx.HTTPError as fault:
-                text = f"{github.api} did not answer ({type(fault).__name__})"
+    path = f"/app-manifests/{quote(code, safe='')}/conversions"
+    http = _open_api(github)
+    for number in range(1, _TRIES + 1):
+        try:
+            answer = http.post(path)
+        except ConnectionFailed as fault:
+            if number == _TRIES:
+                text = f"{github.api} cannot be reached ({escape_unprintable(fault.detail)})"
                 raise OutsideFault(text, hint=_RETRY) from None
-            else:
-                if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR or number == _TRIES:
-                    return _read_conversion(answer, github, github.apps(organization))
-            time.sleep(2.0 ** (number - 1))
+        except HttpError as fault:
+            text = f"{github.api} did not answer ({escape_unprintable(fault.detail)})"
+            raise OutsideFault(text, hint=_RETRY) from None
+        else:
+            if answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR or number == _TRIES:
+                return _read_conversion(answer, github, github.apps(organization))
+        time.sleep(2.0 ** (number - 1))
     raise AssertionError("the last try returns or raises")
 
 
@@ -113,17 +111,21 @@ _HEADERS = {
 _RETRY = "run `crcr setup` again within an hour: it goes on with the same code"
 
 
-def _read_conversion(answer: httpx.Response, github: GitHubAddresses, apps: str) -> NewApp:
+def _open_api(github: GitHubAddresses) -> HttpClient:
+    return HttpClient(github.api, timeout_s=_TIMEOUT_S, headers=_HEADERS, most_bytes=_MAX_BYTES)
+
+
+def _read_conversion(answer: HttpResponse, github: GitHubAddresses, apps: str) -> NewApp:
     status = answer.status_code
-    if status == httpx.codes.NOT_FOUND:
+    if status == HTTPStatus.NOT_FOUND:
         raise NotPossible(
             "GitHub does not know the code of the new App (404): it was used already, or is older than an hour",
             hint=f"{_AGAIN}: {apps}",
         )
     body = _parse(answer)
-    if status != httpx.codes.CREATED:
+    if status != HTTPStatus.CREATED:
         said = escape_unprintable(str(body.get("message", ""))[:200])
-        if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise OutsideFault(f"GitHub answers {status}", hint=_RETRY)
         raise NotPossible(
             f"GitHub refuses the App ({status}{f': {said}' if said else ''})", hint=f"{_AGAIN}: {apps}"
@@ -138,9 +140,9 @@ def _read_conversion(answer: httpx.Response, github: GitHubAddresses, apps: str)
     )
 
 
-def _parse(answer: httpx.Response) -> dict[str, Any]:
+def _parse(answer: HttpResponse) -> dict[str, Any]:
     try:
-        body = json.loads(answer.content[:_MAX_BYTES])
+        body = answer.json()
     except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
@@ -149,9 +151,8 @@ def _parse(answer: httpx.Response) -> dict[str, Any]:
 def find_ids(repository: str, github: GitHubAddresses) -> tuple[int, int] | None:
     """Return the ids of a public repository's owner and of itself, as anybody can read them; None for others."""
     try:
-        with open_client(github.api, timeout=_TIMEOUT_S, headers=_HEADERS) as http:
-            body = _parse(http.get(f"{github.api}/repos/{repository}"))
-    except httpx.HTTPError:
+        body = _parse(_open_api(github).get(f"/repos/{repository}"))
+    except HttpError:
         return None
     match body:
         case {"id": int(repository_id), "owner": {"id": int(owner_id)}}:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import httpx
-
 from crcr.cli.doctor.downstream.checkout import Checkout, checkout_findings
 from crcr.cli.doctor.downstream.relay_api import (
     DownstreamRequest,
@@ -25,6 +23,7 @@ from crcr.cli.doctor.downstream.relay_api import (
 from crcr.cli.doctor.downstream.round_trip import run_round_trip
 from crcr.cli.doctor.output import FindingSection
 from crcr.cli.doctor.reachability import check_reachable, parse_date_header
+from crcr.cli.http_client import HttpError, HttpResponse
 from crcr.cli.printing import ProgressLine
 from crcr.decide.model import RepoName
 from crcr.join.findings.finding import SetupFinding, State, warning
@@ -40,18 +39,16 @@ def examine_downstream(
     request: DownstreamRequest, checkout: Checkout | None, *, shown: bool
 ) -> Iterator[FindingSection]:
     """Yield the sections in turn: the relay, the set-up, the local files, a test."""
-    with RelayClient(request) as relay:
-        reachable = check_reachable(relay.http, datetime.now(UTC))
-        yield FindingSection(f"The relay at {request.url}", reachable)
-        if any(finding.state is State.PROBLEM for finding in reachable):
-            yield _checkout_section(checkout, request.repository)
-            return
-        yield setup_section(relay, shown=shown)
-        yield _checkout_section(checkout, request.repository, relay.pin() if checkout else None)
-        if request.patience is not None:
-            yield FindingSection(
-                "The round trip", tuple(run_round_trip(relay, request.patience, shown=shown))
-            )
+    relay = RelayClient(request)
+    reachable = check_reachable(relay.http, datetime.now(UTC))
+    yield FindingSection(f"The relay at {request.url}", reachable)
+    if any(finding.state is State.PROBLEM for finding in reachable):
+        yield _checkout_section(checkout, request.repository)
+        return
+    yield setup_section(relay, shown=shown)
+    yield _checkout_section(checkout, request.repository, relay.pin() if checkout else None)
+    if request.patience is not None:
+        yield FindingSection("The round trip", tuple(run_round_trip(relay, request.patience, shown=shown)))
 
 
 def _checkout_section(
@@ -66,8 +63,8 @@ def _checkout_section(
 class _Answer:
     """The relay's latest answer, and whether it inspected GitHub for it."""
 
-    response: httpx.Response
-    inspection_response: httpx.Response | None = None
+    response: HttpResponse
+    inspection_response: HttpResponse | None = None
     late: SetupFinding | None = None
     followed: bool = False
     """Whether an inspection was running while we polled."""
@@ -112,7 +109,7 @@ def setup_section(relay: RelayClient, *, shown: bool, sleep: Sleep = time.sleep)
     title = f"The set-up of {relay.request.repository}"
     try:
         answer = _read_setup(relay, sleep, shown=shown)
-    except httpx.HTTPError as error:
+    except HttpError as error:
         return FindingSection(title, (no_answer_finding("set-up", error),))
     at = answer.inspected_at
     facts = {"inspected_at": at.isoformat() if at else None}

@@ -8,15 +8,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Self
+from http import HTTPStatus
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-import httpx
 import msgspec
 import typer
 
 from crcr import __version__
-from crcr.cli.http_client import is_private_connection, open_client
+from crcr.cli.http_client import Exchange, HttpClient, HttpError, HttpResponse, is_private_connection
 from crcr.cli.init.ask_relay import same_host
 from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import RepoName
@@ -54,22 +54,15 @@ def parse_relay_url(text: str) -> str:
 class RelayClient:
     """The relay's API for one downstream."""
 
-    def __init__(self, request: DownstreamRequest) -> None:
+    def __init__(self, request: DownstreamRequest, *, exchange: Exchange | None = None) -> None:
         self.request = request
-        self.http = open_client(
+        self.http = HttpClient(
             request.url,
-            base_url=request.url,
-            timeout=_TIMEOUT_S,
-            follow_redirects=False,
+            timeout_s=_TIMEOUT_S,
+            exchange=exchange,
             headers={"User-Agent": f"crcr-doctor/{__version__}", "Accept": "application/json"},
         )
         self._reads_with_token = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.http.close()
 
     @property
     def sends_tokens(self) -> bool:
@@ -83,7 +76,7 @@ class RelayClient:
         )
         return f"/api/v1/{path}{query}"
 
-    def read(self, path: str) -> httpx.Response:
+    def read(self, path: str) -> HttpResponse:
         """Try without the token first: it may be valid for the test only."""
         answer = self._send("GET", path, with_token=self._reads_with_token)
         if self._reads_with_token or self.request.token is None or not _needs_token(answer):
@@ -96,7 +89,7 @@ class RelayClient:
         """Return how workflows pin this relay; None when it does not say, or names another host."""
         try:
             answer = self.read("onboarding")
-        except httpx.HTTPError:
+        except HttpError:
             return None
         facts = json_object(answer) if answer.is_success else {}
         url, audience = facts.get("callback_url"), facts.get("audience")
@@ -107,19 +100,19 @@ class RelayClient:
             return None
         return relay_pin(own, audience)
 
-    def post(self, path: str, *, with_token: bool | None = None) -> httpx.Response:
+    def post(self, path: str, *, with_token: bool | None = None) -> HttpResponse:
         return self._send(
             "POST", path, with_token=self._reads_with_token if with_token is None else with_token
         )
 
-    def _send(self, method: str, path: str, *, with_token: bool) -> httpx.Response:
+    def _send(self, method: str, path: str, *, with_token: bool) -> HttpResponse:
         headers: Mapping[str, str] = {}
         if with_token and self.request.token and self.sends_tokens:
             headers = {"Authorization": f"Bearer {self.request.token}"}
-        return self.http.request(method, self.address(path), headers=headers)
+        return self.http.request(method, self.address(path), headers)
 
 
-def _needs_token(answer: httpx.Response) -> bool:
+def _needs_token(answer: HttpResponse) -> bool:
     if answer.status_code in {401, 404}:
         return True
     return answer.is_success and json_object(answer).get("listed") is False
@@ -158,7 +151,7 @@ class _Delivery(msgspec.Struct, frozen=True):
     dispatches: tuple[DispatchProgress, ...] = ()
 
 
-def json_object(answer: httpx.Response) -> dict[str, Any]:
+def json_object(answer: HttpResponse) -> dict[str, Any]:
     """Return the answer's JSON object; an empty one when it is not an object."""
     try:
         body = answer.json()
@@ -167,7 +160,7 @@ def json_object(answer: httpx.Response) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-def parse_findings(answer: httpx.Response) -> tuple[SetupFinding, ...] | None:
+def parse_findings(answer: HttpResponse) -> tuple[SetupFinding, ...] | None:
     """Return the findings; None when the answer is unreadable."""
     items = json_object(answer).get("findings")
     if not isinstance(items, list):
@@ -187,13 +180,13 @@ def _finding(item: Any) -> SetupFinding | None:
         return None
 
 
-def parse_delivery_id(answer: httpx.Response) -> str | None:
+def parse_delivery_id(answer: HttpResponse) -> str | None:
     """Return the test's delivery if it has the form of an id, because it becomes part of a path."""
     delivery = json_object(answer).get("delivery")
     return delivery if isinstance(delivery, str) and _ID.fullmatch(delivery) else None
 
 
-def parse_dispatch(answer: httpx.Response) -> DispatchProgress | None:
+def parse_dispatch(answer: HttpResponse) -> DispatchProgress | None:
     """Return the test's progress; None when the answer is unreadable."""
     try:
         delivery = msgspec.json.decode(answer.content, type=_Delivery)
@@ -202,7 +195,7 @@ def parse_dispatch(answer: httpx.Response) -> DispatchProgress | None:
     return next(iter(delivery.dispatches), DispatchProgress())
 
 
-def parse_refusals(answer: httpx.Response) -> tuple[RecentRefusal, ...]:
+def parse_refusals(answer: HttpResponse) -> tuple[RecentRefusal, ...]:
     """Return the refusals; none when the answer is unreadable."""
     try:
         return msgspec.json.decode(answer.content, type=_Refusals).refusals
@@ -226,25 +219,25 @@ def unreadable_finding(name: str) -> SetupFinding:
     )
 
 
-def refused_finding(name: str, answer: httpx.Response) -> SetupFinding:
+def refused_finding(name: str, answer: HttpResponse) -> SetupFinding:
     error = json_object(answer).get("error")
     details = error if isinstance(error, dict) else {}
     detail = str(details.get("detail") or f"it answered {answer.status_code}")
-    if answer.status_code == httpx.codes.TOO_MANY_REQUESTS:
+    if answer.status_code == HTTPStatus.TOO_MANY_REQUESTS:
         return unknown(
             name,
             f"The relay's rate limit is reached: {detail}",
             f"try again in {answer.headers.get('retry-after', 'some')} s",
         )
     hint = str(details.get("hint") or "check that this is the relay's address and the same release")
-    if answer.status_code == httpx.codes.UNAUTHORIZED and name != "test":
+    if answer.status_code == HTTPStatus.UNAUTHORIZED and name != "test":
         hint = f"this relay requires a token: pass --token or set CRCR_TOKEN ({hint})"
     return problem(name, f"The relay refused: {detail}", hint)
 
 
-def no_answer_finding(name: str, error: httpx.HTTPError) -> SetupFinding:
+def no_answer_finding(name: str, error: HttpError) -> SetupFinding:
     return problem(
         name,
-        f"The relay did not answer ({type(error).__name__}).",
+        f"The relay did not answer ({error.detail}).",
         "try again; if it persists, tell the operator",
     )

@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-import httpx
-
 from crcr.cli.doctor.downstream.relay_api import (
     DispatchProgress,
     JobProgress,
@@ -19,6 +17,7 @@ from crcr.cli.doctor.downstream.relay_api import (
     refused_finding,
     unreadable_finding,
 )
+from crcr.cli.http_client import HttpError
 from crcr.cli.printing import console, escape_unprintable
 from crcr.join.findings.finding import SetupFinding, State, ok, problem, unknown, warning
 
@@ -51,7 +50,7 @@ def run_round_trip(relay: RelayClient, patience: timedelta, *, shown: bool) -> I
             yield unreadable_finding("test")
             return
         yield from RoundTrip(relay, delivery, shown=shown).follow(patience)
-    except httpx.HTTPError as error:
+    except HttpError as error:
         yield no_answer_finding("test", error)
 
 

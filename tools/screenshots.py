@@ -94,7 +94,9 @@ async def photograph_gate(browser: Browser, address: str, folder: Path) -> None:
 async def main(folder: Path) -> None:
     async with async_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = await playwright.chromium.launch(executable_path=which("chromium"), args=arguments)
+        browser = await playwright.chromium.launch(
+            executable_path=which("chromium-headless-shell"), args=arguments
+        )
         async with demo("--seed", "3", "--history", "30d") as (relay, blocked):
             await photograph_gate(browser, blocked, folder)
             await asyncio.sleep(WARM_UP_S)

@@ -50,9 +50,9 @@ def measure_live_update(setup: RelaySetup, reporter: Reporter) -> Iterator[Row]:
 
 
 async def _watch(setup: RelaySetup, reporter: Reporter, path: str) -> list[float]:
-    chromium = which("chromium") or which("chromium-browser")
+    chromium = which("chromium-headless-shell") or which("chromium")
     if chromium is None:
-        raise SystemExit("Chromium is missing: `make test` installs it, or install the package chromium")
+        raise SystemExit("Chromium is missing: `make bench` installs it, or install chromium-headless-shell")
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
         try:

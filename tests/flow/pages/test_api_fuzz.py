@@ -113,7 +113,7 @@ def _ask(
     operation: Any, mode: GenerationMode, known: SampleValues, address: str, session: requests.Session
 ) -> None:
     @settings(
-        max_examples=15 if mode is GenerationMode.POSITIVE else 8,
+        max_examples=8 if mode is GenerationMode.POSITIVE else 4,
         derandomize=True,
         deadline=None,
         database=None,

@@ -7,7 +7,7 @@
 "use strict";
 
 (() => {
-  const { morph, read, retry, status, follow, shownParts, versionsOf, completeParts } = globalThis.crcr;
+  const { morph, keepPlaces, read, retry, status, follow, shownParts, versionsOf, completeParts } = globalThis.crcr;
   const SOON_MS = 25;
   const QUIET_MS = 250;
   const LONGEST_MS = 750;
@@ -25,9 +25,9 @@
   const words = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "narrow" });
   const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
 
-  function formatTimes() {
+  function formatTimes(root = document) {
     const now = Date.now();
-    for (const time of document.querySelectorAll("time[datetime]")) {
+    for (const time of root.querySelectorAll("time[datetime]")) {
       const at = Date.parse(time.dateTime);
       if (Number.isNaN(at)) continue;
       // A reader's clock that is behind ours makes nothing happen in the future, but what is meant to.
@@ -48,18 +48,25 @@
   // A parser without the tag <body> would take a stub at the beginning for a part of the head.
   const parse = (html) => new DOMParser().parseFromString(`<body>${html}`, "text/html").body;
 
+  // A reader who asked for another view begins at its top.
   function change(fresh, { byReader, fields }) {
-    // What stands outside of <main> and goes with its address, such as the links to the same view as JSON.
+    // Before anything comes in: words of another length would wrap lines, and the reader's place would be kept for that layout.
+    formatTimes(fresh);
+    const cells = byReader ? replace(fresh, fields) : keepPlaces(main, () => replace(fresh, fields));
+    if (!byReader) flash(cells);
+    document.dispatchEvent(new Event("crcr:changed"));
+  }
+
+  function replace(fresh, fields) {
+    // What stands outside of <main> and goes with its address, such as the relay's health above it.
     for (const part of fresh.querySelectorAll("template[data-outside]")) {
       const place = document.getElementById(part.dataset.outside);
       part.remove();
+      formatTimes(part.content);
       if (place) morph(place, part.content);
     }
     // What was typed while the page was read is newer than the answer.
-    const cells = morph(main, fresh, { fields: fields && typedAt < began, rows: !byReader });
-    formatTimes();
-    if (!byReader) flash(cells);
-    document.dispatchEvent(new Event("crcr:changed"));
+    return morph(main, fresh, { fields: fields && typedAt < began });
   }
 
   const flashed = new WeakMap();
@@ -271,11 +278,11 @@
   }
 
   formatTimes();
-  setInterval(formatTimes, TICK_MS);
+  setInterval(() => formatTimes(), TICK_MS);
   forgetNotice();
   if (!main) return;
   followInPlace();
   document.addEventListener("crcr:refresh", () => refresh({ byReader: true }));
-  document.addEventListener("crcr:shown", formatTimes);
+  document.addEventListener("crcr:shown", () => formatTimes());
   if (events) listen();
 })();

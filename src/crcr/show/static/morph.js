@@ -2,8 +2,9 @@
 // scrolled, selected, focused or typed stays as it is. Elements are matched by id or `data-key`, else by tag and
 // first class in their order.
 //
-// `crcr.morph(old, fresh, { fields, rows })` returns the cells whose status has changed. With `fields` the
-// filter fields take the new page's values, even the focused one; with `rows` the visible rows keep their position.
+// `crcr.morph(old, fresh, { fields })` returns the cells whose status has changed. With `fields` the filter fields take
+// the new page's values, even the focused one. `crcr.keepPlaces(root, change)` calls `change`, returns its result, and
+// keeps the visible rows of `root` where they were.
 // `crcr.standIn(element)` returns an element for the fresh tree that stands for one of the old tree, which then takes that
 // place and stays as it is.
 "use strict";
@@ -186,19 +187,25 @@
     if (Math.abs(step) >= 1) by(step);
   }
 
-  function morph(old, fresh, { fields = false, rows = false } = {}) {
+  // `change` may also touch what stands above `root`.
+  function keepPlaces(root, change) {
+    const places = placesIn(root);
+    const result = change();
+    for (const place of places) keepPlace(place);
+    return result;
+  }
+
+  function morph(old, fresh, { fields = false } = {}) {
     const scrolled = [...old.querySelectorAll(FRAMES)].map((each) => [each, each.scrollLeft, each.scrollTop]);
-    const places = rows ? placesIn(old) : [];
     const focused = old.contains(document.activeElement) ? document.activeElement : null;
     const changed = new Set();
     allFields = fields;
     changeChildren(old, fresh, changed);
     // Where the browser cannot move an element it takes it out and puts it in, which loses these two.
     for (const [each, left, top] of scrolled) if (each.scrollLeft !== left || each.scrollTop !== top) each.scrollTo(left, top);
-    for (const place of places) keepPlace(place);
     if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true });
     return changed;
   }
 
-  globalThis.crcr = { morph, standIn };
+  globalThis.crcr = { morph, keepPlaces, standIn };
 })();

@@ -15,6 +15,7 @@ from crcr.decide.statistics.figures import Figures
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import BackendQuery
 from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
+from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.times import to_us
 from crcr.record.views.sql_views import SqlViews
 from support.data.random_walk import LISTED, RandomWalk
@@ -40,6 +41,8 @@ DAYS = ("upstream", "downstream", "kind", "day_at")
 JOB_DAYS = (*DAYS, "workflow", "job_name")
 TABLES = ("jobs", "dispatches", "hours", "days", "job_days")
 STEPS = 150
+STEPS_BETWEEN_LOOKS = 10
+"""On PostgreSQL: a seed takes the same steps on both databases, and SQLite shows which step went wrong."""
 
 
 def wrong(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
@@ -74,8 +77,11 @@ async def test_whatever_happens_the_sums_are_what_the_rows_say(stores: Stores, s
     walk = RandomWalk(stores, Random(seed))
     await walk.begin()
     kept = await read_tables(walk)
-    for step in range(STEPS):
+    apart = STEPS_BETWEEN_LOOKS if isinstance(stores.database, PostgresDatabase) else 1
+    for step in range(1, STEPS + 1):
         act = await walk.step()
+        if step % apart:
+            continue
         before, kept = kept, await read_tables(walk)
         assert kept == before or wrong(kept) == [], f"after step {step}, {act}"
     await _is_shown(walk, kept)

@@ -9,18 +9,8 @@ from support.stores.databases import database, open_database, stores
 __all__ = ["database", "open_database", "stores"]
 
 _HERE = Path(__file__).parent
-_OF_OTHER_STORES = (
-    *(
-        "test_change_feed",
-        "test_history_",
-        "test_in_step",
-        "test_lanes",
-        "test_moving",
-        "test_postgres_",
-        "test_races",
-    ),
-    *("test_numbered", "test_redis_", "test_same_answers"),
-)
+_OF_OTHER_STORES = ("test_change_feed", "test_history_", "test_redis_", "test_same_answers")
+"""Modules that need more than SQLite in every test; the folders of other stores are slow as a whole."""
 _OTHER_STORES = frozenset({"memory", "postgresql", "redis", "clickhouse", "chdb"})
 _FEWER_WALKS = 8
 """Of the long walks of test_sums; SQLite goes all of them."""
@@ -38,7 +28,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _asks_another_store(item: pytest.Item) -> bool:
     given = [each for each in _parameters(item).values() if isinstance(each, str)]
-    return item.path.stem.startswith(_OF_OTHER_STORES) or not _OTHER_STORES.isdisjoint(given)
+    named = "postgresql" in item.name or item.path.stem.startswith(_OF_OTHER_STORES)
+    return named or not _OTHER_STORES.isdisjoint(given)
 
 
 def _is_spared(item: pytest.Item) -> bool:

@@ -1,5 +1,6 @@
 """The commands' HTTP client against servers on this machine, which answer with any bytes."""
 
+import re
 import socket
 import ssl
 import threading
@@ -58,15 +59,26 @@ class Server:
                     self.answer(connection)
 
     def answer(self, connection: socket.socket) -> None:
-        request = connection.recv(65536)
-        while request[:1].isalpha() and not request.endswith((b"\r\n\r\n", b"}")):
-            request += connection.recv(65536) or b"\r\n\r\n"
+        request = _receive_request(connection)
         self.requests.append(request.decode("latin-1"))
         following = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(following, bytes):
             connection.sendall(following)
         else:
             following(connection)
+
+
+def _receive_request(connection: socket.socket) -> bytes:
+    """Read the whole request: what is left unread when the connection is closed resets it."""
+    request = connection.recv(65536)
+    while request[:1].isalpha():
+        head, ended, body = request.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)^content-length: (\d+)", head, re.MULTILINE)
+        part = b"" if ended and len(body) >= int(length[1] if length else 0) else connection.recv(65536)
+        if not part:
+            break
+        request += part
+    return request
 
 
 @contextmanager

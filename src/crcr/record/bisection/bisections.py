@@ -43,12 +43,14 @@ from crcr.decide.model import (
     DispatchState,
     RepoName,
 )
+from crcr.decide.notices.notice import NoticeEvent, NoticeKind
 from crcr.errors import BadRequest, NoAllowlist, NotFound, NotPossible
 from crcr.record.bisection.automatic import find_automatic
 from crcr.record.bisection.bisection_range import BisectionRange, read_bisection_range
 from crcr.record.bisection.bisection_runs import read_runs, take_results
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.deliveries.dispatches import drop_delivery, write_dispatches
+from crcr.record.notices.threads import queue_notice
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema.bisections import bisection_runs, bisections
@@ -397,6 +399,23 @@ class Bisections:
             culprit=culprit,
         )
         await note_change(tx, upstream, "bisection", downstream=row["downstream"], now=now)
+        await queue_notice(tx, _ended_notice(row, finish.outcome, culprit, reason), now)
+
+
+def _ended_notice(
+    row: Row, outcome: BisectionOutcome, culprit: str | None, reason: str | None
+) -> NoticeEvent:
+    commits = {commit.sha: commit for commit in read_range_commits(row["commits"])}
+    found = f"commit {culprit[:12]} broke it: {commits[culprit].title or 'no title'}" if culprit else None
+    return NoticeEvent(
+        kind=NoticeKind.BISECTED,
+        upstream=RepoName(row["upstream"]),
+        backend=RepoName(row["downstream"]),
+        item=str(row["bisection_id"]),
+        summary=found or f"it ended without a culprit: {reason or outcome.value.replace('_', ' ')}",
+        details=(f"job: {row['job_name']}",),
+        path=f"/crcr/bisections/{row['bisection_id']}",
+    )
 
 
 def read_range_commits(column: str) -> tuple[RangeCommit, ...]:

@@ -21,6 +21,7 @@ from crcr.show.api.parameters import (
     HitKindParam,
     JobQueryParam,
     LimitParam,
+    NoticeQueryParam,
     NumberPath,
     PullListQueryParam,
     ReadRequest,
@@ -188,6 +189,18 @@ def _add_health_and_audit(api: APIRouter) -> None:
         return models.RELAY_HEALTH.model_validate(
             {"upstream": api_request.upstream, "at": api_request.now, **values}
         )
+
+    @api.get(
+        "/notices",
+        tags=[RELAY],
+        summary="Notices: what changed, and who was told",
+        response_model=models.NOTICES,
+    )
+    async def notices(
+        make_query: NoticeQueryParam, api_request: RequestParam, limit: LimitParam = 50
+    ) -> Model:
+        page = await api_request.views.notices(make_query(upstream=api_request.upstream, limit=limit))
+        return models.NOTICES.model_validate(page)
 
     @api.get("/audit", tags=[RELAY], summary="Manual actions and alarms", response_model=models.AUDIT)
     async def audit(make_query: AuditQueryParam, api_request: RequestParam, limit: LimitParam = 50) -> Model:

@@ -14,7 +14,7 @@ from crcr.decide.views.backend import BackendQuery, MatrixRow
 from crcr.decide.views.commit import WaiverView
 from crcr.decide.views.failing import FailingJob
 from crcr.decide.views.grids import CommitLine, PullLine
-from crcr.decide.views.logs import AuditView, EffectView
+from crcr.decide.views.logs import AuditView, EffectView, NoticeView
 from crcr.decide.views.overview import DeliveryView, JobView
 from crcr.decide.views.search import Hit, SearchQuery
 from crcr.show.api import parameters as params
@@ -235,6 +235,23 @@ def _add_logs(api: APIRouter) -> None:
         return await CsvExport(
             request, f"{api_request.upstream}-effects", limit, query.after
         ).respond_with_pages(tables.EFFECTS, read)
+
+    @api.get("/notices.csv", **_describe_route("Notices, with a line for each message", _LONG))
+    async def notices_csv(
+        request: Request,
+        make_query: params.NoticeQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
+    ) -> Response:
+        query = make_query(upstream=api_request.upstream)
+
+        async def read(after: CursorKey, size: int) -> tuple[tuple[NoticeView, ...], CursorKey]:
+            page = await api_request.views.notices(replace(query, after=after, limit=size))
+            return page.notices, page.next
+
+        return await CsvExport(
+            request, f"{api_request.upstream}-notices", limit, query.after
+        ).respond_with_pages(tables.NOTICES, read)
 
     @api.get("/audit.csv", **_describe_route("Manual actions and alarms", _LONG))
     async def audit_csv(

@@ -141,8 +141,11 @@ async def _read_allowlists(
     stored = await _read_stored(settings, upstreams)
     read = [await read_source(upstream, github) for upstream in upstreams]
     reads = tuple(replace(reading, in_force=stored[reading.upstream.name][1]) for reading in read)
+    channels = [channel.name for channel in settings.channels]
     findings = [
-        finding for read in reads for finding in allowlist_findings(read, stored[read.upstream.name][0], now)
+        finding
+        for read in reads
+        for finding in allowlist_findings(read, stored[read.upstream.name][0], now, channels)
     ]
     return _AllowlistReadings(reads, tuple(findings))
 

@@ -5,18 +5,21 @@ import httpx
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.allowlist_source import AllowlistRefresher
-from crcr.deliver.handlers.advance_bisection import AdvanceBisection
 from crcr.deliver.handlers.changed_files import AskFiles, ReadGroup
 from crcr.deliver.handlers.commands import AnswerCommand, CommentWriter, OfferWaiver
-from crcr.deliver.handlers.dispatch import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
+from crcr.deliver.handlers.dispatch import (
+    AdvanceBisection,
+    ConfirmHead,
+    IdentifyRepository,
+    RefreshAllowlist,
+    SendDispatch,
+)
 from crcr.deliver.handlers.forward_result import ForwardResult
 from crcr.deliver.handlers.inspect_repository import InspectRepository
 from crcr.deliver.handlers.look_up_runs import LookUp
 from crcr.deliver.handlers.publish_checks import PublishChecks
-from crcr.deliver.handlers.read_issue import ReadIssue
 from crcr.deliver.handlers.rerun import Rerun
-from crcr.deliver.handlers.upstream_target import UpstreamTargets
-from crcr.deliver.handlers.verify_commit import VerifyCommit
+from crcr.deliver.handlers.upstream_facts import ReadIssue, UpstreamTargets, VerifyCommit
 from crcr.deliver.notices.outgoing import MailAccount, MailSender, WebhookAddress, WebhookSender
 from crcr.deliver.notices.send import Channel, ChannelSenders, GitHubPosts, RouteNotices, SendNotices
 from crcr.deliver.worker import Handler

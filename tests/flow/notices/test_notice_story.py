@@ -18,14 +18,14 @@ from github_sim.github import Match
 from support.github.broken_upstream import BISECTABLE, broken_upstream
 from support.github.gated_upstream import GATING, gated_upstream, newest_run, run_all
 from support.github.verdict_history import BROKEN, JUDGED, end_build, fail_pull, push_base
-from support.running_relay import UPSTREAM, RunningRelay
-from support.services.notice_receivers import (
+from support.notices.receivers import (
     HANG_UP,
     MailReceiver,
     WebhookReceiver,
     mail_receiver,
     webhook_receiver,
 )
+from support.running_relay import UPSTREAM, RunningRelay
 
 MINUTE, HOUR = 60.0, 3600.0
 CHANNELS = {"issues": "issue", "pulls": "comment"}

@@ -19,7 +19,7 @@ from crcr.deliver.notices.outgoing import (
 )
 from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from support.deploy.certificates import Authority
-from support.services.notice_receivers import HANG_UP, WebhookReceiver, mail_receiver, webhook_receiver
+from support.notices.receivers import HANG_UP, WebhookReceiver, mail_receiver, webhook_receiver
 
 MAIL = Mail("A subject", "A text\n", "crcr-batch-1")
 

@@ -152,7 +152,9 @@ def list_notices(
 
     page = run_in_session(config, read)
     if as_json:
-        print_json(page.notices)
+        from crcr.show.api.models.logs import NOTICES  # the same fields as the API
+
+        print_json(NOTICES.model_validate(page).model_dump(mode="json")["notices"])
         return
     rows = (
         [

@@ -20,6 +20,8 @@ REOPENED_WITHIN = timedelta(hours=24)
 """A subject that comes back within this time continues its thread."""
 GATHERING = timedelta(minutes=1)
 """Events of so long are sent together: 40 backends that turn red at once are one notice."""
+GATHERING_IN_PLACE = timedelta(seconds=5)
+"""For issues and comments, which are updated in place and belong to one subject anyway."""
 UNSENT_FOR = timedelta(days=7)
 """A notice that could not be sent for longer is dropped: it is no news any more."""
 _LONGEST_SUMMARY = 300
@@ -212,6 +214,7 @@ class ChannelRules:
     zone: tzinfo = field(default=UTC)
 
 
+_IN_PLACE = frozenset({ChannelKind.ISSUE, ChannelKind.COMMENT})
 _ALL_CHANGES = frozenset(ThreadChange) - {ThreadChange.NOTHING}
 _NEWS = _ALL_CHANGES - {ThreadChange.UPDATED}
 CHANGES_SENT: Mapping[ChannelKind, frozenset[ThreadChange]] = {
@@ -239,7 +242,8 @@ def find_destination(kind: ChannelKind, event: NoticeEvent) -> str | None:
 
 def send_at(rules: ChannelRules, now: datetime) -> datetime:
     """Return when an event of now is sent: after gathering, at the next digest, and never in quiet hours."""
-    at = _next_time(rules.digest, now, rules.zone) if rules.digest is not None else now + GATHERING
+    gathering = GATHERING_IN_PLACE if rules.kind in _IN_PLACE else GATHERING
+    at = now + gathering if rules.digest is None else _next_time(rules.digest, now, rules.zone)
     local = at.astimezone(rules.zone)
     if rules.quiet is not None and rules.quiet.contain(local.time()):
         at = _next_time(rules.quiet.end, at, rules.zone)

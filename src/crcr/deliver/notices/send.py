@@ -24,7 +24,7 @@ from crcr.decide.notices.texts import (
     webhook_body,
 )
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.handlers.upstream_target import UpstreamTargets
+from crcr.deliver.handlers.upstream_facts import UpstreamTargets
 from crcr.deliver.notices.outgoing import (
     Mail,
     MailAccount,

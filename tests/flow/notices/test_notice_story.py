@@ -88,10 +88,12 @@ async def test_a_backend_that_turns_red_and_recovers_is_one_thread_in_every_chan
     async with notifying_relay(tmp_path) as told:
         relay = told.relay
         await push_base(relay)
+        assert relay.rows("SELECT * FROM notice_marks") == []  # a pass costs nothing
         for _ in range(2):
             await push_base(relay, BROKEN)
+        assert len(relay.rows("SELECT * FROM notice_marks")) == 1
         await told.look()
-        assert relay.rows("SELECT * FROM notice_threads") == []
+        assert relay.rows("SELECT * FROM notice_threads") == relay.rows("SELECT * FROM notice_marks") == []
         await push_base(relay, BROKEN)
         await told.look()
         [issue] = relay.github.issues(GATING)
@@ -276,6 +278,29 @@ async def test_forty_backends_red_at_once_are_one_notice(tmp_path: Path) -> None
         assert "40 notices (red)" in told.chat.requests[0].json["text"]
 
 
+async def test_a_notice_that_arrives_while_another_is_being_sent_is_sent_once(tmp_path: Path) -> None:
+    async with notifying_relay(tmp_path) as told:
+
+        async def turn_silent() -> None:
+            silent = NoticeEvent(
+                kind=NoticeKind.SILENT,
+                upstream=RepoName(UPSTREAM),
+                backend=RepoName(GATING),
+                summary="no answer",
+            )
+            unit = partial(queue_notice, event=silent, now=told.relay.clock.now())
+            await told.relay.services.database.write(unit)
+            await told.relay.drain()
+
+        told.hook.before_answer = turn_silent
+        await turn_red(told)
+        told.hook.before_answer = None
+        for _ in range(3):
+            await told.relay.pass_time(61)
+        assert told.hook_notices == [("red", "opened"), ("silent", "opened")]
+        assert told.states("hook") == ["sent", "sent"]
+
+
 async def test_quiet_hours_and_digest_hold_a_notice_back_and_lose_none(tmp_path: Path) -> None:
     async with notifying_relay(tmp_path, digest="09:00", quiet="08:00-10:00") as told:
         await turn_red(told)
@@ -307,6 +332,20 @@ async def test_a_backend_that_goes_silent_and_reports_again(tmp_path: Path) -> N
         await run_all(told.relay, GATING)
         await told.look()
         assert told.hook_notices == [("silent", "opened"), ("reporting", "closed")]
+
+
+async def test_threads_of_a_backend_that_leaves_the_allowlist_are_ended(tmp_path: Path) -> None:
+    (tmp_path / "crcr.toml").write_text('[[upstream]]\nchannels = ["hook"]\n')
+    async with notifying_relay(tmp_path) as told:
+        await turn_red(told)
+        await told.relay.github.uninstall(GATING)
+        await told.look()
+        assert sorted(told.hook_notices) == [("red", "opened"), ("setup_broken", "opened")]
+        told.relay.write_allowlist("L1: []\n")
+        await told.relay.refresh()
+        await told.look()
+        assert sorted(told.hook_notices[2:]) == [("recovered", "closed"), ("setup_repaired", "closed")]
+        assert told.relay.rows("SELECT * FROM notice_threads WHERE state = 'open'") == []
 
 
 async def test_an_uninstalled_app_and_a_bad_allowlist_are_told_and_ended(tmp_path: Path) -> None:

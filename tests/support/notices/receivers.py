@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
@@ -31,6 +31,7 @@ class WebhookReceiver:
     """The status of the next requests; 200 after them."""
     requests: list[ReceivedRequest] = field(default_factory=list)
     more_headers: str = ""
+    before_answer: Callable[[], Awaitable[None]] | None = None
     port: int = 0
 
     @property
@@ -46,6 +47,8 @@ class WebhookReceiver:
             }
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             self.requests.append(ReceivedRequest(first.split()[1], headers, body))
+            if self.before_answer is not None:
+                await self.before_answer()
             status = self.answers.pop(0) if self.answers else 200
             if status != HANG_UP:
                 writer.write(f"HTTP/1.1 {status} X\r\n{self.more_headers}content-length: 0\r\n\r\n".encode())

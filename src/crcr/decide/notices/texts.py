@@ -17,6 +17,8 @@ from crcr.decide.notices.notice import ENDING, NoticeKind, ThreadChange, cut_lin
 WEBHOOK_VERSION = 1
 _MOST_LINES = 30
 _MOST_TITLE = 200
+_FEW_THREADS = 10
+_FEW_DETAILS = 3
 _OWN_WORDS = re.compile(r"(?:[A-Za-z0-9 ,;'-]|(?<=[0-9]):(?=[0-9]))*")
 """Nothing that GitHub would make a link, a mention or markup of."""
 _HEADINGS: Mapping[NoticeKind, str] = {
@@ -161,7 +163,7 @@ def webhook_body(threads: Sequence[ThreadText], *, delivery: str, at: datetime) 
                 "pull_request": thread.number,
                 "heading": thread.heading,
                 "summary": thread.summary,
-                "details": list(thread.details),
+                "details": list(_some_details(thread, threads)),
                 "oncalls": list(thread.oncalls),
                 "opened_at": thread.opened_at.isoformat(),
                 "closed_at": thread.closed_at.isoformat() if thread.closed_at else None,
@@ -170,6 +172,11 @@ def webhook_body(threads: Sequence[ThreadText], *, delivery: str, at: datetime) 
             for thread in threads
         ],
     }
+
+
+def _some_details(thread: ThreadText, threads: Sequence[ThreadText]) -> tuple[str, ...]:
+    """In a storm only the first ones: 200 threads with all of theirs would be a megabyte."""
+    return thread.details if len(threads) <= _FEW_THREADS else thread.details[:_FEW_DETAILS]
 
 
 def email_subject(threads: Sequence[ThreadText]) -> str:
@@ -181,6 +188,6 @@ def email_text(threads: Sequence[ThreadText]) -> str:
     parts = []
     for thread in threads:
         people = [f"On call: {', '.join(thread.oncalls)}"] if thread.oncalls else []
-        details = [f"- {detail}" for detail in thread.details]
+        details = [f"- {detail}" for detail in _some_details(thread, threads)]
         parts.append("\n".join([thread.heading, thread.summary, *details, *people, thread.url]))
     return "\n\n".join(parts) + "\n"

@@ -49,6 +49,13 @@ _CREDENTIALS = Statement(
         " AND fault = 'credentials' AND kind <> 'send_notices'"
     )
 )
+_ENDED_BY = {
+    Topic.SILENCE: (NoticeKind.REPORTING, Level.L2),
+    Topic.LEVEL: (NoticeKind.RESTORED, Level.L1),
+    Topic.ELIGIBILITY: (NoticeKind.NOT_ELIGIBLE, Level.L1),
+    Topic.SETUP: (NoticeKind.SETUP_REPAIRED, Level.L1),
+}
+"""How threads of a topic end when their backend is below this level; those of the base and of gates are judged anyway."""
 _MOST_MARKED = 1_000
 _REFUSALS_BACK = timedelta(days=7)
 _SHOWN_JOBS = 10
@@ -108,10 +115,11 @@ class NoticeWatch:
 
     async def _find_reporting_events(self, tx: Tx, *, upstream: RepoName, now: datetime) -> list[NoticeEvent]:
         allowlist = await self._read_allowlist(tx, upstream)
-        events = [await _judge_credentials(tx, upstream, now)]
+        events: list[NoticeEvent | None] = [await _judge_credentials(tx, upstream, now)]
         for entry in allowlist.entries if allowlist else ():
             if entry.level >= Level.L2:
                 events += await _judge_reporting(tx, upstream, entry, now)
+        events += await _find_unlisted(tx, upstream, allowlist) if allowlist else []
         return [event for event in events if event is not None and await changes_thread(tx, event, now)]
 
     async def _read_allowlist(self, tx: Tx, upstream: RepoName) -> Allowlist | None:
@@ -171,6 +179,25 @@ async def _judge_reporting(
     if row["last_at"] - row["first_at"] >= REFUSED_FOR / timedelta(microseconds=1):
         summary = f"reports have been refused for more than an hour: {row['code']}"
         events.append(NoticeEvent(kind=NoticeKind.SETUP_BROKEN, summary=summary, **where))
+    return events
+
+
+async def _find_unlisted(tx: Tx, upstream: RepoName, allowlist: Allowlist) -> list[NoticeEvent]:
+    """The ends of threads about backends that left the allowlist, or report no results any more."""
+    levels = {entry.name.key: entry.level for entry in allowlist.entries}
+    events = []
+    for topic, (kind, level) in _ENDED_BY.items():
+        for thread in await read_open_threads(tx, upstream, topic):
+            if thread["backend"] and levels.get(thread["backend"], 0) < level:
+                end = NoticeEvent(
+                    kind=kind,
+                    upstream=upstream,
+                    backend=RepoName(thread["backend"]),
+                    number=thread["number"] or None,
+                    item=thread["item"],
+                    summary=f"it is no longer on the allowlist at L{level} or above",
+                )
+                events.append(end)
     return events
 
 

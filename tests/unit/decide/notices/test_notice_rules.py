@@ -79,6 +79,9 @@ def test_the_end_of_what_nobody_was_told_changes_nothing(kind: NoticeKind) -> No
 
 def test_a_subject_that_comes_back_within_a_day_continues_its_thread() -> None:
     closed_at = {ThreadState.CLOSED: NOW.replace(hour=1), ThreadState.NONE: NOW.replace(day=27, hour=11)}
+    assert (
+        thread_state(is_open=False, closed_at=NOW.replace(day=30), now=NOW) is ThreadState.CLOSED
+    )  # clock set back
     for state, at in closed_at.items():
         assert thread_state(is_open=False, closed_at=at, now=NOW) is state
     assert THREADS[ThreadState.CLOSED, ThreadStep.OPEN] is ThreadChange.REOPENED

@@ -3,17 +3,20 @@
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from crcr.decide.model import RepoName
 from crcr.decide.notices.notice import NoticeEvent, NoticeKind
 from crcr.record.notices.threads import queue_notice
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
 from github_sim.github import Match
 from support.github.broken_upstream import BISECTABLE, broken_upstream
 from support.github.gated_upstream import GATING, gated_upstream, newest_run, run_all
@@ -315,6 +318,42 @@ async def test_quiet_hours_and_digest_hold_a_notice_back_and_lose_none(tmp_path:
         assert 10 <= sent_at < 11
         assert told.hook_notices == [("recovered", "closed")]
         assert told.states("hook") == ["sent", "sent"]
+
+
+async def test_a_retry_does_not_break_the_quiet_hours(tmp_path: Path) -> None:
+    async with notifying_relay(tmp_path, quiet="01:00-09:00") as told:
+        told.hook.answers = [500] * 8
+        await turn_red(told)  # at about half past midnight
+        for _ in range(20):
+            await told.relay.pass_time(HOUR)
+        hours = [int(request.headers["x-crcr-timestamp"]) % 86_400 / 3600 for request in told.hook.requests]
+        assert len(hours) > 2
+        assert not [hour for hour in hours if 1 <= hour < 9]
+        assert told.states("hook") == ["sent"]
+
+
+def _runs(statement: Statement) -> Callable[[Tx], Awaitable[int]]:
+    return lambda tx: tx.run(statement)
+
+
+async def test_a_message_that_is_due_later_keeps_its_place(tmp_path: Path) -> None:
+    """A batch never has the id of a message that is sent with another one."""
+    async with notifying_relay(tmp_path, digest="09:00") as told:
+        await turn_red(told)
+        await push_base(told.relay)
+        await told.look()
+        at = int(told.relay.clock.now().timestamp() * 1_000_000)
+        for table, which in (
+            ("notice_messages", "change = 'closed'"),
+            ("effects", "target = 'notices/hook'"),
+        ):
+            bring_forward = Statement(text(f"UPDATE {table} SET due_at = {at} WHERE {which}"))  # noqa: S608
+            await told.relay.services.database.write(_runs(bring_forward))
+        await told.relay.drain()
+        for _ in range(24):
+            await told.relay.pass_time(HOUR)
+        assert told.hook_notices == [("recovered", "closed"), ("red", "opened")]
+        assert len({request.json["id"] for request in told.hook.requests}) == 2
 
 
 async def test_a_backend_that_goes_silent_and_reports_again(tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ async def _send_test(
     if channel.kind in {ChannelKind.ISSUE, ChannelKind.COMMENT}:
         return await _post_test(settings, channel.kind, thread, repo=repo, pull=pull)
     senders = ChannelSenders(WebhookSender(), MailSender(), clock, settings.public_url)
-    await senders.send(build_channel(channel), Batch(0, (thread,), clock.now()))
+    # An id of its own: a receiver would take a known one for a repeat.
+    await senders.send(build_channel(channel), Batch(thread.thread_id, (thread,), clock.now()))
     return channel.masked_address
 
 
@@ -123,7 +124,7 @@ def _test_thread(upstream: "RepoName", now: "datetime", hud_url: str) -> "Thread
     from crcr.decide.notices.texts import ThreadText
 
     return ThreadText(
-        thread_id=0,
+        thread_id=int(now.timestamp()),
         kind=NoticeKind.TEST,
         change=ThreadChange.REPORTED,
         upstream=upstream,

@@ -244,10 +244,14 @@ def send_at(rules: ChannelRules, now: datetime) -> datetime:
     """Return when an event of now is sent: after gathering, at the next digest, and never in quiet hours."""
     gathering = GATHERING_IN_PLACE if rules.kind in _IN_PLACE else GATHERING
     at = now + gathering if rules.digest is None else _next_time(rules.digest, now, rules.zone)
-    local = at.astimezone(rules.zone)
-    if rules.quiet is not None and rules.quiet.contain(local.time()):
-        at = _next_time(rules.quiet.end, at, rules.zone)
-    return at.astimezone(UTC)
+    return quiet_end(rules, at) or at.astimezone(UTC)
+
+
+def quiet_end(rules: ChannelRules, at: datetime) -> datetime | None:
+    """Return the end of the quiet hours that this time is in; None where it is in none."""
+    if rules.quiet is None or not rules.quiet.contain(at.astimezone(rules.zone).time()):
+        return None
+    return _next_time(rules.quiet.end, at, rules.zone).astimezone(UTC)
 
 
 def _next_time(of_day: time, after: datetime, zone: tzinfo) -> datetime:

@@ -67,9 +67,10 @@ class ThreadText:
         )
 
 
-def post_mark(relay_url: str, thread_id: int, attempted_at: datetime) -> str:
+def post_mark(relay_url: str, channel: str, thread_id: int, attempted_at: datetime) -> str:
     """Return the invisible mark by which the relay finds its own issue or comment after a lost answer."""
-    return f"<!-- crcr notice {thread_id} of {relay_url} at {attempted_at.timestamp():.6f} -->"
+    at = f"{attempted_at.timestamp():.6f}"
+    return f"<!-- crcr notice {thread_id} of {relay_url} for {channel} at {at} -->"
 
 
 def issue_title(thread: ThreadText) -> str:

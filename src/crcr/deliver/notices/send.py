@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 from crcr.decide.github.requests_and_answers import PostedComment, Target
 from crcr.decide.model import RepoName
@@ -33,7 +34,7 @@ from crcr.deliver.notices.outgoing import (
     WebhookSender,
     sign_body,
 )
-from crcr.errors import OutsideRefused
+from crcr.errors import OutsideLimited, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.ports import Clock
 from crcr.record.notices.messages import Batch, MessageQueue, NoticeMessages
@@ -95,8 +96,9 @@ class ChannelSenders:
         """The first mail about a single thread is what the later ones about it answer."""
         only = batch.threads[0] if len(batch.threads) == 1 else None
         opens = only is not None and only.change in {ThreadChange.OPENED, ThreadChange.REPORTED}
-        own_id = f"crcr-thread-{only.thread_id}" if only and opens else f"crcr-batch-{batch.batch_id}"
-        reply_to = f"crcr-thread-{only.thread_id}" if only and not opens else None
+        relay = f"crcr.{urlsplit(self._relay_url).hostname}"  # relays may share a sender's domain
+        own_id = f"{relay}.thread-{only.thread_id}" if only and opens else f"{relay}.batch-{batch.batch_id}"
+        reply_to = f"{relay}.thread-{only.thread_id}" if only and not opens else None
         return Mail(email_subject(batch.threads), email_text(batch.threads), own_id, reply_to)
 
 
@@ -139,7 +141,7 @@ class GitHubPosts:
         is_new = post is None
         if post is None:
             post = await self._messages.attempt_post(queue, thread.thread_id, self._clock.now())
-        mark = post_mark(self._relay_url, thread.thread_id, post.attempted_at)
+        mark = post_mark(self._relay_url, queue.channel, thread.thread_id, post.attempted_at)
         body, number = issue_body(thread, mark), post.remote_id
         if number is None and not is_new:
             since = post.attempted_at - _LOOK_BACK
@@ -170,7 +172,7 @@ class GitHubPosts:
         is_new = post is None
         if post is None:
             post = await self._messages.attempt_post(queue, 0, self._clock.now())
-        mark = post_mark(self._relay_url, 0, post.attempted_at)
+        mark = post_mark(self._relay_url, queue.channel, 0, post.attempted_at)
         body, comment_id = comment_body(threads, mark), post.remote_id
         if comment_id is None and not is_new:
             found = await comments.list_since(target, number, post.attempted_at - _LOOK_BACK)
@@ -216,6 +218,9 @@ class SendNotices:
             note = "the settings no longer have this channel"
             await self._messages.drop_all(queue, note, self._clock.now())
             return False
+        # A retry, or an operator's, may come at any hour.
+        if until := self._messages.quiet_until(queue, now := self._clock.now()):
+            raise OutsideLimited("quiet hours of the channel", retry_after_s=(until - now).total_seconds())
         is_done = False
         while batch := await self._messages.next_batch(queue, self._clock.now()):
             await self._send(channel, queue, batch)

@@ -25,6 +25,7 @@ from crcr.decide.notices.notice import (
     NoticeKind,
     ThreadChange,
     find_destination,
+    quiet_end,
     send_at,
 )
 from crcr.decide.notices.texts import ThreadText
@@ -62,8 +63,15 @@ _ADD = Statement(
 )
 _OF_QUEUE = "m.upstream = :upstream AND m.channel = :channel AND m.destination = :destination"
 _WAITING = f"FROM notice_messages m WHERE {_OF_QUEUE} AND m.state = 'waiting'"
-_OLDEST = Statement(
-    text(f"SELECT m.message_id, m.batch_id, m.due_at {_WAITING} ORDER BY m.message_id LIMIT 1")
+_FIXED = Statement(
+    text(f"SELECT m.batch_id {_WAITING} AND m.batch_id IS NOT NULL ORDER BY m.message_id LIMIT 1")
+)
+# The id of a batch is that of a message in it: an id that came back with other messages would be taken for a repeat.
+_FIRST_DUE = Statement(
+    text(
+        "SELECT min(m.message_id) AS message_id, min(m.due_at) AS due_at"
+        f" {_WAITING} AND m.batch_id IS NULL AND m.due_at <= :due_by"
+    )
 )
 _NEXT_DUE = Statement(text(f"SELECT min(m.due_at) AS due_at {_WAITING}"))
 _FIX_BATCH = Statement(
@@ -235,6 +243,11 @@ class NoticeMessages:
         )
         return {**general, **own}
 
+    def quiet_until(self, queue: MessageQueue, now: datetime) -> datetime | None:
+        """The end of the channel's quiet hours, None outside of them."""
+        rules = self._channels.get(queue.channel)
+        return quiet_end(rules, now) if rules else None
+
     async def next_batch(self, queue: MessageQueue, now: datetime) -> Batch | None:
         """Return the messages to send now, after fixing which they are; None when nothing is due.
 
@@ -248,22 +261,25 @@ class NoticeMessages:
                 "before": to_us(now - UNSENT_FOR),
             }
             await tx.run(_DROP_OLD, **queue.key, **old)
-            oldest = await tx.one(_OLDEST, **queue.key)
-            if oldest is None:
-                return None
-            batch_id = oldest["batch_id"]
+            fixed = await tx.one(_FIXED, **queue.key)
+            batch_id = fixed["batch_id"] if fixed else await self._fix_batch(tx, queue, now)
             if batch_id is None:
-                due = await tx.one(_NEXT_DUE, **queue.key)
-                if due is None or due["due_at"] > to_us(now):
-                    await self._queue_rest(tx, queue, now)
-                    return None
-                batch_id = oldest["message_id"]
-                limits = {"due_by": to_us(now + GATHERING), "most": _MOST_IN_BATCH}
-                await tx.run(_FIX_BATCH, **queue.key, batch_id=batch_id, **limits)
+                await self._queue_rest(tx, queue, now)
+                return None
             rows = await tx.all(_BATCH, **queue.key, batch_id=batch_id)
             return self._batch(batch_id, rows)
 
         return await self._database.write(unit)
+
+    async def _fix_batch(self, tx: Tx, queue: MessageQueue, now: datetime) -> int | None:
+        """Take the messages that are due, and those that are a moment later; return the batch's id, None without any."""
+        due_by = to_us(now + GATHERING)
+        first = await tx.one(_FIRST_DUE, **queue.key, due_by=due_by)
+        if first is None or first["message_id"] is None or first["due_at"] > to_us(now):
+            return None
+        batch_id: int = first["message_id"]
+        await tx.run(_FIX_BATCH, **queue.key, batch_id=batch_id, due_by=due_by, most=_MOST_IN_BATCH)
+        return batch_id
 
     def _batch(self, batch_id: int, rows: list[Row]) -> Batch:
         newest = {row["thread_id"]: row for row in rows}
@@ -305,7 +321,7 @@ class NoticeMessages:
             allowlist = await self._read_allowlist(tx, upstream)
             newest: dict[tuple[Any, ...], Row] = {}
             for row in await tx.all(_OF_PULL, upstream=upstream.key, number=number):
-                newest.setdefault((row["backend"], row["item"], NoticeKind(row["kind"])), row)
+                newest.setdefault((row["backend"], row["item"]), row)
             texts = []
             for row in newest.values():
                 entry = allowlist.find(RepoName(row["backend"])) if row["backend"] else None

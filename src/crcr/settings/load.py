@@ -186,7 +186,6 @@ class _Draft:
         )
         self._problems += [problem for check in checks if (problem := check(self))]
         self._problems += _foreign_allowlists(self)
-        self._problems += _unknown_channels(self)
 
     def written(self, field: str) -> str:
         row = self._rows[field]
@@ -282,15 +281,6 @@ def _clickhouse_ca(draft: _Draft) -> str | None:
         return None
     names = draft.written("clickhouse_ca"), draft.written("clickhouse_url")
     return f"{names[0]} proves a clickhouses:// server, and {names[1]} names none; use clickhouses:// or remove it."
-
-
-def _unknown_channels(draft: _Draft) -> Iterator[str]:
-    """Both are in the settings, so a name without a channel is a slip; one in an allowlist is only warned of."""
-    known = [channel.name for channel in draft.values.get("channels", ())]
-    for upstream in draft.values.get("upstreams", ()):
-        for name in upstream.channels:
-            if name not in known:
-                yield f"channels of {upstream.name} names {name[:60]}, and no [[channel]] has that name."
 
 
 def _foreign_allowlists(draft: _Draft) -> Iterator[str]:

@@ -510,7 +510,16 @@ class Settings(StoreSettings, ObservabilitySettings):
             and not isinstance(value, ServiceUrl)
             and len(value.get_secret_value()) < _SHORT
         ]
-        return (*short, *self._exposed())
+        return (*short, *self._exposed(), *self._unknown_channels())
+
+    def _unknown_channels(self) -> tuple[str, ...]:
+        known = {channel.name for channel in self.channels}
+        return tuple(
+            f"channels of {upstream.name} names {name[:60]}, and no [[channel]] has that name: its notices go nowhere."
+            for upstream in self.upstreams
+            for name in upstream.channels
+            if name not in known
+        )
 
     def _exposed(self) -> tuple[str, ...]:
         warnings = []

@@ -95,6 +95,16 @@ async def test_filters_and_cursors_page_through_everything_once(tmp_path: Path) 
         assert "No matching notices" in (await relay.http.get("/crcr/notices?backend=nobody")).text
 
 
+async def test_closed_threads_are_deleted_with_the_audit_log_and_open_ones_stay(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, ALLOWLIST, CRCR_KEEP_AUDIT_DAYS="30") as relay:
+        for kind in (NoticeKind.SILENT, NoticeKind.RED, NoticeKind.RECOVERED):
+            await queue(relay, make_event(kind))
+        relay.clock.advance(31 * 86_400)
+        await relay.services.sweeper.forget()
+        assert [row["kind"] for row in relay.rows("SELECT kind FROM notice_threads")] == ["silent"]
+        assert [row["kind"] for row in relay.rows("SELECT kind FROM notice_events")] == ["silent"]
+
+
 async def test_commands_test_a_channel_and_list_notices(tmp_path: Path) -> None:
     async with told_relay(tmp_path) as (relay, hook):
         environ = {

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from crcr.decide.notices.notice import ChannelKind, QuietHours
-from crcr.errors import BadSettings
 from crcr.settings import ChannelSetting, load_settings
 from crcr.settings.channels import read_channels
 from crcr.settings.setting import InvalidValue, RawValue
@@ -95,7 +94,7 @@ def test_two_channels_of_one_name_are_refused(tmp_path: Path) -> None:
         read(tmp_path, HOOK, HOOK)
 
 
-def test_an_upstream_names_channels_of_the_same_settings(tmp_path: Path) -> None:
+def test_an_upstream_names_channels_and_an_unknown_one_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "allowlist.yml").write_text("L1: []\n")
     upstream = '[[upstream]]\nname = "org/core"\nallowlist = "allowlist.yml"\nchannels = ["hook", "other"]\n'
     channel = f'[[channel]]\nname = "hook"\nkind = "slack"\nurl = "{SECRET}"\n'
@@ -107,12 +106,12 @@ def test_an_upstream_names_channels_of_the_same_settings(tmp_path: Path) -> None
         "CRCR_PUBLIC_URL": "https://relay.example",
         "CRCR_OIDC_AUDIENCE": "crcr",
     }
-    with pytest.raises(BadSettings) as bad:
-        load_settings(config=None, environ=environ, cwd=tmp_path)
-    assert bad.value.problems == ["channels of org/core names other, and no [[channel]] has that name."]
+    unknown = load_settings(config=None, environ=environ, cwd=tmp_path)
+    warning = "channels of org/core names other, and no [[channel]] has that name: its notices go nowhere."
+    assert unknown.warnings() == (warning,)
     (tmp_path / "crcr.toml").write_text(upstream.replace(', "other"', "") + channel)
     settings = load_settings(config=None, environ=environ, cwd=tmp_path)
-    assert settings.upstreams[0].channels == ("hook",)
+    assert (settings.upstreams[0].channels, settings.warnings()) == (("hook",), ())
     assert SECRET in settings.secrets()
     in_json = load_settings(
         config=None, environ={**environ, "CRCR_CHANNELS": json.dumps([HOOK])}, cwd=tmp_path

@@ -8,6 +8,7 @@ from playwright.async_api import Browser
 
 from browser.conftest import Site, open_site
 from support.downstream.sandbox_callers import report_from_sandbox
+from support.notices.events import tell_people
 from support.published_files import package_file
 from support.running_relay import UPSTREAM
 
@@ -15,7 +16,7 @@ ALLOWLIST = """
 L1:
   - org/notified
 L2:
-  - org/reporter: {oncalls: [alice], hardware: "NPU"}
+  - org/reporter: {oncalls: [alice], hardware: "NPU", channels: [issues]}
   - org/probe: {expect: {"*xfail*": failure}}
   - org/silent
 L4:
@@ -41,6 +42,7 @@ PAGES = (
     "/crcr/failing",
     "/crcr/failing?kind=nightly&q=nobody",
     "/crcr/waivers",
+    "/crcr/notices?topic=setup",
     "/crcr/failures",
     "/crcr/audit",
     "/crcr/sandbox",
@@ -53,7 +55,11 @@ PAGES = (
     "/crcr/help",
     "/api/docs",
 )
-LOOPBACK = {"CRCR_PUBLIC_URL": "http://127.0.0.1:8000", "CRCR_SANDBOX": "on"}
+LOOPBACK = {
+    "CRCR_PUBLIC_URL": "http://127.0.0.1:8000",
+    "CRCR_SANDBOX": "on",
+    "CRCR_CHANNELS": '[{"name": "issues", "kind": "issue"}]',
+}
 """Files for who joins are written only where callers' tokens are safe on their way."""
 SERIOUS = ("serious", "critical")
 WIDTHS = (1440, 390)
@@ -125,6 +131,7 @@ async def fill(site: Site) -> list[str]:
             await github.end_ci_check(await github.start_ci_check(UPSTREAM, sha, job), conclusion)
         await github.start_ci_check(UPSTREAM, sha, "macos / build")
     await break_base(site)
+    await tell_people(site.relay)
     await site.relay.drain()
     guid = github.runs("org/reporter")[0].delivery_id
     await site.page.goto(f"{site.url}/crcr/org/reporter")
@@ -137,6 +144,7 @@ async def fill(site: Site) -> list[str]:
         f"/crcr/pr/{pr.number}",
         str(commit),
         f"/crcr/deliveries/{guid}",
+        "/crcr/notices",
         f"/crcr/org/reporter{cell}",
         *failures,
     ]

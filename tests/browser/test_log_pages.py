@@ -6,7 +6,10 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import Site, open_site
+from browser.test_accessibility import look_at
+from support.notices.events import tell_people
 from support.running_relay import UPSTREAM
+from support.sign_in import ADMIN, TOKENS
 
 
 async def events(site: Site, number: int) -> None:
@@ -152,3 +155,33 @@ async def test_no_page_of_the_log_scrolls_sideways(tmp_path: Path, browser: Brow
         for place in (*places, first):
             await page.goto(f"{site.url}{place}")
             assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0, place
+
+
+async def test_notices_appear_as_they_happen_and_administrators_see_their_channels(
+    tmp_path: Path, browser: Browser
+) -> None:
+    allowlist = "L2:\n  - org/reporter: {oncalls: [alice], channels: [issues]}\n"
+    channels = '[{"name": "issues", "kind": "issue"}]'
+    async with open_site(
+        tmp_path,
+        browser,
+        allowlist=allowlist,
+        downstreams=("org/reporter",),
+        CRCR_CHANNELS=channels,
+        **TOKENS,
+    ) as site:
+        page = site.page
+        await page.goto(f"{site.url}/crcr/notices")
+        await expect(page.get_by_role("heading", name="No notices yet")).to_be_visible()
+        await expect(page.locator("#live")).to_contain_text("live")
+        await tell_people(site.relay)
+        rows = page.locator("table.log tbody tr")
+        await expect(rows.first).to_be_visible()
+        await expect(page.locator("table.log")).not_to_contain_text("issues")
+        await page.goto(f"{site.url}/crcr/login")
+        await page.get_by_label("Token").fill(ADMIN)
+        await page.get_by_role("button", name="Sign in").click()
+        await page.goto(f"{site.url}/crcr/notices")
+        await expect(page.locator("table.log")).to_contain_text("the entry of org/reporter names it")
+        assert await look_at(page) == []
+        assert site.troubles == []

@@ -222,6 +222,12 @@ async def _walk_pull(github: GitHub, ask: Asker, token: dict[str, str], pull: Pu
     issue = await github.close_issue(await github.open_issue("org/upstream"))
     for number in (1, issue.number, 999):
         await ask("GET", f"{root}/issues/{number}", token)
+    written = await ask("POST", f"{root}/issues", token, json={"title": "Red", "body": "Since noon."})
+    await ask("POST", f"{root}/issues", token, json={"title": ""})
+    change = {"title": "Green", "state": "closed", "state_reason": "completed"}
+    for number in (written.json()["number"], 999):
+        await ask("PATCH", f"{root}/issues/{number}", token, json=change)
+    await ask("GET", f"{root}/issues?state=all&since=2020-01-01T00:00:00Z", token)
     own = await ask("POST", f"{root}/issues/1/comments", token, json={"body": "Noted."})
     await ask("POST", f"{root}/issues/9/comments", token, json={"body": "Noted."})
     one = f"{root}/issues/comments/{own.json()['id']}"

@@ -120,6 +120,10 @@ class EffectKind(StrEnum):
     """Read a downstream's set-up: the App's installation and permissions there, its workflows."""
     ADVANCE_BISECTION = "advance_bisection"
     """Take the result of a bisection's run, and send the next one."""
+    ROUTE_NOTICES = "route_notices"
+    """Choose the channels of new notices."""
+    SEND_NOTICES = "send_notices"
+    """Send what waits for one place of a channel."""
     FEED_HISTORY = "feed_history"
     """Copy new rows to ClickHouse."""
 

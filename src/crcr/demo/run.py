@@ -49,6 +49,8 @@ _HOST = "127.0.0.1"
 _GITHUB_PORT = 8001
 _ALLOWLIST = ".github/crcr-allowlist.yml"
 AUDIENCE = "crcr-demo"
+CHANNELS = [{"name": "issues", "kind": "issue"}, {"name": "comments", "kind": "comment"}]
+"""Both are on the simulated GitHub: the demo sends nothing outside."""
 HISTORY, JOBS_AN_HOUR = timedelta(days=14), 50
 
 
@@ -208,7 +210,14 @@ def _relay(options: DemoOptions, folder: Path, github: GitHub, url: str) -> Serv
 def demo_settings(folder: Path, github: GitHub, url: str, **more: str) -> Settings:
     # Simulated life may be fifty times as fast as real life.
     return simulated_settings(
-        folder, github, url, UPSTREAM, CRCR_SANDBOX="on", CRCR_RATE_LIMIT_PER_MIN="10000", **more
+        folder,
+        github,
+        url,
+        UPSTREAM,
+        CRCR_SANDBOX="on",
+        CRCR_RATE_LIMIT_PER_MIN="10000",
+        CRCR_CHANNELS=json.dumps(CHANNELS),
+        **more,
     )
 
 
@@ -241,6 +250,7 @@ def _print_links(options: DemoOptions, url: str, github: GitHub, folder: Path, f
         "checks by label": f"{upstream}/pull/{labelled} (an L3 backend, requested by its label)",
         "verdicts": f"{url}/crcr/pr/{blocked} (new), {url}/crcr/pr/{flaked} (pre-existing, flaky, a sick fleet)",
         "bisection": f"{url}/crcr/bisections/1 (begins after two minutes, and finds who broke a backend)",
+        "notices": f"{url}/crcr/notices (a comment on the blocked pull request, an issue of the broken backend)",
         "merge queue": f"{upstream}/queue",
         "JSON API": f"{url}/api/v1/summary (documentation: {url}/api/docs)",
         "how to join": f"{url}/crcr/onboarding (writes the files for your repository)",

@@ -27,7 +27,7 @@ L1:  # receive dispatches
   - fpga-club/tensorium-fpga
 L2:  # and are shown on the dashboard
   - quantix/tpu-bridge
-  - lumen-hpc/xpu-ops: {bisect: auto}  # the relay finds the commits that break it
+  - lumen-hpc/xpu-ops: {bisect: auto, channels: [issues]}  # the relay finds the commits that break it, and writes an issue
   - riscv-ai/tensorium-riscv
   - edge-labs/edge-runtime
   - relay-watch/probe: {expect: {"xfail*": failure}}  # tests the relay itself
@@ -39,6 +39,7 @@ L4:  # and decide whether a pull request may merge
     oncalls: [nova-ci, anja-weiss]
     jobs: [build, test-ops]
     drafts: false
+    channels: [comments]
   serveflow/serveflow:  # names no jobs: it has passed when GitHub says that its runs are over
     oncalls: [serveflow/ci]
     paths: ["torch/_inductor/**"]

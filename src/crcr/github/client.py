@@ -266,6 +266,10 @@ class CommentsApi:
             await self._transport.send(where, request, request_response.PULLS_WRITE)
         )
 
+    async def update(self, where: Target, comment_id: int, body: str) -> None:
+        request = comments_and_roles.update_comment(where.repository, comment_id, body)
+        await self._transport.send(where, request, request_response.PULLS_WRITE)
+
     async def list_since(self, where: Target, number: int, since: datetime) -> tuple[PostedComment, ...]:
         """Return the comments that anybody wrote or changed since then."""
         request = comments_and_roles.list_comments(where.repository, number, since)
@@ -300,6 +304,28 @@ class IssuesApi:
         return comments_and_roles.parse_is_closed(
             await self._transport.send(where, request, request_response.ISSUES_READ)
         )
+
+    async def create(self, where: Target, title: str, body: str) -> int:
+        """Return the issue's number. Not idempotent: two calls create two issues."""
+        request = comments_and_roles.create_issue(where.repository, title, body)
+        return comments_and_roles.parse_issue_number(
+            await self._transport.send(where, request, request_response.ISSUES_WRITE)
+        )
+
+    async def update(self, where: Target, number: int, *, title: str, body: str, is_open: bool) -> None:
+        """Replace title and body, and open or close the issue."""
+        request = comments_and_roles.update_issue(
+            where.repository, number, title=title, body=body, is_open=is_open
+        )
+        await self._transport.send(where, request, request_response.ISSUES_WRITE)
+
+    async def list_since(self, where: Target, since: datetime) -> tuple[PostedComment, ...]:
+        """Return the issues that anybody wrote or changed since then, by their numbers."""
+        request = comments_and_roles.list_issues(where.repository, since)
+        pages = await self._transport.send_pages(
+            request, token_scope(where, request_response.ISSUES_READ), _PAGES
+        )
+        return tuple(chain.from_iterable(map(comments_and_roles.parse_issues, pages)))
 
 
 class ActionsApi:

@@ -3,6 +3,7 @@
 Only `wiring`, `cli` and the documentation use these types; all other packages receive plain values.
 """
 
+from crcr.settings.channels import ChannelSetting
 from crcr.settings.load import load_settings
 from crcr.settings.model import Settings
 from crcr.settings.readers.locations import (
@@ -21,6 +22,7 @@ __all__ = [
     "AllowlistFile",
     "AllowlistOnGitHub",
     "AllowlistSource",
+    "ChannelSetting",
     "IssuerSetting",
     "PostgresSetting",
     "Setting",

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, SecretStr
 
 from crcr.decide.oidc.registration import Registration
+from crcr.settings.channels import ChannelSetting, read_channels
 from crcr.settings.readers import locations, registrations, service_urls, single_values
 from crcr.settings.readers.locations import IssuerSetting, PostgresSetting, SqliteSetting, TokenSetting
 from crcr.settings.readers.service_urls import ServiceUrl
@@ -469,6 +470,16 @@ class Settings(StoreSettings, ObservabilitySettings):
             default="info",
         ),
     ]
+    channels: Annotated[
+        tuple[ChannelSetting, ...],
+        Setting(
+            "CHANNELS",
+            "channel",
+            read_channels,
+            "where [notices](notices.md) are sent: `[[channel]]` tables, or a JSON list of them",
+            secret=True,
+        ),
+    ] = ()
     worker_concurrency: Annotated[
         int,
         Setting(
@@ -499,7 +510,16 @@ class Settings(StoreSettings, ObservabilitySettings):
             and not isinstance(value, ServiceUrl)
             and len(value.get_secret_value()) < _SHORT
         ]
-        return (*short, *self._exposed())
+        return (*short, *self._exposed(), *self._unknown_channels())
+
+    def _unknown_channels(self) -> tuple[str, ...]:
+        known = {channel.name for channel in self.channels}
+        return tuple(
+            f"channels of {upstream.name} names {name[:60]}, and no [[channel]] has that name: its notices go nowhere."
+            for upstream in self.upstreams
+            for name in upstream.channels
+            if name not in known
+        )
 
     def _exposed(self) -> tuple[str, ...]:
         warnings = []
@@ -517,6 +537,8 @@ class Settings(StoreSettings, ObservabilitySettings):
 
 
 def _secret_texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, tuple):
+        return tuple(text for item in value if isinstance(item, ChannelSetting) for text in item.secrets())
     if isinstance(value, PostgresSetting):
         value = value.url
     if isinstance(value, ServiceUrl):

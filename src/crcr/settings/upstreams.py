@@ -50,6 +50,11 @@ def _excuses(raw: RawValue) -> tuple[VerdictKind, ...]:
     return tuple(VerdictKind(kind) for kind in kinds)
 
 
+def _channel_names(raw: RawValue) -> tuple[str, ...]:
+    names = single_values.list_of_texts(raw)
+    return () if names == ("none",) else names
+
+
 class UpstreamSetting(BaseModel):
     model_config = FROZEN
 
@@ -210,6 +215,17 @@ class UpstreamSetting(BaseModel):
             single_values.integer(50, 100),
             "percentage of the backend's results that must have failed then",
             default="80",
+        ),
+    ]
+    channels: Annotated[
+        tuple[str, ...],
+        Setting(
+            "",
+            "upstream.channels",
+            _channel_names,
+            "names of `[[channel]]` tables that get all notices of this upstream; an allowlist entry names more with "
+            "`channels`",
+            default="none",
         ),
     ]
     ignore_refs: Annotated[

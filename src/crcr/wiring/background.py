@@ -16,6 +16,8 @@ from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.periodic.sweeper import (
     BISECT_EVERY_S,
     FORGET_EVERY_S,
+    LOOK_AT_BASE_EVERY_S,
+    LOOK_AT_REPORTING_EVERY_S,
     REFRESH_EVERY_S,
     SWEEP_EVERY_S,
     UPDATE_FINGERPRINTS_EVERY_S,
@@ -169,6 +171,8 @@ def _leader_tasks(services: Services) -> tuple[LeaderTask, ...]:
         ),
         LeaderTask("sweep", services.sweeper.sweep, SWEEP_EVERY_S, at_start=True),
         LeaderTask("bisect", services.sweeper.begin_bisections, BISECT_EVERY_S),
+        LeaderTask("look_at_base", services.sweeper.look_at_base, LOOK_AT_BASE_EVERY_S),
+        LeaderTask("look_at_reporting", services.sweeper.look_at_reporting, LOOK_AT_REPORTING_EVERY_S),
         LeaderTask("forget", services.sweeper.forget, FORGET_EVERY_S),
         LeaderTask("update_fingerprints", services.sweeper.update_fingerprints, UPDATE_FINGERPRINTS_EVERY_S),
         LeaderTask("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),

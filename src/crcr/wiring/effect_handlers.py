@@ -5,18 +5,23 @@ import httpx
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.allowlist_source import AllowlistRefresher
-from crcr.deliver.handlers.advance_bisection import AdvanceBisection
 from crcr.deliver.handlers.changed_files import AskFiles, ReadGroup
 from crcr.deliver.handlers.commands import AnswerCommand, CommentWriter, OfferWaiver
-from crcr.deliver.handlers.dispatch import ConfirmHead, IdentifyRepository, RefreshAllowlist, SendDispatch
+from crcr.deliver.handlers.dispatch import (
+    AdvanceBisection,
+    ConfirmHead,
+    IdentifyRepository,
+    RefreshAllowlist,
+    SendDispatch,
+)
 from crcr.deliver.handlers.forward_result import ForwardResult
 from crcr.deliver.handlers.inspect_repository import InspectRepository
 from crcr.deliver.handlers.look_up_runs import LookUp
 from crcr.deliver.handlers.publish_checks import PublishChecks
-from crcr.deliver.handlers.read_issue import ReadIssue
 from crcr.deliver.handlers.rerun import Rerun
-from crcr.deliver.handlers.upstream_target import UpstreamTargets
-from crcr.deliver.handlers.verify_commit import VerifyCommit
+from crcr.deliver.handlers.upstream_facts import ReadIssue, UpstreamTargets, VerifyCommit
+from crcr.deliver.notices.outgoing import MailAccount, MailSender, WebhookAddress, WebhookSender
+from crcr.deliver.notices.send import Channel, ChannelSenders, GitHubPosts, RouteNotices, SendNotices
 from crcr.deliver.worker import Handler
 from crcr.record.checks.commands import Commands
 from crcr.record.checks.reruns import Reruns
@@ -25,9 +30,10 @@ from crcr.record.deliveries.head_conflicts import HeadConflicts
 from crcr.record.deliveries.merge_group_contents import MergeGroups
 from crcr.record.deliveries.path_filters import PathFilters
 from crcr.record.jobs.tested_commits import ReportedCommits
+from crcr.record.notices.messages import NoticeMessages
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
-from crcr.settings import Settings
+from crcr.settings import ChannelSetting, Settings
 from crcr.wiring.core import Core, build_failure_recorder, build_outcomes, web_url
 
 
@@ -51,7 +57,42 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
         EffectKind.ADVANCE_BISECTION: AdvanceBisection(core.bisections, clock),
         EffectKind.FEED_HISTORY: core.clickhouse.handler(clock),
         **_upstream_handlers(core),
+        **_notice_handlers(core),
     }
+
+
+def _notice_handlers(core: Core) -> dict[EffectKind, Handler]:
+    settings, clock = core.settings, core.clock
+    messages = NoticeMessages(
+        core.database,
+        core.allowlists,
+        core.targets,
+        channels={channel.name: channel.rules for channel in settings.channels},
+        upstream_channels={upstream.name.key: upstream.channels for upstream in settings.upstreams},
+        hud_url=settings.public_url,
+    )
+    upstreams = UpstreamTargets(core.targets, core.github.repositories)
+    return {
+        EffectKind.ROUTE_NOTICES: RouteNotices(messages, clock),
+        EffectKind.SEND_NOTICES: SendNotices(
+            messages,
+            {channel.name: build_channel(channel) for channel in settings.channels},
+            ChannelSenders(WebhookSender(), MailSender(), clock, settings.public_url),
+            GitHubPosts(messages, upstreams, core.github, clock, settings.public_url),
+            clock,
+        ),
+    }
+
+
+def build_channel(setting: ChannelSetting) -> Channel:
+    url, smtp = setting.url, setting.smtp
+    return Channel(
+        name=setting.name,
+        kind=setting.kind,
+        webhook=WebhookAddress(url.get_secret_value(), setting.private_hosts) if url else None,
+        secret=setting.secret.get_secret_value() if setting.secret else "",
+        mail=MailAccount(smtp.get_secret_value(), setting.sender or "", setting.to) if smtp else None,
+    )
 
 
 def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:

@@ -52,6 +52,7 @@ from crcr.record.failures.recompute import FingerprintUpdate
 from crcr.record.in_tree.upkeep import InTreeUpkeep
 from crcr.record.jobs.reports import Reports
 from crcr.record.limits.memory import Rule
+from crcr.record.notices.watch import NoticeWatch
 from crcr.record.outbox.claims import Outbox
 from crcr.record.outbox.leader_and_workers import LeaderElection, WorkerRegistry, new_owner
 from crcr.record.repositories.allowlists import Allowlists
@@ -280,6 +281,7 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
         ),
         in_tree=InTreeUpkeep(core.database),
         bisections=core.bisections,
+        notices=NoticeWatch(core.database, core.allowlists, core.upstreams),
         clock=core.clock,
     )
 

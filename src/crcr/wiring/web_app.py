@@ -117,6 +117,7 @@ def _views(services: Services) -> SqlViews:
         ingests=services.settings.hud_ingest_token is not None,
         sandbox=services.settings.sandbox == "on",
         history=services.clickhouse.history(),
+        channel_addresses={channel.name: channel.masked_address for channel in services.settings.channels},
     )
 
 

@@ -113,7 +113,7 @@ def plain_issue_json(base: str, repository: Repository, issue: Issue) -> Json:
         "closed_at": stamp_or_none(issue.closed_at),
         "author_association": "NONE",
         "active_lock_reason": None,
-        "body": None,
+        "body": issue.body,
         "reactions": _rollup(url, []),
         "timeline_url": f"{url}/timeline",
         "performed_via_github_app": None,

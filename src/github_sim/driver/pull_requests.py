@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from github_sim.bodies import webhooks
-from github_sim.bodies.comments import plain_issue_json
-from github_sim.bodies.repositories import repository_json
 from github_sim.simulation import Simulation
 from github_sim.webhooks import comments
 from github_sim.world.git_content import diff_trees
@@ -209,40 +207,21 @@ class IssueDriver(Simulation):
         self, full_name: str, *, title: str = "A kernel is missing", author: str = "maintainer"
     ) -> Issue:
         repository = self.world.repository(full_name)
-        now = self.clock.now()
-        issue = Issue(
-            id=self.world.next_id("issue"),
-            number=repository.next_number,
-            repository_id=repository.id,
-            title=title,
-            author=self.world.account(author),
-            created_at=now,
-            updated_at=now,
-        )
-        repository.next_number += 1
-        self.world.issues[(repository.id, issue.number)] = issue
-        return await self._send_issue_webhook(issue, "opened")
+        return await comments.open_issue(self, repository, title, self.world.account(author))
 
     async def close_issue(self, issue: Issue) -> Issue:
         issue.state, issue.closed_at = "closed", self.clock.now()
-        return await self._send_issue_webhook(issue, "closed")
+        return await comments.send_issue_webhook(self, issue, "closed")
+
+    def issues(self, full_name: str) -> list[Issue]:
+        """The issues of a repository that are no pull requests, oldest first."""
+        repository = self.world.repository(full_name)
+        return [issue for (owner, _), issue in sorted(self.world.issues.items()) if owner == repository.id]
 
     def issue_url(self, issue: Issue) -> str:
         """Its address on the web."""
         repository = self.world.repositories[issue.repository_id]
         return f"{self.base_url}/{repository.full_name}/issues/{issue.number}"
-
-    async def _send_issue_webhook(self, issue: Issue, action: str) -> Issue:
-        issue.updated_at = self.clock.now()
-        repository = self.world.repositories[issue.repository_id]
-        body = {
-            "action": action,
-            "issue": plain_issue_json(self.base_url, repository, issue),
-            "repository": repository_json(self.base_url, repository),
-            **webhooks.organization(self.base_url, repository.owner),
-        }
-        issue.last_delivery = await self.emit("issues", body, repository, issue.author)
-        return issue
 
 
 class CommentDriver(Simulation):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from github_sim.simulation import Simulation
 
 MOST_CHARACTERS = 65_536
+MOST_TITLE = 256
 
 
 async def get_issue(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -21,6 +22,46 @@ async def get_issue(sim: "Simulation", request: ApiRequest) -> Reply:
     if issue is not None:
         return Reply(200, plain_issue_json(sim.base_url, repository, issue))
     return Reply(200, issue_json(sim.base_url, sim.world, find_pull(sim, request, "issue_number")))
+
+
+async def list_issues(sim: "Simulation", request: ApiRequest) -> Reply:
+    """Issues that are no pull requests, newest first; GitHub lists pull requests too."""
+    state, since = request.query.get("state", "open"), request.query.get("since")
+    own = [issue for (owner, _), issue in sim.world.issues.items() if owner == request.repository.id]
+    matching = [issue for issue in own if state in {"all", issue.state}]
+    if since is not None:
+        matching = [issue for issue in matching if issue.updated_at >= _parse_time(since)]
+    page, headers = paginate(sim.base_url, request, sorted(matching, key=lambda issue: -issue.number))
+    return Reply(200, [plain_issue_json(sim.base_url, request.repository, issue) for issue in page], headers)
+
+
+async def create_issue(sim: "Simulation", request: ApiRequest) -> Reply:
+    sent = request.json()
+    title, body = sent.get("title"), sent.get("body")
+    if not isinstance(title, str) or not title.strip():
+        raise validation_error("Issue", "title", "title can't be blank")
+    if len(title) > MOST_TITLE:
+        raise validation_error("Issue", "title", f"title is too long (maximum is {MOST_TITLE} characters)")
+    text = body if isinstance(body, str) else None
+    issue = await comments.open_issue(
+        sim, request.repository, title, comments.app_account(sim), body=text, by_app=True
+    )
+    return Reply(201, plain_issue_json(sim.base_url, request.repository, issue))
+
+
+async def update_issue(sim: "Simulation", request: ApiRequest) -> Reply:
+    repository, sent = request.repository, request.json()
+    issue = sim.world.issues.get((repository.id, request.number("issue_number")))
+    if issue is None:
+        raise ApiError(404, "Not Found")
+    state = sent.get("state", issue.state)
+    if state not in {"open", "closed"}:
+        raise validation_error("Issue", "state", "state is not included in the list")
+    issue.title, issue.body = sent.get("title", issue.title), sent.get("body", issue.body)
+    action = "edited" if state == issue.state else "closed" if state == "closed" else "reopened"
+    issue.state, issue.closed_at = state, sim.clock.now() if state == "closed" else None
+    await comments.send_issue_webhook(sim, issue, action)
+    return Reply(200, plain_issue_json(sim.base_url, repository, issue))
 
 
 async def list_comments(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -88,7 +129,10 @@ async def create_reaction(sim: "Simulation", request: ApiRequest) -> Reply:
 _ISSUES = "/repos/{owner}/{repo}/issues"
 _READ, _WRITE = ("issues|pull_requests", "read"), ("issues|pull_requests", "write")
 ROUTES = (
+    Route("GET", _ISSUES, list_issues, permission=("issues", "read")),
+    Route("POST", _ISSUES, create_issue, permission=("issues", "write")),
     Route("GET", f"{_ISSUES}/{{issue_number}}", get_issue, permission=_READ),
+    Route("PATCH", f"{_ISSUES}/{{issue_number}}", update_issue, permission=("issues", "write")),
     Route("GET", f"{_ISSUES}/{{issue_number}}/comments", list_comments, permission=_READ),
     Route("POST", f"{_ISSUES}/{{issue_number}}/comments", create_comment, permission=_WRITE),
     Route("GET", f"{_ISSUES}/comments/{{comment_id}}", get_comment, permission=_READ),

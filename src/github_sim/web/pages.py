@@ -1,4 +1,4 @@
-"""A few pages for people who look at a demo: repositories, the merge queue, workflow runs, files, the App.
+"""A few pages for people who look at a demo: repositories, the merge queue, issues, workflow runs, files, the App.
 
 They are served only to a browser (`Accept: text/html`); API clients never get them. `pull_request.py` has the pages of
 pull requests and checks.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from github_sim.bodies.repositories import APP_NAME, APP_SLUG
 from github_sim.rest.checks import latest_by_name
 from github_sim.rest.exchange import Reply
-from github_sim.web.html import Html, check_state, concat, link, page, status_badge, tag
+from github_sim.web.html import Html, check_state, concat, link, page, render_markdown, status_badge, tag
 from github_sim.web.pull_request import check_page, pull_page
 from github_sim.world import merge_rules
 from github_sim.world.actions import StepRun, WorkflowJob, WorkflowRun
@@ -40,7 +40,36 @@ def repository_page(sim: "Simulation", repository: Repository) -> Html:
         tag("h1", repository.full_name),
         tag("p", repository.description or "No description."),
         _pulls(sim, repository),
+        _issues(sim, repository),
         runs_list(sim, repository),
+    )
+
+
+def _issues(sim: "Simulation", repository: Repository) -> Html:
+    """The issues of a repository that has any, newest first."""
+    found = sorted(
+        (issue for issue in sim.world.issues.values() if issue.repository_id == repository.id),
+        key=lambda issue: -issue.number,
+    )
+    rows = [
+        tag(
+            "li",
+            link(f"/{repository.full_name}/issues/{issue.number}", f"{issue.title} #{issue.number}"),
+            f" · {issue.state}",
+        )
+        for issue in found
+    ]
+    return concat(tag("h2", "Issues"), tag("ul", *rows, class_="plain")) if rows else concat()
+
+
+def issue_page(sim: "Simulation", repository: Repository, number: int) -> Html | None:
+    issue = sim.world.issues.get((repository.id, number))
+    if issue is None:
+        return None
+    return concat(
+        tag("h1", f"{issue.title} #{issue.number}"),
+        tag("p", f"{issue.state} · by {issue.author.login} · ", _repository_link(repository)),
+        tag("div", render_markdown(issue.body), class_="card") if issue.body else "",
     )
 
 
@@ -223,6 +252,7 @@ _PAGES: tuple[tuple[re.Pattern[str], Page], ...] = (
     (re.compile(r"pull/(\d+)(?:/.*)?"), pull_page),
     (re.compile(r"actions/runs/(\d+)(?:/.*)?"), run_page),
     (re.compile(r"runs/(\d+)"), check_page),
+    (re.compile(r"issues/(\d+)"), issue_page),
 )
 
 

@@ -1,11 +1,20 @@
-"""Changes of comments on pull requests, with the `issue_comment` webhook of each: made by people or by the App."""
+"""Changes of issues, and of comments on pull requests, with the webhook of each: made by people or by the App."""
 
 from typing import TYPE_CHECKING
 
 from github_sim.bodies import webhooks
-from github_sim.bodies.comments import comment_json, issue_json
+from github_sim.bodies.comments import comment_json, issue_json, plain_issue_json
 from github_sim.bodies.repositories import APP_SLUG, app_json, repository_json
-from github_sim.world.records import Account, Comment, Json, PullRequest, Reaction, WebhookDelivery
+from github_sim.world.records import (
+    Account,
+    Comment,
+    Issue,
+    Json,
+    PullRequest,
+    Reaction,
+    Repository,
+    WebhookDelivery,
+)
 
 if TYPE_CHECKING:
     from github_sim.simulation import Simulation
@@ -78,3 +87,42 @@ async def send_webhook(
         **webhooks.organization(sim.base_url, repository.owner),
     }
     return await sim.emit("issue_comment", body, repository, comment.author)
+
+
+async def open_issue(
+    sim: "Simulation",
+    repository: Repository,
+    title: str,
+    author: Account,
+    *,
+    body: str | None = None,
+    by_app: bool = False,
+) -> Issue:
+    now = sim.clock.now()
+    issue = Issue(
+        id=sim.world.next_id("issue"),
+        number=repository.next_number,
+        repository_id=repository.id,
+        title=title,
+        author=author,
+        created_at=now,
+        updated_at=now,
+        body=body,
+        by_app=by_app,
+    )
+    repository.next_number += 1
+    sim.world.issues[(repository.id, issue.number)] = issue
+    return await send_issue_webhook(sim, issue, "opened")
+
+
+async def send_issue_webhook(sim: "Simulation", issue: Issue, action: str) -> Issue:
+    issue.updated_at = sim.clock.now()
+    repository = sim.world.repositories[issue.repository_id]
+    body = {
+        "action": action,
+        "issue": plain_issue_json(sim.base_url, repository, issue),
+        "repository": repository_json(sim.base_url, repository),
+        **webhooks.organization(sim.base_url, repository.owner),
+    }
+    issue.last_delivery = await sim.emit("issues", body, repository, issue.author)
+    return issue

@@ -188,6 +188,8 @@ class Issue:
     updated_at: datetime
     state: str = "open"
     closed_at: datetime | None = None
+    body: str | None = None
+    by_app: bool = False
     last_delivery: WebhookDelivery | None = None
 
 

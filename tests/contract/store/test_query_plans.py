@@ -58,6 +58,7 @@ GROWING = (
         "person_verdicts",
     ),
     *("in_tree_commits", "in_tree_checks", "bisections", "bisection_runs"),
+    *("notice_threads", "notice_events", "notice_messages", "notice_posts"),
 )
 BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested", "pulls")
 """Of these, all that an upstream or even one delivery of many backends has is too much to walk."""

@@ -209,7 +209,12 @@ NOTHING = dict.fromkeys(DONE, 0)
 ONCE = dict.fromkeys(DONE, 1)
 
 
-NOT_YET_RELEASED = {EffectKind.READ_ISSUE, EffectKind.ADVANCE_BISECTION}
+NOT_YET_RELEASED = {
+    EffectKind.READ_ISSUE,
+    EffectKind.ADVANCE_BISECTION,
+    EffectKind.ROUTE_NOTICES,
+    EffectKind.SEND_NOTICES,
+}
 """No queue of an older release holds one of these."""
 
 

@@ -1,4 +1,6 @@
-"""The first minutes of the demo in simulated time, with its history: a bisection begins by itself and finds the commit that broke a backend."""
+"""The first minutes of the demo in simulated time, with its history: a bisection begins by itself and finds the commit that broke a
+backend, and notices are written on the simulated GitHub.
+"""
 
 import asyncio
 from pathlib import Path
@@ -22,8 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 THREE_MINUTES_S = 180.0
 
 
-async def run_first_minutes(folder: Path) -> BisectionDetail:
-    """Run the demo for three simulated minutes; return its first bisection."""
+async def run_first_minutes(folder: Path) -> tuple[BisectionDetail, list[str], int]:
+    """Run the demo for three simulated minutes; return its first bisection, and the issues and comments that tell people."""
     async with run_simulated_relay(
         folder,
         seed=SEED,
@@ -38,11 +40,15 @@ async def run_first_minutes(folder: Path) -> BisectionDetail:
         demo.check()
         services = demo.services
         views = SqlViews(services.database, services.allowlists, services.upstreams)
-        return await views.bisection(RepoName(UPSTREAM), 1)
+        issues = [issue.title for issue in demo.github.issues("lumen-hpc/xpu-ops")]
+        comments = [one for one in demo.github.world.comments.values() if "crcr notice" in one.body]
+        return await views.bisection(RepoName(UPSTREAM), 1), issues, len(comments)
 
 
-def test_the_demo_finds_the_commit_that_broke_a_backend(tmp_path: Path) -> None:
-    detail = run_simulated(run_first_minutes(tmp_path))
+def test_the_demo_finds_the_commit_that_broke_a_backend_and_tells_people(tmp_path: Path) -> None:
+    detail, issues, comments = run_simulated(run_first_minutes(tmp_path))
+    assert f"lumen-hpc/xpu-ops is red on the base branch of {UPSTREAM}" in issues
+    assert comments > 0  # on the pull request whose gate fails
     bisection = detail.bisection
     assert (str(bisection.backend), bisection.job) == ("lumen-hpc/xpu-ops", "test")
     assert bisection.outcome is BisectionOutcome.FOUND

@@ -46,7 +46,7 @@ def test_the_commands_are_these() -> None:
         *("reconcile", "init", "doctor", "backup", "status", "pr", "failing"),
         *("allowlist check", "allowlist diff", "allowlist refresh", "allowlist show"),
         *("deliveries list", "deliveries show", "deliveries replay", "effects list", "effects retry"),
-        "history backfill",
+        *("history backfill", "notices test", "notices list"),
         *("repos list", "repos rebind", "audit list", "admin token"),
     }
 

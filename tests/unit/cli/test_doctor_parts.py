@@ -11,8 +11,8 @@ import typer
 from crcr.cli.doctor.downstream.relay_api import parse_relay_url
 from crcr.cli.doctor.output import format_summary
 from crcr.cli.doctor.reachability import check_reachable, clock_finding, parse_version
+from crcr.cli.doctor.relay.examine import role_finding
 from crcr.cli.doctor.relay.github_app import _log
-from crcr.cli.doctor.relay.roles import role_finding
 from crcr.cli.doctor.relay.store import sqlite_findings
 from crcr.cli.http_client import (
     CertificateNotTrusted,

@@ -11,11 +11,14 @@ ALWAYS_SENT = {"ping", "installation", "installation_repositories"}
 FOR_GITHUB_ITSELF = {"statuses", "merge_queues"}
 """One lets GitHub offer the App as the source of a required check, the other lets its events through."""
 
+NOT_ASKED_FOR = {"ISSUES_WRITE"}
+"""Only channels of kind `issue` need it: who uses them grants it by hand, and nobody else has to (docs/upstream.md)."""
+
 
 def used_permissions() -> dict[str, str]:
     used: dict[str, str] = {}
     for name, value in vars(request_response).items():
-        if name.isupper() and name.endswith(("_READ", "_WRITE")):
+        if name.isupper() and name.endswith(("_READ", "_WRITE")) and name not in NOT_ASKED_FOR:
             for permission, access in value:
                 used[permission] = max(used.get(permission, "read"), access)
     return used

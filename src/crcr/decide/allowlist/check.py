@@ -38,6 +38,7 @@ _Reader = Callable[[str, Node, ProblemCollector], object | None]
 
 _ONCALL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,38}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,99})?")
 _EVENT_NAME = re.compile(r"[a-z][a-z_]{0,49}")
+CHANNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _DURATION = re.compile(r"([0-9]{1,9})\s?([smhd])")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_DURATION_S = 30 * 86400
@@ -164,6 +165,17 @@ def _read_report_refs(option: str, node: Node, findings: ProblemCollector) -> tu
     return tuple(globs)
 
 
+def _read_channels(option: str, node: Node, findings: ProblemCollector) -> tuple[str, ...] | None:
+    """Read names of channels; whether the relay has them is not known here."""
+    names: dict[str, None] = {}
+    for name, line in _read_items(option, node, findings):
+        if not CHANNEL_NAME.fullmatch(name):
+            hint = "a channel has a name of the relay's settings: letters, digits, dash and underscore, at most 40"
+            findings.error(line, f"{option}: {quote_value(name)} is not a channel's name", hint)
+        names[name] = None
+    return tuple(names)
+
+
 def _read_flag(option: str, node: Node, findings: ProblemCollector) -> bool | None:
     if isinstance(node, ScalarNode) and isinstance(node.value, bool):
         return node.value
@@ -277,6 +289,7 @@ _OPTIONS: dict[str, tuple[str, _Reader]] = {
     "bisect": ("bisect", _read_bisection_mode),
     "visibility": ("visibility", _enum_reader(Visibility)),
     "expect": ("expect", _read_expect),
+    "channels": ("channels", _read_channels),
 }
 
 
@@ -443,6 +456,15 @@ def _check_duties(entry: AllowlistEntry, findings: ProblemCollector) -> None:
             "without jobs the gate must be able to read the repository's Actions to know when it is complete"
         )
         findings.warning(entry.line, f"{entry.name} is at L4 and names no jobs", hint)
+
+
+def check_channels(allowlist: Allowlist, known: Collection[str]) -> Iterator[AllowlistProblem]:
+    """Warn of channels that the relay's settings do not have: their notices go nowhere."""
+    for entry in allowlist.entries:
+        for name in entry.channels:
+            if name not in known:
+                text = f"{entry.name} names the channel {quote_value(name)}, which the relay does not have"
+                yield AllowlistProblem(entry.line, "warning", text, closest(name, known) if known else None)
 
 
 def check_actions(

@@ -86,6 +86,8 @@ class AllowlistEntry:
     visibility: Visibility = Visibility.PUBLIC
     expect: tuple[tuple[str, Conclusion], ...] = ()
     """Globs over job names, with the conclusion that counts as a pass."""
+    channels: tuple[str, ...] = ()
+    """Names of channels in the relay's settings that get its notices, besides those of the upstream."""
 
     @property
     def names_jobs(self) -> bool:

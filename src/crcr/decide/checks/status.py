@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.checks.commit import BackendResults, GrantedWaiver, JobResult
+from crcr.decide.failures.verdict import VerdictKind
 
 
 class GateStatus(StrEnum):
@@ -91,3 +92,14 @@ class BackendJudgement:
     def deciding_parts(self) -> tuple[JudgedPart, ...]:
         """The parts with the backend's own status, which decide it."""
         return tuple(part for part in self.parts if part.standing is self.standing)
+
+
+def find_new_failures(judged: BackendJudgement) -> tuple[str, ...]:
+    """Describe the jobs that block with a failure judged `new`; cancelled and superseded runs have none."""
+    if judged.standing is not GateStatus.FAILED:
+        return ()
+    return tuple(
+        f"new failure: {part.job.name}"
+        for part in judged.deciding_parts
+        if part.job is not None and part.job.verdict is not None and part.job.verdict.kind is VerdictKind.NEW
+    )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from crcr.decide.model import RepoName
+
 
 class VerdictKind(StrEnum):
     """The likely cause of a failure, from recorded history."""
@@ -75,3 +77,14 @@ class VerdictPolicy:
     fleet_heads: int = 3
     fleet_share: float = 0.8
     """A fleet is sick when this share of its results fails, of so many jobs on so many unrelated commits."""
+
+
+def evidence_url(upstream: RepoName, evidence: Evidence) -> str:
+    """Return the address of the page that shows the evidence; the upstream is named, since a relay may have several."""
+    if evidence.number is not None:
+        path = f"/crcr/pr/{evidence.number}"
+    elif evidence.sha is not None and evidence.sha.isalnum():
+        path = f"/crcr/commit/{evidence.sha}"
+    else:
+        path = "/crcr"
+    return f"{path}?upstream={upstream}"

@@ -26,12 +26,17 @@ class EffectClass(StrEnum):
     QUESTIONS = "questions"
     BACKEND_CHECKS = "backend_checks"
     DETAILS = "details"
+    NOTICES = "notices"
     FORWARDS = "forwards"
     HISTORY = "history"
 
 
 GITHUB = "GitHub"
-_SERVICES = {EffectClass.FORWARDS: "the other HUD", EffectClass.HISTORY: "ClickHouse"}
+_SERVICES = {
+    EffectClass.NOTICES: "a channel of notices",
+    EffectClass.FORWARDS: "the other HUD",
+    EffectClass.HISTORY: "ClickHouse",
+}
 OTHER_SERVICES = tuple(_SERVICES.values())
 
 
@@ -61,6 +66,8 @@ _KINDS: Mapping[str, EffectClass] = {
     EffectKind.REFRESH_ALLOWLIST: EffectClass.QUESTIONS,
     EffectKind.ANSWER_COMMAND: EffectClass.QUESTIONS,
     EffectKind.OFFER_WAIVER: EffectClass.QUESTIONS,
+    EffectKind.ROUTE_NOTICES: EffectClass.NOTICES,
+    EffectKind.SEND_NOTICES: EffectClass.NOTICES,
     EffectKind.FORWARD_RESULT: EffectClass.FORWARDS,
     EffectKind.FEED_HISTORY: EffectClass.HISTORY,
 }
@@ -158,6 +165,7 @@ _WORDS = {
     ),
     EffectClass.BACKEND_CHECKS: ("backend checks of 1 commit", "backend checks of {:,} commits"),
     EffectClass.DETAILS: ("1 job check or look-up", "{:,} job checks and look-ups"),
+    EffectClass.NOTICES: ("1 batch of notices", "{:,} batches of notices"),
     EffectClass.FORWARDS: ("1 result for the other HUD", "{:,} results for the other HUD"),
     EffectClass.HISTORY: ("1 transfer to ClickHouse", "{:,} transfers to ClickHouse"),
 }

@@ -18,7 +18,14 @@ TIER_URGENCY: Mapping[Tier, Urgency] = {
     Tier.BACKEND: Urgency.CHECKS,
     Tier.JOB: Urgency.DETAILS,
 }
-_DETAILS = frozenset({EffectKind.VERIFY_COMMIT, EffectKind.READ_ISSUE, EffectKind.INSPECT_REPOSITORY})
+_DETAILS = frozenset(
+    {
+        EffectKind.VERIFY_COMMIT,
+        EffectKind.READ_ISSUE,
+        EffectKind.INSPECT_REPOSITORY,
+        EffectKind.SEND_NOTICES,
+    }
+)
 
 
 def effect_urgency(kind: EffectKind, target: str) -> Urgency:

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 
 from crcr.decide.model import DeliveryState, RepoName
+from crcr.decide.notices.notice import ChannelKind, NoticeKind, ThreadChange, Topic
 from crcr.decide.outbox.effect import EffectFault
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.overview import OutboxState
@@ -91,6 +93,78 @@ class AuditView:
 @dataclass(frozen=True, slots=True)
 class AuditPage:
     acts: tuple[AuditView, ...]
+    next: tuple[str | int, ...] | None
+    cursor: int = 0
+
+
+class NoticeFilter(StrEnum):
+    """Which notices are listed."""
+
+    OPEN = "open"
+    """The newest of each thread that is open."""
+    UNSENT = "unsent"
+    """Those that a channel has not got yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeQuery:
+    upstream: RepoName
+    backend: str | None = None
+    """Part of a name, ignoring case."""
+    topic: Topic | None = None
+    state: NoticeFilter | None = None
+    after: tuple[str | int, ...] | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeMessageView:
+    """One event for one place of one channel."""
+
+    kind: ChannelKind
+    state: str
+    """waiting, sent or dropped."""
+    due_at: datetime
+    finished_at: datetime | None
+    note: str | None
+    """Why it was dropped."""
+    channel: str | None = None
+    """Its name; this and the following are for administrators."""
+    destination: str | None = None
+    address: str | None = None
+    """Where it goes, masked."""
+    reason: str | None = None
+    """Why the channel gets it."""
+    oncalls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoticeView:
+    """One event of a thread, with what was sent about it."""
+
+    event_id: int
+    thread_id: int
+    topic: Topic
+    kind: NoticeKind
+    change: ThreadChange
+    at: datetime
+    backend: RepoName | None
+    number: int | None
+    summary: str
+    details: tuple[str, ...]
+    path: str
+    """The page about its subject."""
+    thread_open: bool
+    opened_at: datetime
+    closed_at: datetime | None
+    messages: tuple[NoticeMessageView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoticePage:
+    """Newest first."""
+
+    notices: tuple[NoticeView, ...]
     next: tuple[str | int, ...] | None
     cursor: int = 0
 

@@ -12,7 +12,7 @@ from crcr.decide.dispatch.plan import GroupToRead, pulls_in_group, queued_pull_n
 from crcr.decide.github.requests_and_answers import ChangedFiles, ChangedFilesQuery, Comparison, Target
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.handlers.upstream_target import UpstreamTargets
+from crcr.deliver.handlers.upstream_facts import UpstreamTargets
 from crcr.errors import OutsideFault, OutsideRefused
 from crcr.github.client import CommitsApi, GitHubClient
 from crcr.ports import Clock

@@ -16,7 +16,7 @@ from crcr.decide.github.requests_and_answers import Role, Target
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.handlers.upstream_target import UpstreamTargets
+from crcr.deliver.handlers.upstream_facts import UpstreamTargets
 from crcr.errors import OutsideRefused
 from crcr.github.client import CommentsApi
 from crcr.ports import Clock

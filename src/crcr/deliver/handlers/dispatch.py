@@ -10,6 +10,7 @@ from crcr.deliver.allowlist_source import AllowlistRefresher
 from crcr.errors import OutsideRefused, OutsideUnsure
 from crcr.github.client import GitHubClient, RepositoriesApi
 from crcr.ports import Clock
+from crcr.record.bisection.bisections import Bisections
 from crcr.record.deliveries.dispatch_payloads import DispatchPayloads
 from crcr.record.deliveries.head_conflicts import HeadConflicts
 from crcr.record.repositories.downstreams import Downstreams
@@ -121,3 +122,14 @@ class RefreshAllowlist:
 
     async def __call__(self, effect: ClaimedEffect) -> None:
         await self._refreshers[effect.upstream.key].refresh()
+
+
+class AdvanceBisection:
+    """Advances a bisection after a result of one of its runs was recorded: its next run is a dispatch."""
+
+    def __init__(self, bisections: Bisections, clock: Clock) -> None:
+        self._bisections = bisections
+        self._clock = clock
+
+    async def __call__(self, effect: ClaimedEffect) -> None:
+        await self._bisections.advance_after(effect.upstream, effect.delivery or "", self._clock.now())

@@ -11,7 +11,7 @@ from datetime import timedelta
 from crcr.decide.checks.check_run import CheckContent, CheckStatus, CheckToPublish, Tier
 from crcr.decide.github.requests_and_answers import ListedCheck, Target, Urgency
 from crcr.decide.outbox.effect import CHECKS_QUEUE, TIER_URGENCY, ClaimedEffect
-from crcr.deliver.handlers.upstream_target import UpstreamTargets
+from crcr.deliver.handlers.upstream_facts import UpstreamTargets
 from crcr.errors import LeaseLost, OutsideRefused
 from crcr.github.client import ChecksApi
 from crcr.ports import Clock

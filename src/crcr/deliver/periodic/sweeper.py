@@ -1,5 +1,6 @@
 """The sweeper: silent jobs time out, gates that time alone changes are refreshed, issues are read, quiet in-tree commits are
-packed, bisections go on and begin, old rows are deleted, and outdated fingerprints are computed again.
+packed, bisections go on and begin, backends that need a notice are found, old rows are deleted, and outdated fingerprints are
+computed again.
 """
 
 import structlog
@@ -10,6 +11,7 @@ from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.failures.recompute import FingerprintUpdate
 from crcr.record.in_tree.upkeep import InTreeUpkeep
+from crcr.record.notices.watch import NoticeWatch
 from crcr.record.upkeep.retention import Retention
 from crcr.record.upkeep.timeouts import Sweeps
 
@@ -19,6 +21,8 @@ SWEEP_EVERY_S = 30.0
 FORGET_EVERY_S = 3600.0
 REFRESH_EVERY_S = 300.0
 BISECT_EVERY_S = 120.0
+LOOK_AT_BASE_EVERY_S = 60.0
+LOOK_AT_REPORTING_EVERY_S = 300.0
 UPDATE_FINGERPRINTS_EVERY_S = 3600.0
 """Processes of an older release may still write failures by the old rules."""
 
@@ -34,6 +38,7 @@ class Sweeper:
         *,
         in_tree: InTreeUpkeep,
         bisections: Bisections,
+        notices: NoticeWatch,
         clock: Clock,
     ) -> None:
         self._sweeps = sweeps
@@ -43,6 +48,7 @@ class Sweeper:
         self._fingerprints = fingerprints
         self._in_tree = in_tree
         self._bisections = bisections
+        self._notices = notices
         self._clock = clock
 
     async def sweep(self) -> None:
@@ -59,6 +65,14 @@ class Sweeper:
         """Begin the bisections that backends with `bisect: auto` need."""
         for bisection_id in await self._bisections.start_automatic(self._clock.now()):
             log.info("bisection_begun", bisection=bisection_id)
+
+    async def look_at_base(self) -> None:
+        """Find backends that turned red on the base branch, or recovered."""
+        await self._notices.look_at_base(self._clock.now())
+
+    async def look_at_reporting(self) -> None:
+        """Find backends that went silent or are refused, and credentials that GitHub refuses."""
+        await self._notices.look_at_reporting(self._clock.now())
 
     async def forget(self) -> None:
         await self._retention.forget(self._clock.now())

@@ -1,4 +1,4 @@
-"""Comments on pull requests, reactions to them, the role of a person in a repository, and the state of an issue.
+"""Comments on pull requests, reactions to them, the role of a person in a repository, and issues.
 
 Comments of a pull request go through the issues API, which also accepts the permission for pull requests.
 https://docs.github.com/en/rest/collaborators/collaborators, https://docs.github.com/en/rest/issues/comments
@@ -24,6 +24,7 @@ from crcr.github.api.request_response import (
 )
 
 MOST_COMMENT = 65_536
+MOST_TITLE = 256
 _ROLES = {role.name.lower(): role for role in Role}
 
 # Requests
@@ -37,6 +38,12 @@ def create_comment(repo: RepoName, number: int, body: str) -> Request:
     path = f"/repos/{repo}/issues/{number:d}/comments"
     sent = encode_json(body=cut_text(body, MOST_COMMENT))
     return Request("POST", path, body=sent, writes=True, creates_content=True)
+
+
+def update_comment(repo: RepoName, comment_id: int, body: str) -> Request:
+    path = f"/repos/{repo}/issues/comments/{comment_id:d}"
+    sent = encode_json(body=cut_text(body, MOST_COMMENT))
+    return Request("PATCH", path, body=sent, writes=True, urgency=Urgency.DETAILS)
 
 
 def list_comments(repo: RepoName, number: int, since: datetime) -> Request:
@@ -54,6 +61,24 @@ def read_issue(repo: RepoName, number: int) -> Request:
     return Request("GET", f"/repos/{repo}/issues/{number:d}", urgency=Urgency.DETAILS)
 
 
+def create_issue(repo: RepoName, title: str, body: str) -> Request:
+    sent = encode_json(title=cut_text(title, MOST_TITLE), body=cut_text(body, MOST_COMMENT))
+    path = f"/repos/{repo}/issues"
+    return Request("POST", path, body=sent, writes=True, creates_content=True, urgency=Urgency.DETAILS)
+
+
+def update_issue(repo: RepoName, number: int, *, title: str, body: str, is_open: bool) -> Request:
+    state = {"state": "open"} if is_open else {"state": "closed", "state_reason": "completed"}
+    sent = encode_json(title=cut_text(title, MOST_TITLE), body=cut_text(body, MOST_COMMENT), **state)
+    path = f"/repos/{repo}/issues/{number:d}"
+    return Request("PATCH", path, body=sent, writes=True, urgency=Urgency.DETAILS)
+
+
+def list_issues(repo: RepoName, since: datetime) -> Request:
+    path = f"/repos/{repo}/issues"
+    return list_first_page(path, state="all", since=format_time(since), most_bytes=MAX_LARGE_BYTES)
+
+
 # Responses
 
 
@@ -69,10 +94,21 @@ class _Comment(msgspec.Struct):
 
 class _Issue(msgspec.Struct):
     state: str
+    number: Id = 0
+    body: str | None = None
 
 
 def parse_is_closed(response: Response) -> bool:
     return decode(response, _Issue).state == "closed"
+
+
+def parse_issue_number(response: Response) -> int:
+    return decode(response, _Issue).number
+
+
+def parse_issues(response: Response) -> tuple[PostedComment, ...]:
+    """The issues by their numbers, with their bodies."""
+    return tuple(PostedComment(item.number, item.body or "") for item in decode(response, list[_Issue]))
 
 
 def parse_role(response: Response) -> Role:

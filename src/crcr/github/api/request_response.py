@@ -46,6 +46,7 @@ PULLS_WRITE: Permissions = (("pull_requests", "write"),)
 CHECKS_READ: Permissions = (("checks", "read"),)
 CHECKS_WRITE: Permissions = (("checks", "write"),)
 ISSUES_READ: Permissions = (("issues", "read"),)
+ISSUES_WRITE: Permissions = (("issues", "write"),)
 ACTIONS_READ: Permissions = (("actions", "read"),)
 ACTIONS_WRITE: Permissions = (("actions", "write"),)
 

@@ -18,12 +18,14 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.bisection.request import (
+    AUTOMATIC,
     BisectionRequest,
     RangeCommit,
     RefusedRequest,
     UpstreamRepository,
     bisection_push,
     bisection_ref,
+    may_begin_automatically,
     refuse_backend,
     refuse_request,
 )
@@ -43,12 +45,13 @@ from crcr.decide.model import (
     DispatchState,
     RepoName,
 )
+from crcr.decide.notices.notice import NoticeEvent, NoticeKind
 from crcr.errors import BadRequest, NoAllowlist, NotFound, NotPossible
-from crcr.record.bisection.automatic import find_automatic
 from crcr.record.bisection.bisection_range import BisectionRange, read_bisection_range
 from crcr.record.bisection.bisection_runs import read_runs, take_results
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.deliveries.dispatches import drop_delivery, write_dispatches
+from crcr.record.notices.threads import queue_notice
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.schema.bisections import bisection_runs, bisections
@@ -56,6 +59,9 @@ from crcr.record.schema.main_tables import deliveries
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import from_us, to_us
+from crcr.record.views.culprits.evidence import RedJob
+from crcr.record.views.culprits.job_culprits import read_history
+from crcr.record.views.failures.failing_jobs import HISTORY, find_red_jobs, read_base_branch
 
 _BEGIN = Statement(
     inserting(
@@ -125,6 +131,23 @@ _NOT_COUNTED = Statement(
 )
 _UPSTREAM = Statement(
     text("SELECT name, repository_id, default_branch FROM upstreams WHERE upstream = :upstream")
+)
+_MOST_A_DAY = 4
+"""Automatic bisections of one backend."""
+_MOST_JOBS = 20
+
+_BEGUN = Statement(
+    text(
+        "SELECT count(*) AS begun, coalesce(sum(CASE WHEN state = 'running' THEN 1 ELSE 0 END), 0) AS running"
+        " FROM bisections WHERE upstream = :upstream AND downstream = :downstream AND who = :who"
+        " AND (created_at > :since OR state = 'running')"
+    )
+)
+_BISECTED = Statement(
+    text(
+        "SELECT 1 FROM bisections WHERE upstream = :upstream AND downstream = :downstream AND job_name = :job_name"
+        " AND workflow = :workflow AND created_at >= :since LIMIT 1"
+    )
 )
 
 
@@ -397,6 +420,23 @@ class Bisections:
             culprit=culprit,
         )
         await note_change(tx, upstream, "bisection", downstream=row["downstream"], now=now)
+        await queue_notice(tx, _ended_notice(row, finish.outcome, culprit, reason), now)
+
+
+def _ended_notice(
+    row: Row, outcome: BisectionOutcome, culprit: str | None, reason: str | None
+) -> NoticeEvent:
+    commits = {commit.sha: commit for commit in read_range_commits(row["commits"])}
+    found = f"commit {culprit[:12]} broke it: {commits[culprit].title or 'no title'}" if culprit else None
+    return NoticeEvent(
+        kind=NoticeKind.BISECTED,
+        upstream=RepoName(row["upstream"]),
+        backend=RepoName(row["downstream"]),
+        item=str(row["bisection_id"]),
+        summary=found or f"it ended without a culprit: {reason or outcome.value.replace('_', ' ')}",
+        details=(f"job: {row['job_name']}",),
+        path=f"/crcr/bisections/{row['bisection_id']}",
+    )
 
 
 def read_range_commits(column: str) -> tuple[RangeCommit, ...]:
@@ -418,3 +458,34 @@ def _delivery_row(
         "body_bytes": len(body),
         "body": compress_body(body),
     }
+
+
+async def find_automatic(
+    tx: Tx, upstream: RepoName, entry: AllowlistEntry, now: datetime
+) -> list[BisectionRequest]:
+    """The bisections of which one may begin now: one of a backend at a time, a few a day, one for each breakage."""
+    backend = {"upstream": upstream.key, "downstream": entry.name.key}
+    branch = await read_base_branch(tx, upstream)
+    count = await tx.one(_BEGUN, **backend, who=AUTOMATIC, since=to_us(now - timedelta(days=1)))
+    if branch is None or count is None or count["running"] or count["begun"] >= _MOST_A_DAY:
+        return []
+    requests = []
+    for row in (await find_red_jobs(tx, upstream, branch, now, entry.name))[:_MOST_JOBS]:
+        job = RedJob(upstream.key, branch, row["downstream"], row["workflow"], row["job_name"])
+        for breakage in (await read_history(tx, job, now - HISTORY)).breakages:
+            since = to_us(breakage.first_bad.at)
+            if not may_begin_automatically(breakage, now) or await tx.one(
+                _BISECTED, **job.names, since=since
+            ):
+                continue
+            requests.append(
+                BisectionRequest(
+                    downstream=entry.name,
+                    job=job.job_name,
+                    workflow=job.workflow,
+                    good=breakage.good.sha if breakage.good else None,
+                    bad=breakage.bad.sha,
+                    who=AUTOMATIC,
+                )
+            )
+    return requests

@@ -11,10 +11,12 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.checks.commit import BackendResults, CommitFacts, GrantedWaiver, JobResult, MergeSubject
 from crcr.decide.checks.gate import GateJudgement, GateState
-from crcr.decide.checks.status import GateStatus
+from crcr.decide.checks.status import GATE_OF, GateStatus, find_new_failures
 from crcr.decide.model import RepoName
+from crcr.decide.notices.notice import NoticeEvent, NoticeKind
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.waivers import record_waiver_use
+from crcr.record.notices.threads import queue_notice, read_blocked_backends
 from crcr.record.schema.checks import gates
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting
@@ -86,6 +88,8 @@ async def record_gate(
     if before is None or (before["state"], before["title"]) != (state, title):
         await _notify_pages(tx, commit, now)
     await _record_excuses(tx, commit, judgement, now)
+    for event in await _find_gate_events(tx, commit, judgement):
+        await queue_notice(tx, event, now)
     if judgement.state is GateState.PASSED:
         await _record_used_waivers(tx, commit.upstream, judgement, now)
 
@@ -133,6 +137,35 @@ async def _record_excuses(tx: Tx, commit: CommitFacts, judgement: GateJudgement,
             confidence=job.verdict.confidence.value,
             reason=job.verdict.sentence,
         )
+
+
+async def _find_gate_events(tx: Tx, commit: CommitFacts, judgement: GateJudgement) -> list[NoticeEvent]:
+    """Notices about backends that block a pull request with a new failure, and about those that no longer do."""
+    events = []
+    for judged in judgement.subjects:
+        number = judged.subject.number
+        if number is None:
+            continue
+        new_failures = {one.backend.name: find_new_failures(one) for one in judged.backends}
+        states = {one.backend.name: GATE_OF[one.standing] for one in judged.backends}
+        where: dict[str, Any] = {"upstream": commit.upstream, "number": number, "path": f"/crcr/pr/{number}"}
+        for backend, details in new_failures.items():
+            if details:
+                count = "1 job fails" if len(details) == 1 else f"{len(details):,} jobs fail"
+                summary = f"{count}, and the base branch does not fail like this"
+                event = NoticeEvent(
+                    kind=NoticeKind.GATE_FAILED, backend=backend, summary=summary, details=details, **where
+                )
+                events.append(event)
+        for backend in await read_blocked_backends(tx, commit.upstream, number):
+            # While it runs again, nothing is known: the thread stays as it is.
+            if new_failures.get(backend) or states.get(backend) is GateState.PENDING:
+                continue
+            passed = states.get(backend, GateState.PASSED) is GateState.PASSED
+            summary = "it passes, or no longer counts" if passed else "its failure is not judged new any more"
+            resolved = NoticeKind.GATE_RESOLVED
+            events.append(NoticeEvent(kind=resolved, backend=backend, summary=summary, **where))
+    return events
 
 
 def _excused_jobs(judgement: GateJudgement) -> Iterable[tuple[MergeSubject, BackendResults, JobResult]]:

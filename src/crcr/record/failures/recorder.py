@@ -30,6 +30,7 @@ from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.failures.failure_rows import JOB_KEY, FailedJob, add_failure, note_pass, write_verdict
 from crcr.record.failures.job_history import LoadedHistory, load_history, load_hour
+from crcr.record.notices.threads import mark_backend
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
@@ -151,6 +152,7 @@ class FailureRecorder:
             await self._judge_newest(tx, {name: job[name] for name in _NAMES}, failure_id, now)
             if row["event"] != "pull_request":
                 await self._judge_job(tx, job, now, nightly=row["event"] in _NIGHTLY)
+                await mark_backend(tx, job["upstream"], job["downstream"], now)
 
     async def _judge_job(self, tx: Tx, job: Mapping[str, Any], now: datetime, *, nightly: bool) -> None:
         """Judge the job's failures of the window again: the base has a new result, or a commit passed after all.

@@ -21,8 +21,10 @@ from crcr.decide.allowlist.entries import (
     CheckedAllowlist,
 )
 from crcr.decide.model import RepoName
+from crcr.decide.notices.notice import NoticeEvent, NoticeKind, SetupItem
 from crcr.errors import NoAllowlist, StoreUnavailable
 from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.notices.threads import queue_notice
 from crcr.record.repositories.downstreams import Downstreams, record_levels
 from crcr.record.schema.main_tables import allowlist_versions as versions
 from crcr.record.store.database import Database, Row, Tx
@@ -127,6 +129,7 @@ class Allowlists:
                 return None
             row = _row(upstream, reading, checked, (newest["version"] if newest else 0) + 1, now)
             await tx.run(_ADD, **row)
+            await queue_notice(tx, _reading_notice(upstream, checked), now)
             if checked.allowlist is not None:
                 await self._downstreams.apply_allowlist(tx, upstream, checked.allowlist, now)
                 await self._refresher.apply_allowlist(tx, upstream, checked.allowlist, now)
@@ -165,6 +168,20 @@ async def text_in_force(tx: Tx, upstream: RepoName) -> str | None:
         return None
     row = await tx.one(_TEXT, upstream=upstream.key, version=newest["version"])
     return row["text"] if row else None
+
+
+def _reading_notice(upstream: RepoName, checked: CheckedAllowlist) -> NoticeEvent:
+    """Without the texts of problems, which may quote a hidden entry."""
+    kind, summary = NoticeKind.SETUP_REPAIRED, "the allowlist can be read again"
+    if checked.allowlist is None:
+        errors = [problem for problem in checked.problems if problem.severity == "error"]
+        count = "1 error" if len(errors) == 1 else f"{len(errors):,} errors"
+        place = f", the first in line {errors[0].line}" if errors and errors[0].line else ""
+        kind = NoticeKind.SETUP_BROKEN
+        summary = f"the allowlist has {count}{place}; the last good version stays in force"
+    return NoticeEvent(
+        kind=kind, upstream=upstream, item=SetupItem.ALLOWLIST.value, summary=summary, path="/crcr"
+    )
 
 
 def _allowlist_in_force(checked: CheckedAllowlist) -> Allowlist | None:

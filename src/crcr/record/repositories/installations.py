@@ -15,11 +15,13 @@ from crcr.decide.events import (
     RepositoryEvent,
 )
 from crcr.decide.model import DeliveryState, RepoName
+from crcr.decide.notices.notice import NoticeEvent, NoticeKind, SetupItem
 from crcr.record.deliveries.webhooks import is_new_body
+from crcr.record.notices.threads import queue_notice
 from crcr.record.outbox.effects import add_effects
 from crcr.record.repositories.default_branches import compare_default_branch
 from crcr.record.repositories.downstreams import identify_effect
-from crcr.record.store.database import Database, Tx
+from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
 
 _SET_INSTALLATION = Statement(
@@ -28,6 +30,12 @@ _SET_INSTALLATION = Statement(
         " WHERE downstream = :downstream AND (repository_id IS NULL OR repository_id = :repository_id)"
     )
 )
+_INSTALLED = Statement(
+    text(
+        "SELECT upstream, downstream FROM repositories WHERE installation_id = :installation_id ORDER BY upstream, downstream"
+    )
+)
+_LISTED = Statement(text("SELECT upstream, downstream FROM repositories WHERE downstream = :downstream"))
 _SET_READS_ACTIONS = Statement(
     text("UPDATE repositories SET reads_actions = :reads_actions WHERE installation_id = :installation_id")
 )
@@ -98,12 +106,17 @@ class Installations:
         elif isinstance(event, InstallationRepositoriesEvent):
             await self._record_installed(tx, event, event.added, now)
             for removed in event.removed:
+                await self._tell_removed(
+                    tx, event.installation_id, now, "it was removed from the App's repositories", removed.name
+                )
                 await tx.run(
                     _CLEAR_INSTALLATION_OF_ONE,
                     installation_id=event.installation_id,
                     downstream=removed.name.key,
                 )
         elif event.action in {"deleted", "suspend"}:
+            how = "uninstalled" if event.action == "deleted" else "suspended"
+            await self._tell_removed(tx, event.installation_id, now, f"the App was {how}")
             await tx.run(_CLEAR_INSTALLATION, installation_id=event.installation_id)
         else:
             await self._record_installed(tx, event, event.repositories, now)
@@ -125,9 +138,33 @@ class Installations:
                 _SET_INSTALLATION, downstream=repository.name.key, reads_actions=reads_actions, **ids
             )
             await tx.run(_SET_UPSTREAM_INSTALLATION, name=repository.name.key, **ids)
+            for row in await tx.all(_LISTED, downstream=repository.name.key):
+                again = _setup_notice(row, NoticeKind.SETUP_REPAIRED, "the App is installed")
+                await queue_notice(tx, again, now)
             await self._identify(tx, repository.name, now)
+
+    async def _tell_removed(
+        self, tx: Tx, installation_id: int, now: datetime, text: str, name: RepoName | None = None
+    ) -> None:
+        """Tell about the backends that this installation was of; with `name` only about that one."""
+        for row in await tx.all(_INSTALLED, installation_id=installation_id):
+            if name is None or row["downstream"] == name.key:
+                summary = f"{text}: dispatches cannot be sent"
+                await queue_notice(tx, _setup_notice(row, NoticeKind.SETUP_BROKEN, summary), now)
 
     async def _identify(self, tx: Tx, name: RepoName, now: datetime) -> None:
         """Queue the identification of a listed name that could not be looked up before the App was installed."""
         for row in await tx.all(_UNCONFIRMED, downstream=name.key):
             await add_effects(tx, [identify_effect(RepoName(row["upstream"]), name.key, now)])
+
+
+def _setup_notice(row: Row, kind: NoticeKind, summary: str) -> NoticeEvent:
+    backend = RepoName(row["downstream"])
+    return NoticeEvent(
+        kind=kind,
+        upstream=RepoName(row["upstream"]),
+        backend=backend,
+        item=SetupItem.APP.value,
+        summary=summary,
+        path=f"/crcr/{backend}",
+    )

@@ -20,6 +20,7 @@ from crcr.record.change_and_audit_log import note_act
 from crcr.record.deliveries.webhooks import FORGET_DIGESTS
 from crcr.record.jobs.refusals import FORGET_REFUSALS
 from crcr.record.jobs.sandbox import FORGET_SANDBOX, KEPT_FOR
+from crcr.record.notices.threads import forget_threads
 from crcr.record.store.database import Database, Tx, Unit
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
@@ -36,6 +37,8 @@ from crcr.record.views.joining.setup import SHOWN_FOR
 
 MOST_ROWS = 200
 """That one unit deletes."""
+_MOST_THREADS = 20
+"""That one unit deletes, each with its events and messages."""
 _KEEP_CHANGES = timedelta(days=1)
 
 _FORGET_BODIES = Statement(
@@ -89,6 +92,7 @@ class RetentionPeriods:
     jobs: timedelta | None
     """Deliveries with their dispatches, runs and jobs, other results, the failures and base commits behind verdicts, and bisections."""
     audit: timedelta | None
+    """Audit log, and threads of notices that are closed."""
 
 
 class Retention:
@@ -124,6 +128,10 @@ class Retention:
                 await self._forget_results(row["upstream"], to_us(now - self._keeps.jobs))
             if self._keeps.audit is not None:
                 await self._forget_acts(row["upstream"], now, now - self._keeps.audit)
+                before = to_us(now - self._keeps.audit)
+                await self._until_none(
+                    partial(forget_threads, upstream=row["upstream"], before=before, most=_MOST_THREADS)
+                )
 
     async def _forget_results(self, upstream: str, before: int) -> None:
         await self._forget_deliveries(upstream, before)

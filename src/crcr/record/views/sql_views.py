@@ -4,7 +4,7 @@ Nothing here writes. The allowlist in force decides which backends are visible (
 `decide.statistics.figures` defines every number. The queries are in the sub-packages beside this module.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -37,6 +37,8 @@ from crcr.decide.views.logs import (
     DeliveryQuery,
     EffectPage,
     EffectQuery,
+    NoticePage,
+    NoticeQuery,
     WaiverQuery,
 )
 from crcr.decide.views.overview import (
@@ -77,6 +79,7 @@ from crcr.record.views.joining.setup import refusal_list, setup_facts
 from crcr.record.views.logs.audit import audit_page
 from crcr.record.views.logs.deliveries import delivery_page, read_delivery
 from crcr.record.views.logs.effects import effect_page
+from crcr.record.views.logs.notices import notice_page
 from crcr.record.views.relay.health import HealthViews
 from crcr.record.views.relay.metrics import read_alarm_facts, read_queues
 from crcr.record.views.relay.state import changes_after, effects_view, open_gates, read_vitals
@@ -109,7 +112,10 @@ class SqlViews:
         sandbox: bool = False,
         everything: bool = False,
         history: HistoryReader | None = None,
+        channel_addresses: Mapping[str, str] | None = None,
     ) -> None:
+        """`channel_addresses` are by name and masked; only administrators see them."""
+        self._channel_addresses = channel_addresses or {}
         self._database = database
         self._history = history or HistoryReader(database)
         self._lists = lists
@@ -129,6 +135,7 @@ class SqlViews:
             sandbox=self._sandbox,
             everything=True,
             history=self._history,
+            channel_addresses=self._channel_addresses,
         )
 
     async def summary(
@@ -307,6 +314,15 @@ class SqlViews:
         return await self._view(
             query.upstream,
             lambda tx, visible: audit_page(tx, query, visible, everything=self._everything),
+        )
+
+    async def notices(self, query: NoticeQuery) -> NoticePage:
+        addresses = self._channel_addresses if self._everything else {}
+        return await self._view(
+            query.upstream,
+            lambda tx, visible: notice_page(
+                tx, query, visible, addresses=addresses, everything=self._everything
+            ),
         )
 
     async def search(self, query: SearchQuery, now: datetime) -> SearchView:

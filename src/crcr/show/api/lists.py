@@ -5,9 +5,8 @@ from fastapi import APIRouter
 from crcr.decide.statistics.window import Span
 from crcr.decide.views.search import Hit, HitKind, SearchQuery, Suggestions
 from crcr.show.api.models import commit as commits
-from crcr.show.api.models import grids
+from crcr.show.api.models import lists as lists_models
 from crcr.show.api.models import logs as models
-from crcr.show.api.models import search as found
 from crcr.show.api.models.derive import Model
 from crcr.show.api.parameters import (
     AuditQueryParam,
@@ -21,6 +20,7 @@ from crcr.show.api.parameters import (
     HitKindParam,
     JobQueryParam,
     LimitParam,
+    NoticeQueryParam,
     NumberPath,
     PullListQueryParam,
     ReadRequest,
@@ -83,19 +83,19 @@ def _add_search(api: APIRouter) -> None:
         "/search",
         tags=[LISTS],
         summary="Pull requests, commits, authors, backends, jobs, failed tests and failures by a text",
-        response_model=found.SEARCH,
+        response_model=lists_models.SEARCH,
     )
     async def search(
         q: SearchParam, api_request: RequestParam, kind: HitKindParam = None, cursor: CursorParam = None
     ) -> Model:
         query = SearchQuery(upstream=api_request.upstream, text=q, kind=kind, after=cursors.decode(cursor))
-        return found.SEARCH.model_validate(await api_request.views.search(query, api_request.now))
+        return lists_models.SEARCH.model_validate(await api_request.views.search(query, api_request.now))
 
     @api.get(
         "/search/suggest",
         tags=[LISTS],
         summary="The likeliest results of a text that is still being typed",
-        response_model=found.SuggestionList,
+        response_model=lists_models.SuggestionList,
     )
     async def suggest(q: SearchParam, api_request: RequestParam) -> Model:
         query = SearchQuery(upstream=api_request.upstream, text=q)
@@ -103,19 +103,19 @@ def _add_search(api: APIRouter) -> None:
         return _describe_suggestions(api_request, suggestions)
 
 
-def _describe_suggestions(api_request: ReadRequest, suggestions: Suggestions) -> found.SuggestionList:
+def _describe_suggestions(api_request: ReadRequest, suggestions: Suggestions) -> lists_models.SuggestionList:
     location = PageLocation(
         api_request.context.upstreams, api_request.upstream, Span.FORTNIGHT, "/crcr/search", ""
     )
-    return found.SuggestionList(
+    return lists_models.SuggestionList(
         text=suggestions.text,
         suggestions=[
-            found.Suggestion(
+            lists_models.Suggestion(
                 kind=hit.kind,
                 title=visible(hit.title, _MOST_TITLE),
                 detail=visible(_describe_hit(hit), _MOST_TITLE) or None,
                 url=hit_url(location, hit) or location.url(q=suggestions.text),
-                chips=[found.CHIP.model_validate(chip) for chip in hit_chips(hit)],
+                chips=[lists_models.CHIP.model_validate(chip) for chip in hit_chips(hit)],
             )
             for hit in suggestions.hits
         ],
@@ -189,6 +189,18 @@ def _add_health_and_audit(api: APIRouter) -> None:
             {"upstream": api_request.upstream, "at": api_request.now, **values}
         )
 
+    @api.get(
+        "/notices",
+        tags=[RELAY],
+        summary="Notices: what changed, and who was told",
+        response_model=models.NOTICES,
+    )
+    async def notices(
+        make_query: NoticeQueryParam, api_request: RequestParam, limit: LimitParam = 50
+    ) -> Model:
+        page = await api_request.views.notices(make_query(upstream=api_request.upstream, limit=limit))
+        return models.NOTICES.model_validate(page)
+
     @api.get("/audit", tags=[RELAY], summary="Manual actions and alarms", response_model=models.AUDIT)
     async def audit(make_query: AuditQueryParam, api_request: RequestParam, limit: LimitParam = 50) -> Model:
         page = await api_request.views.audit(make_query(upstream=api_request.upstream, limit=limit))
@@ -200,25 +212,25 @@ def _add_grids(api: APIRouter) -> None:
         "/pulls",
         tags=[COMMITS],
         summary="Pull requests with the state of each backend",
-        response_model=grids.PULL_LIST,
+        response_model=lists_models.PULL_LIST,
     )
     async def pulls(
         make_query: PullListQueryParam, api_request: RequestParam, limit: LimitParam = 50
     ) -> Model:
         query = make_query(upstream=api_request.upstream, limit=limit)
-        return grids.PULL_LIST.model_validate(await api_request.views.pulls(query))
+        return lists_models.PULL_LIST.model_validate(await api_request.views.pulls(query))
 
     @api.get(
         "/commits",
         tags=[COMMITS],
         summary="A branch's commits, newest first, with the state of each backend",
-        response_model=grids.COMMIT_LIST,
+        response_model=lists_models.COMMIT_LIST,
     )
     async def branch_commits(
         make_query: CommitListQueryParam, api_request: RequestParam, limit: LimitParam = 50
     ) -> Model:
         query = make_query(upstream=api_request.upstream, limit=limit)
-        return grids.COMMIT_LIST.model_validate(await api_request.views.commits(query))
+        return lists_models.COMMIT_LIST.model_validate(await api_request.views.commits(query))
 
 
 def _add_commits(api: APIRouter) -> None:

@@ -16,6 +16,7 @@ from fastapi import Depends, Path, Query, Request
 
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.model import DeliveryState, EffectState, JobState, RepoName, is_repo_name
+from crcr.decide.notices.notice import Topic
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views.backend import BackendQuery
@@ -24,7 +25,14 @@ from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.culprits import CulpritQuery
 from crcr.decide.views.failing import FailingKind, FailingQuery, FailingSort
 from crcr.decide.views.grids import CommitListQuery, PullFilter, PullListQuery, PullScope, PullSort
-from crcr.decide.views.logs import AuditQuery, DeliveryQuery, EffectQuery, WaiverQuery
+from crcr.decide.views.logs import (
+    AuditQuery,
+    DeliveryQuery,
+    EffectQuery,
+    NoticeFilter,
+    NoticeQuery,
+    WaiverQuery,
+)
 from crcr.decide.views.overview import JobQuery
 from crcr.decide.views.search import HitKind
 from crcr.errors import BadRequest, NotFound
@@ -310,6 +318,21 @@ def effect_query(
     )
 
 
+def notice_query(
+    *,
+    backend: Annotated[str | None, _text("only notices about backends whose name contains this text")] = None,
+    topic: Annotated[Topic | None, Query(description="only notices of this topic")] = None,
+    state: Annotated[
+        NoticeFilter | None,
+        Query(description="`open`: the newest of each open thread; `unsent`: those that still wait"),
+    ] = None,
+    cursor: CursorParam = None,
+) -> Callable[..., NoticeQuery]:
+    return partial(
+        NoticeQuery, backend=backend or None, topic=topic, state=state, after=cursors.decode(cursor)
+    )
+
+
 def audit_query(
     *,
     who: Annotated[str | None, _text("only acts of people whose name contains this text")] = None,
@@ -474,6 +497,7 @@ BackendQueryParam = Annotated[Callable[..., BackendQuery], Depends(backend_query
 JobQueryParam = Annotated[Callable[..., JobQuery], Depends(job_query)]
 DeliveryQueryParam = Annotated[Callable[..., DeliveryQuery], Depends(delivery_query)]
 EffectQueryParam = Annotated[Callable[..., EffectQuery], Depends(effect_query)]
+NoticeQueryParam = Annotated[Callable[..., NoticeQuery], Depends(notice_query)]
 AuditQueryParam = Annotated[Callable[..., AuditQuery], Depends(audit_query)]
 WaiverQueryParam = Annotated[Callable[..., WaiverQuery], Depends(waiver_query)]
 FailingQueryParam = Annotated[Callable[..., FailingQuery], Depends(failing_query)]

@@ -60,6 +60,7 @@ _OWN_PAGES = frozenset(
         "failing",
         "j",
         "login",
+        "notices",
         "onboarding",
         "pulls",
         "sandbox",

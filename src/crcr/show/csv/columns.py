@@ -15,7 +15,7 @@ from crcr.decide.views.backend import BackendMetrics, JobFigures, LevelChange, M
 from crcr.decide.views.commit import CommitBackend, WaiverView
 from crcr.decide.views.failing import FailingJob
 from crcr.decide.views.grids import BackendCell, CommitLine, InTreeCell, PullLine
-from crcr.decide.views.logs import AuditView, EffectView
+from crcr.decide.views.logs import AuditView, EffectView, NoticeMessageView, NoticeView
 from crcr.decide.views.overview import BackendSummary, DeliveryView, DispatchView, JobView, ListedBackend
 from crcr.decide.views.search import Hit
 from crcr.show.csv.writer import CsvRow, CsvTable
@@ -228,6 +228,26 @@ def _audit_rows(act: AuditView) -> Iterator[CsvRow]:
 
 
 AUDIT = CsvTable(("audit_id", "at", "who", "act", "subject", "detail"), _audit_rows)
+
+_NOTICE = (
+    *("event_id", "thread_id", "topic", "kind", "change", "at", "backend", "number", "summary"),
+    *("thread_open", "opened_at", "closed_at"),
+)
+_MESSAGE = ("kind", "state", "due_at", "finished_at", "note", "channel", "destination", "address", "reason")
+_notice: Callable[[NoticeView], CsvRow] = attrgetter(*_NOTICE)
+_message: Callable[[NoticeMessageView], CsvRow] = attrgetter(*_MESSAGE)
+
+
+def _notice_rows(notice: NoticeView) -> Iterator[CsvRow]:
+    """A line for each message, or one without any."""
+    details = "; ".join(notice.details) or None
+    for message in notice.messages:
+        yield (*_notice(notice), details, *_message(message))
+    if not notice.messages:
+        yield (*_notice(notice), details, *(None,) * len(_MESSAGE))
+
+
+NOTICES = CsvTable((*_NOTICE, "details", *(f"message_{name}" for name in _MESSAGE)), _notice_rows)
 
 _WAIVER = (
     *("waiver_id", "number", "head_sha", "downstream", "job", "who", "reason", "state"),

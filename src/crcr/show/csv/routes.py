@@ -14,7 +14,7 @@ from crcr.decide.views.backend import BackendQuery, MatrixRow
 from crcr.decide.views.commit import WaiverView
 from crcr.decide.views.failing import FailingJob
 from crcr.decide.views.grids import CommitLine, PullLine
-from crcr.decide.views.logs import AuditView, EffectView
+from crcr.decide.views.logs import AuditView, EffectView, NoticeView
 from crcr.decide.views.overview import DeliveryView, JobView
 from crcr.decide.views.search import Hit, SearchQuery
 from crcr.show.api import parameters as params
@@ -35,6 +35,7 @@ def add(api: APIRouter) -> None:
     _add_lists(api)
     _add_deliveries(api)
     _add_logs(api)
+    _add_notices(api)
     _add_grids(api)
     _add_commits(api)
     _add_failing_and_waivers(api)
@@ -252,6 +253,25 @@ def _add_logs(api: APIRouter) -> None:
         return await CsvExport(
             request, f"{api_request.upstream}-audit", limit, query.after
         ).respond_with_pages(tables.AUDIT, read)
+
+
+def _add_notices(api: APIRouter) -> None:
+    @api.get("/notices.csv", **_describe_route("Notices, with a line for each message", _LONG))
+    async def notices_csv(
+        request: Request,
+        make_query: params.NoticeQueryParam,
+        api_request: params.RequestParam,
+        limit: params.LinesParam = MOST_EXPORTED,
+    ) -> Response:
+        query = make_query(upstream=api_request.upstream)
+
+        async def read(after: CursorKey, size: int) -> tuple[tuple[NoticeView, ...], CursorKey]:
+            page = await api_request.views.notices(replace(query, after=after, limit=size))
+            return page.notices, page.next
+
+        return await CsvExport(
+            request, f"{api_request.upstream}-notices", limit, query.after
+        ).respond_with_pages(tables.NOTICES, read)
 
 
 def _add_grids(api: APIRouter) -> None:

@@ -35,6 +35,7 @@ Disallow: /api/
 Disallow: /badge/
 Disallow: /crcr/admin/
 Disallow: /crcr/audit
+Disallow: /crcr/notices
 Disallow: /crcr/deliveries
 Disallow: /crcr/effects
 Disallow: /crcr/login

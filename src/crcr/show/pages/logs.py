@@ -1,4 +1,4 @@
-"""The pages of the relay's log: deliveries with their dispatches, outgoing calls, waivers, the audit log.
+"""The pages of the relay's log: deliveries with their dispatches, outgoing calls, waivers, notices, the audit log.
 
 All lists keep filters, order and position in the address. An invalid filter is reported beside its field, so that nobody
 mistakes the longer list for the requested one.
@@ -21,12 +21,15 @@ from crcr.decide.model import (
     RepoName,
     is_repo_name,
 )
+from crcr.decide.notices.notice import Topic
 from crcr.decide.views.commit import WaiverState
 from crcr.decide.views.logs import (
     AuditQuery,
     AuditView,
     DeliveryQuery,
     EffectQuery,
+    NoticeFilter,
+    NoticeQuery,
     WaiverQuery,
 )
 from crcr.decide.views.overview import DeliveryView, DispatchView, OutboxState
@@ -81,6 +84,7 @@ def routes(frame: Frame) -> list[BaseRoute]:
         Route("/crcr/deliveries/{guid}", frame.endpoint(pages.delivery)),
         Route("/crcr/waivers", frame.endpoint(pages.waivers)),
         Route("/crcr/audit", frame.endpoint(pages.audit)),
+        Route("/crcr/notices", frame.endpoint(pages.notices)),
     ]
 
 
@@ -205,6 +209,30 @@ class LogPages:
             api="audit",
             known_acts=ACTS,
             subject_url=lambda act: _subject_url(location, act),
+        )
+
+    async def notices(self, request: Request, location: PageLocation) -> Response:
+        filters = ListFilters(request, "backend", "topic", "state")
+        query = NoticeQuery(
+            upstream=location.upstream,
+            backend=filters.text("backend"),
+            topic=filters.one_of(Topic, "topic"),
+            state=filters.one_of(NoticeFilter, "state"),
+            after=cursors.decode(filters.text("after")),
+            limit=PAGE,
+        )
+        page = await self._frame.views(request).notices(query)
+        return self._list(
+            request,
+            "notices.html",
+            location,
+            filters,
+            page,
+            api="notices",
+            topics=tuple(Topic),
+            states=tuple(NoticeFilter),
+            statuses=status.NOTICES,
+            message_statuses=status.NOTICE_MESSAGES,
         )
 
     def _list(

@@ -1,19 +1,23 @@
-"""A backend's numbers as cells of a table row: on the summary and on the metrics page.
+"""Numbers as cells of table rows: those of a backend on the summary and on the metrics page, and those of its jobs.
 
 In Python and not in a template: these tables have a dozen cells for each of up to a hundred backends.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import quote_plus
 
 from markupsafe import Markup
 
 from crcr.decide.number_format import format_count
 from crcr.decide.statistics.figures import Durations, Figures, Tally
 from crcr.decide.statistics.window import Span
-from crcr.show.render.markup import draw_rate, escape_text
+from crcr.decide.views.backend import JobFigures
+from crcr.show.http.page_parts import mark_part
+from crcr.show.render.markup import draw_rate, escape_link, escape_name, escape_text, make_id
 from crcr.show.render.status import duration
 from crcr.show.render.trend_charts import draw_strip
+from crcr.show.urls.location import PageLinks
 
 _NOT_RECORDED = "".join(
     f'<td class="num zero" data-label="{label}" title="its results are not recorded">—</td>'
@@ -117,3 +121,28 @@ def _seconds(value: float | None, look: str, label: str = "") -> str:
     zero = " zero" if value is None else ""
     about = f' data-label="{label}"' if label else ""
     return f'<td class="num time {look}{zero}"{about}>{escape_text(duration(value))}</td>'
+
+
+_LONGEST_FILTER = 200
+
+
+def draw_job_rows(jobs: Iterable[JobFigures], links: PageLinks) -> Markup:
+    prefix = escape_link(links.url_prefix("jobs", after=None))
+    return Markup("").join([mark_part(_job_row(job, prefix)) for job in jobs])
+
+
+def _job_row(job: JobFigures, prefix: str) -> str:
+    column, tally = job.column, job.tally
+    link = f"{prefix}{escape_link(quote_plus(column.job_name[:_LONGEST_FILTER], safe='/'))}#matrix"
+    name = escape_name(column.job_name, 120)
+    alert = " strong-bad" if tally.failure else ""
+    return (
+        f'<tr data-key="job-{make_id(column.workflow, column.job_name)}"><th scope="row">'
+        f'<a class="text" href="{link}" data-in-place title="Show it alone in the matrix">{name}</a>'
+        f' <small class="faint text">{escape_name(column.workflow_name, 60)}</small></th>\n'
+        f'<td class="ratecell" data-label="Pass rate">{draw_rate(tally)}</td>\n'
+        f'<td class="num{alert}" data-label="Failure">{format_count(tally.failure) if tally.failure else "·"}</td>'
+        f'<td class="num" data-label="Timeouts">{format_count(tally.timed_out) if tally.timed_out else "·"}</td>'
+        f'<td class="num" data-label="Jobs">{format_count(tally.total)}</td>'
+        f'<td class="num" data-label="Run">{escape_text(duration(job.execution_s))}</td></tr>'
+    )

@@ -10,6 +10,7 @@ from crcr.decide.github.commit_origin import CommitStanding
 from crcr.decide.health.relay import HealthState
 from crcr.decide.health.texts import called_service, effect_class, waiting_words
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
+from crcr.decide.notices.notice import NoticeKind
 from crcr.decide.statistics.figures import CountedAs, LastResult, count_as
 from crcr.decide.statistics.window import ResultKind
 from crcr.decide.views.attention import AttentionKind
@@ -68,6 +69,7 @@ _EFFECT_WORDS = {
     "look_up": "check run status",
     "ask_files": "list changed files",
     "feed_history": "update ClickHouse",
+    "route_notices": "choose channels of notices",
 }
 
 ANSWERS = {
@@ -179,6 +181,24 @@ WAIVERS = {
     WaiverState.OTHER_COMMIT: Status("—", "for another commit", "off"),
     WaiverState.OTHER_BASE: Status("—", "for another base", "off"),
     WaiverState.OVER: Status("—", "ended", "off"),
+}
+
+_NOTICE_SIGNS = {
+    **dict.fromkeys((NoticeKind.RED, NoticeKind.GATE_FAILED), ("X", "bad")),
+    **dict.fromkeys((NoticeKind.SILENT, NoticeKind.DEMOTED, NoticeKind.SETUP_BROKEN), ("!", "warn")),
+    **dict.fromkeys(
+        (NoticeKind.ELIGIBLE, NoticeKind.BISECTED, NoticeKind.NOT_ELIGIBLE, NoticeKind.TEST), ("~", "off")
+    ),
+}
+NOTICES = {
+    kind: Status(sign, kind.value.replace("_", " "), tone)
+    for kind, (sign, tone) in ((kind, _NOTICE_SIGNS.get(kind, ("O", "ok"))) for kind in NoticeKind)
+}
+"""What is not bad news is good news."""
+NOTICE_MESSAGES = {
+    "waiting": Status("?", "waiting", "run"),
+    "sent": Status("O", "sent", "ok"),
+    "dropped": Status("—", "not sent", "off"),
 }
 
 BISECTIONS = {

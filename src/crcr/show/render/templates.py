@@ -21,8 +21,7 @@ from crcr.show.http.page_parts import mark_part
 from crcr.show.http.static_files import load_static_files
 from crcr.show.render import job_lines, markup, status, verdicts
 from crcr.show.render.grids import GRID_LEGEND
-from crcr.show.render.job_table import draw_job_rows
-from crcr.show.render.number_cells import draw_metrics_cells, draw_summary_cells
+from crcr.show.render.number_cells import draw_job_rows, draw_metrics_cells, draw_summary_cells
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.render.status import waiting_reason
 from crcr.show.render.trend_charts import draw_commit_strip

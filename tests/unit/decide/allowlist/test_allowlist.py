@@ -109,6 +109,7 @@ OPTIONS: list[tuple[str, str, Any]] = [
     ("visibility: public", "visibility", Visibility.PUBLIC),
     ("visibility: name", "visibility", Visibility.NAME),
     ("visibility: hidden", "visibility", Visibility.HIDDEN),
+    ("channels: [team-chat, issues, issues]", "channels", ("team-chat", "issues")),
     ("expect: {'*xfail*': failure}", "expect", (("*xfail*", Conclusion.FAILURE),)),
     (
         "expect: {'A*': failure, 'a*': timed_out}",

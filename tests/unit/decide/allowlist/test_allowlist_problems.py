@@ -2,7 +2,7 @@
 
 import pytest
 
-from crcr.decide.allowlist.check import check_actions, check_allowlist
+from crcr.decide.allowlist.check import check_actions, check_allowlist, check_channels
 from crcr.decide.allowlist.entries import AllowlistProblem, CheckedAllowlist, decode_text
 from crcr.decide.allowlist.tree import MappingNode, ScalarNode, SequenceNode
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -80,6 +80,8 @@ OPTIONS = [
     ("authors: friends", "authors: unknown value 'friends'"),
     ("authors: [any]", "authors must be text, not a list"),
     ("visibility: secret", "visibility: unknown value 'secret'"),
+    ("channels: ['https://hooks.example/x']", "channels: 'https://hooks.example/x' is not a channel's name"),
+    ("channels: chat", "channels must be a list, not text"),
     ("hardware: 910", "hardware must be text, not 910"),
     ("hardware: ''", "hardware must have 1 to 256 characters"),
     ("job_timeout: 6 hours", "job_timeout: '6 hours' is not a duration"),
@@ -207,3 +209,11 @@ def test_what_the_relay_knows_about_actions_is_told_of_l4_entries_without_litera
         "name its `jobs` literally, or grant Actions: read",
         "`crcr doctor --relay URL --repo o/unknown` has it looked at; or name its `jobs` literally",
     ]
+
+
+def test_a_channel_that_the_relay_does_not_have_is_a_warning() -> None:
+    checked = read_allowlist("L2:\n  - o/r: {channels: [team-chat, teamchat]}\n")
+    assert checked.allowlist is not None
+    [warning] = check_channels(checked.allowlist, ["team-chat"])
+    assert (warning.severity, warning.line, warning.hint) == ("warning", 2, "did you mean team-chat?")
+    assert warning.message == "o/r names the channel 'teamchat', which the relay does not have"

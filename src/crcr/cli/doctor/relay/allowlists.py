@@ -1,11 +1,12 @@
 """Findings about allowlists (source and version in force), and about the App's installations on their repositories."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from crcr.cli.printing import ProgressLine
+from crcr.decide.allowlist.check import check_channels
 from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, AllowlistProblem, CheckedAllowlist
 from crcr.decide.github.repository_setup import (
     PERMISSIONS_ALWAYS,
@@ -77,8 +78,9 @@ async def read_source(upstream: UpstreamSetting, github: GitHubClient) -> Source
 
 
 def allowlist_findings(
-    read: SourceReading, state: AllowlistState | None, now: datetime
+    read: SourceReading, state: AllowlistState | None, now: datetime, channels: Collection[str] = ()
 ) -> Iterator[SetupFinding]:
+    """`channels` are the names of the settings' channels."""
     name = read.upstream.name
     if read.checked is None:
         yield problem(
@@ -102,7 +104,8 @@ def allowlist_findings(
             f"{name}: {read.source} is valid, {entries:,} downstream{'s' if entries != 1 else ''}.",
             "list the first one; docs/upstream.md#levels has examples" if begins else None,
         )
-        for issue in read.checked.problems[: 0 if begins else 5]:
+        unknown_channels = tuple(check_channels(read.allowlist, channels))
+        for issue in (*read.checked.problems, *unknown_channels)[: 0 if begins else 5]:
             yield warning(
                 "allowlist", f"{name}: {_describe(issue)}", issue.hint or "`crcr allowlist check` explains it"
             )

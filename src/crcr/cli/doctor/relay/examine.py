@@ -21,7 +21,6 @@ from crcr.cli.doctor.relay.allowlists import (
 from crcr.cli.doctor.relay.clickhouse import history_findings
 from crcr.cli.doctor.relay.github_app import app_findings, hook_findings, public_finding
 from crcr.cli.doctor.relay.redis import redis_findings
-from crcr.cli.doctor.relay.roles import role_finding
 from crcr.cli.doctor.relay.store import has_current_schema, store_findings
 from crcr.cli.operator_session import choose_upstream_to_read
 from crcr.clock import SystemClock
@@ -141,8 +140,11 @@ async def _read_allowlists(
     stored = await _read_stored(settings, upstreams)
     read = [await read_source(upstream, github) for upstream in upstreams]
     reads = tuple(replace(reading, in_force=stored[reading.upstream.name][1]) for reading in read)
+    channels = [channel.name for channel in settings.channels]
     findings = [
-        finding for read in reads for finding in allowlist_findings(read, stored[read.upstream.name][0], now)
+        finding
+        for read in reads
+        for finding in allowlist_findings(read, stored[read.upstream.name][0], now, channels)
     ]
     return _AllowlistReadings(reads, tuple(findings))
 
@@ -232,3 +234,25 @@ def registration_findings(
             )
         else:
             yield ok("registration", f"{subject} is registered.")
+
+
+_ROLE_TEXTS = {
+    "all": "Pages run in a process of their own, on the same port (CRCR_ROLE is all).",
+    "intake": "This process takes in webhooks, callbacks and results; pages answer 404 (CRCR_ROLE is intake).",
+    "hud": "This process serves pages and API; webhooks, callbacks and results answer 503 (CRCR_ROLE is hud).",
+}
+
+
+def role_finding(settings: Settings) -> SetupFinding:
+    if not settings.uses_chdb:
+        return ok("role", _ROLE_TEXTS[settings.role])
+    if settings.role == "all":
+        text = "Pages run in the same process as the intake: chdb:/// can be opened by one process alone."
+        return ok(
+            "role", text, "with many readers use a ClickHouse server, so that pages cannot delay callbacks"
+        )
+    return problem(
+        "role",
+        f"`crcr serve` does not start: the role {settings.role} does not work with chdb:///, which one process alone can open.",
+        "use a ClickHouse server, or the role all",
+    )

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from crcr.decide.checks.status import BLOCKED, GateStatus, JudgedPart
 from crcr.decide.checks.text.markdown import code, link, one_line, prose, truncate
-from crcr.decide.failures.evidence_pages import evidence_url
-from crcr.decide.failures.verdict import Verdict, VerdictKind
+from crcr.decide.failures.verdict import Verdict, VerdictKind, evidence_url
 from crcr.decide.model import RepoName
 
 _SHOWN_ON = BLOCKED | {GateStatus.EXCUSED, GateStatus.WAIVED}

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import text
 
-from crcr.decide.failures.evidence_pages import evidence_url
 from crcr.decide.failures.fingerprint import fingerprint_failure
-from crcr.decide.failures.verdict import Confidence, Evidence, VerdictKind
+from crcr.decide.failures.verdict import Confidence, Evidence, VerdictKind, evidence_url
 from crcr.decide.model import RepoName
 from crcr.decide.views.commit import CommitBackend
 from crcr.decide.views.failures import (

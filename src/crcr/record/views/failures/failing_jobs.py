@@ -121,7 +121,9 @@ def _write_failures(kind: FailingKind) -> str:
 
 
 _CANDIDATES = {kind: Statement(text(_write_candidates(kind))) for kind in FailingKind}
-_RED_IN_BACKEND = Statement(text(_write_candidates(FailingKind.PUSH, " AND f.downstream = :downstream")))
+_IN_BACKEND = {
+    kind: Statement(text(_write_candidates(kind, " AND f.downstream = :downstream"))) for kind in FailingKind
+}
 _LAST_PASS = {kind: Statement(text(_write_last_pass(kind))) for kind in FailingKind}
 _FAILURES = {kind: Statement(text(_write_failures(kind))) for kind in FailingKind}
 
@@ -163,7 +165,7 @@ async def find_red_jobs(
     """The names of jobs, of one backend or of all, that failed on the branch and may not have passed since."""
     statement, chosen = _CANDIDATES[FailingKind.PUSH], dict[str, str]()
     if backend is not None:
-        statement, chosen = _RED_IN_BACKEND, {"downstream": backend.key}
+        statement, chosen = _IN_BACKEND[FailingKind.PUSH], {"downstream": backend.key}
     return await tx.all(statement, upstream=upstream.key, ref=branch, **chosen, **_spans(now))
 
 
@@ -186,14 +188,33 @@ async def _find_failing(
         if entry is None:
             continue
         job = {**place, **since, **{name: names[name] for name in ("downstream", "workflow", "job_name")}}
-        last_pass = await tx.one(_LAST_PASS[query.kind], **job)
-        last_good = -1 if last_pass is None else last_pass["place"]
-        failures = await tx.all(_FAILURES[query.kind], last_good=last_good, most=_MOST_FAILURES, **job)
-        results = [] if last_pass is None else [_read_pass(last_pass, query.kind)]
-        results += [_read_failure(row, query.kind) for row in failures if _counts(row)]
-        if (row := find_failing_row(results)) is not None:
+        if (row := await _read_failing_row(tx, query.kind, job)) is not None:
             found.append((_view(entry, job, row), _marks(row.newest)))
     return found
+
+
+async def find_failing_jobs(
+    tx: Tx, upstream: RepoName, entry: AllowlistEntry, now: datetime
+) -> list[FailingJob]:
+    """The jobs of one backend that fail on the base branch, or in its nights."""
+    branch, found = await read_base_branch(tx, upstream), []
+    for kind in FailingKind:
+        place = {"upstream": upstream.key, **({"ref": branch or ""} if kind is FailingKind.PUSH else {})}
+        for names in await tx.all(_IN_BACKEND[kind], downstream=entry.name.key, **place, **_spans(now)):
+            job: dict[str, Any] = {**place, "since": to_us(now - HISTORY)}
+            job |= {name: names[name] for name in ("downstream", "workflow", "job_name")}
+            if (row := await _read_failing_row(tx, kind, job)) is not None:
+                found.append(_view(entry, job, row))
+    return found
+
+
+async def _read_failing_row(tx: Tx, kind: FailingKind, job: Mapping[str, Any]) -> FailingRow | None:
+    last_pass = await tx.one(_LAST_PASS[kind], **job)
+    last_good = -1 if last_pass is None else last_pass["place"]
+    failures = await tx.all(_FAILURES[kind], last_good=last_good, most=_MOST_FAILURES, **job)
+    results = [] if last_pass is None else [_read_pass(last_pass, kind)]
+    results += [_read_failure(row, kind) for row in failures if _counts(row)]
+    return find_failing_row(results)
 
 
 def _counts(row: Row) -> bool:

@@ -72,6 +72,21 @@ RELAY_HEALTH = derive_model(
 )
 ACT = derive_model(logs.AuditView, "Act")
 AUDIT = derive_model(logs.AuditPage, "Audit", without=("cursor",), types={"next": Next})
+NOTICE_MESSAGE = derive_model(
+    logs.NoticeMessageView,
+    "NoticeMessage",
+    described={
+        "channel": "Its name. This, `destination`, `address` (masked), `reason` and `oncalls` are for administrators.",
+        "note": "Why it was dropped.",
+    },
+)
+NOTICE = derive_model(
+    logs.NoticeView,
+    "Notice",
+    "One event of a thread, and what was sent about it.",
+    described={"path": "The relay's page about its subject."},
+)
+NOTICES = derive_model(logs.NoticePage, "Notices", without=("cursor",), types={"next": Next})
 LISTED_BACKEND = derive_model(
     views.ListedBackend, "ListedBackend", described={"hidden": "Shown to administrators only."}
 )

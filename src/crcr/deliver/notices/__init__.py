@@ -1,0 +1,1 @@
+"""Sends notices: to GitHub, to webhooks, and by e-mail."""

@@ -1,0 +1,140 @@
+"""Who sees which notices: pages, JSON, CSV and commands; and no address anywhere."""
+
+import asyncio
+import csv
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from crcr.decide.notices.notice import NoticeKind
+from support.cli_command import run_in_process
+from support.notices.events import make_event, queue, tell_people
+from support.notices.receivers import WebhookReceiver, webhook_receiver
+from support.running_relay import RunningRelay, environment, running_relay
+from support.sign_in import ADMIN, TOKENS
+
+ALLOWLIST = """
+L2:
+  - org/reporter: {oncalls: [alice], channels: [issues, chat, nobody]}
+  - org/secret: {visibility: hidden, channels: [chat]}
+"""
+BEARER = {"authorization": f"Bearer {ADMIN}"}
+
+
+def channels(hook: WebhookReceiver) -> str:
+    chat = {"name": "chat", "kind": "slack", "url": hook.url, "private_hosts": ["127.0.0.1"]}
+    return json.dumps([{"name": "issues", "kind": "issue"}, chat])
+
+
+@asynccontextmanager
+async def told_relay(folder: Path) -> AsyncIterator[tuple[RunningRelay, WebhookReceiver]]:
+    async with (
+        webhook_receiver() as hook,
+        running_relay(
+            folder,
+            ALLOWLIST,
+            downstreams=("org/reporter", "org/secret"),
+            CRCR_CHANNELS=channels(hook),
+            **TOKENS,
+        ) as relay,
+    ):
+        await tell_people(relay)
+        await queue(relay, make_event(NoticeKind.SILENT, "org/secret"))
+        await relay.drain()
+        yield relay, hook
+
+
+async def test_readers_see_public_notices_and_administrators_the_channels(tmp_path: Path) -> None:
+    async with told_relay(tmp_path) as (relay, hook):
+        page = (await relay.http.get("/crcr/notices")).text
+        assert "org/secret" not in page
+        assert "chat" not in page
+        assert "<script>alert" not in page
+        found = (await relay.http.get("/api/v1/notices")).json()["notices"]
+        assert {notice["backend"] for notice in found} == {"org/reporter", None}
+        assert {message["channel"] for notice in found for message in notice["messages"]} == {None}
+        assert {message["kind"] for notice in found for message in notice["messages"]} == {"issue", "slack"}
+
+        admin = (await relay.http.get("/api/v1/notices", headers=BEARER)).json()["notices"]
+        assert "org/secret" in {notice["backend"] for notice in admin}
+        [red] = [notice for notice in admin if notice["kind"] == "red"]
+        sent = {message["channel"]: message for message in red["messages"]}
+        assert sent["chat"]["address"] == "http://127.0.0.1/…"
+        assert sent["issues"]["destination"] == "org/reporter"
+        assert sent["issues"]["reason"] == "the entry of org/reporter names it"
+        assert {message["state"] for message in red["messages"]} == {"sent"}
+        paths = ("/crcr/notices", "/api/v1/notices.csv", "/crcr/audit", "/crcr/deliveries?show=effects")
+        answers = [await relay.http.get(path, headers=BEARER) for path in paths]
+        texts = [page, json.dumps(admin), *(answer.text for answer in answers)]
+        assert not [text for text in texts if "very-secret" in text or str(hook.port) in text]
+
+
+async def test_filters_and_cursors_page_through_everything_once(tmp_path: Path) -> None:
+    async with told_relay(tmp_path) as (relay, _):
+        seen: list[int] = []
+        cursor: dict[str, str] = {}
+        while True:
+            page = (await relay.http.get("/api/v1/notices", params={"limit": 3, **cursor})).json()
+            seen += [notice["event_id"] for notice in page["notices"]]
+            if page["next"] is None:
+                break
+            cursor = {"cursor": page["next"]}
+        assert seen == sorted(set(seen), reverse=True)
+        rows = list(csv.DictReader(StringIO((await relay.http.get("/api/v1/notices.csv")).text)))
+        assert {int(row["event_id"]) for row in rows} == set(seen)
+        still_open = (await relay.http.get("/api/v1/notices", params={"state": "open"})).json()["notices"]
+        assert "red" not in {notice["kind"] for notice in still_open}
+        assert "silent" in {notice["kind"] for notice in still_open}
+        unsent = (await relay.http.get("/api/v1/notices", params={"state": "unsent"})).json()["notices"]
+        assert {notice["kind"] for notice in unsent} == {"recovered"}
+        assert (await relay.http.get("/api/v1/notices", params={"cursor": "x"})).status_code == 400
+        assert "No matching notices" in (await relay.http.get("/crcr/notices?backend=nobody")).text
+
+
+async def test_closed_threads_are_deleted_with_the_audit_log_and_open_ones_stay(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, ALLOWLIST, CRCR_KEEP_AUDIT_DAYS="30") as relay:
+        for kind in (NoticeKind.SILENT, NoticeKind.RED, NoticeKind.RECOVERED):
+            await queue(relay, make_event(kind))
+        relay.clock.advance(31 * 86_400)
+        await relay.services.sweeper.forget()
+        assert [row["kind"] for row in relay.rows("SELECT kind FROM notice_threads")] == ["silent"]
+        assert [row["kind"] for row in relay.rows("SELECT kind FROM notice_events")] == ["silent"]
+
+
+async def test_commands_test_a_channel_and_list_notices(tmp_path: Path) -> None:
+    async with told_relay(tmp_path) as (relay, hook):
+        environ = {
+            **environment(tmp_path, relay.github, tmp_path / "allowlist.yml"),
+            "CRCR_CHANNELS": channels(hook),
+        }
+        before = len(hook.requests)
+
+        async def crcr(*words: str) -> tuple[int, str]:
+            result = await asyncio.to_thread(
+                run_in_process, "notices", *words, folder=tmp_path, environ=environ
+            )
+            return result.code, result.out + result.errors
+
+        assert await crcr("test", "chat") == (0, "sent to chat (slack: http://127.0.0.1/…)\n")
+        assert "A test notice of" in hook.requests[before].json["text"]
+        hook.answers = [404]
+        code, said = await crcr("test", "chat")
+        assert (code, "127.0.0.1 answered 404" in said) == (1, True)
+        code, said = await crcr("test", "nothing")
+        assert (code, "the settings have: issues, chat" in said) == (2, True)
+        code, said = await crcr("test", "issues")
+        assert (code, "pass --repo" in said) == (2, True)
+        code, said = await crcr("list", "--json")
+        assert (code, json.loads(said)[0]["backend"]) == (0, "org/secret")
+        assert "very-secret" not in said
+
+
+@pytest.mark.parametrize("words", [("notices", "list"), ("notices", "test", "chat")])
+def test_commands_have_help(tmp_path: Path, words: tuple[str, ...]) -> None:
+    result = run_in_process(*words, "--help", folder=tmp_path, environ={})
+    assert result.code == 0
+    assert "Example" in result.out

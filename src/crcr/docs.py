@@ -126,10 +126,12 @@ def commands_markdown() -> str:
 
 
 def _commands(command: Any, words: str) -> Iterator[tuple[str, Any]]:
-    """Yield the commands that do something, by their words; a group is only a part of their words."""
+    """Yield the commands that do something, by their words; most groups are only a part of their words."""
     if not isinstance(command, TyperGroup):
         yield words, command
         return
+    if command.invoke_without_command:
+        yield words, command
     for name, inner in command.commands.items():
         if not inner.hidden:
             yield from _commands(inner, f"{words} {name}")

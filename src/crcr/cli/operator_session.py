@@ -21,6 +21,7 @@ from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
 from crcr.record.admin.operations import AdminOperations
 from crcr.record.bisection.bisections import Bisections
+from crcr.record.levels.evaluations import Levels
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
@@ -81,6 +82,7 @@ class OperatorSession:
     acts: AdminOperations
     targets: Downstreams
     bisections: Bisections
+    levels: Levels
     who: str
     open_pages: "Callable[[], SqlViews]"
     """Opens what the pages show, hidden backends included."""
@@ -117,6 +119,9 @@ async def _run(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]
         acts=AdminOperations(database, targets, allowlists),
         targets=targets,
         bisections=build_bisections(settings, database, allowlists, targets),
+        levels=Levels(
+            database, allowlists, refresher, tuple(upstream.name for upstream in settings.upstreams)
+        ),
         who=user_name(),
         open_pages=partial(_open_pages, settings, database, allowlists),
     )
@@ -128,7 +133,9 @@ async def _run(settings: Settings, act: Callable[[OperatorSession], Awaitable[T]
 
 def _open_pages(settings: Settings, database: Database, allowlists: Allowlists) -> "SqlViews":
     from crcr.record.views.sql_views import SqlViews  # most commands do without it
-    from crcr.wiring.core import gate_policies
+    from crcr.wiring.core import gate_policies, level_policies
 
     names = tuple(upstream.name for upstream in settings.upstreams)
-    return SqlViews(database, allowlists, names, gate_policies(settings), everything=True)
+    return SqlViews(
+        database, allowlists, names, gate_policies(settings), everything=True, levels=level_policies(settings)
+    )

@@ -5,12 +5,15 @@ that is a problem.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel
 
 from crcr.decide.checks.gate import EXCUSABLE
 from crcr.decide.failures.verdict import VerdictKind
+from crcr.decide.levels.criteria import LevelCriteria
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.settings.readers import locations, single_values
 from crcr.settings.readers.locations import AllowlistSource
@@ -53,6 +56,37 @@ def _excuses(raw: RawValue) -> tuple[VerdictKind, ...]:
 def _channel_names(raw: RawValue) -> tuple[str, ...]:
     names = single_values.list_of_texts(raw)
     return () if names == ("none",) else names
+
+
+def _on_or_off(raw: RawValue) -> str:
+    if isinstance(raw.value, bool):
+        return "on" if raw.value else "off"
+    return single_values.one_of("on", "off")(raw)
+
+
+def _level_criteria(raw: RawValue) -> LevelCriteria:
+    if raw.value == "":
+        return LevelCriteria()
+    if not isinstance(raw.value, dict):
+        raise InvalidValue("must be a table such as {pass_percent = 95}.")
+    known = {field.name: field.type for field in fields(LevelCriteria)}
+    for name, value in raw.value.items():
+        if name not in known:
+            raise InvalidValue(f"has no value {single_values.quote(name)}; {suggest_name(name, list(known))}")
+        whole = known[name] is int
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int if whole else (int, float))
+            or not isfinite(value)
+        ):
+            raise InvalidValue(
+                f"needs a {'whole ' if whole else ''}number for {name}, not {single_values.quote(value)}."
+            )
+    criteria = LevelCriteria(**raw.value)
+    problem = next(criteria.find_problems(), None)
+    if problem is not None:
+        raise InvalidValue(f"cannot be used: {problem}.")
+    return criteria
 
 
 class UpstreamSetting(BaseModel):
@@ -226,6 +260,38 @@ class UpstreamSetting(BaseModel):
             "names of `[[channel]]` tables that get all notices of this upstream; an allowlist entry names more with "
             "`channels`",
             default="none",
+        ),
+    ]
+    level_criteria: Annotated[
+        LevelCriteria,
+        Setting(
+            "",
+            "upstream.level_criteria",
+            _level_criteria,
+            "values of the criteria of L3 that differ from the defaults of docs/levels.md, as a table: "
+            "`{pass_percent = 95, leave_pass_percent = 90}`",
+            default="",
+        ),
+    ]
+    silent_mode: Annotated[
+        Literal["on", "off"],
+        Setting(
+            "",
+            "upstream.silent_mode",
+            _on_or_off,
+            "whether an L3 backend that fails the criteria of L3 has no checks until it recovers",
+            default="on",
+        ),
+    ]
+    l4_downgrade: Annotated[
+        Literal["auto", "off"],
+        Setting(
+            "",
+            "upstream.l4_downgrade",
+            single_values.one_of("auto", "off"),
+            "`auto`: an L4 backend that fails the criteria of L3 does not gate heads that arrive from then on; gates that "
+            "are open keep it. `off`: it is alarmed only",
+            default="off",
         ),
     ]
     ignore_refs: Annotated[

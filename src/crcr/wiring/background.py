@@ -15,6 +15,7 @@ from crcr.deliver.periodic.leader_tasks import LeaderTask, LeaderTasks
 from crcr.deliver.periodic.reconcile import RECONCILE_EVERY_S
 from crcr.deliver.periodic.sweeper import (
     BISECT_EVERY_S,
+    EVALUATE_LEVELS_EVERY_S,
     FORGET_EVERY_S,
     LOOK_AT_BASE_EVERY_S,
     LOOK_AT_REPORTING_EVERY_S,
@@ -173,6 +174,7 @@ def _leader_tasks(services: Services) -> tuple[LeaderTask, ...]:
         LeaderTask("bisect", services.sweeper.begin_bisections, BISECT_EVERY_S),
         LeaderTask("look_at_base", services.sweeper.look_at_base, LOOK_AT_BASE_EVERY_S),
         LeaderTask("look_at_reporting", services.sweeper.look_at_reporting, LOOK_AT_REPORTING_EVERY_S),
+        LeaderTask("evaluate_levels", services.sweeper.evaluate_levels, EVALUATE_LEVELS_EVERY_S),
         LeaderTask("forget", services.sweeper.forget, FORGET_EVERY_S),
         LeaderTask("update_fingerprints", services.sweeper.update_fingerprints, UPDATE_FINGERPRINTS_EVERY_S),
         LeaderTask("reconcile", services.reconciler.run_quietly, RECONCILE_EVERY_S),

@@ -12,6 +12,7 @@ from crcr.clock import SystemClock
 from crcr.decide.checks.gate import GatePolicies, GatePolicy
 from crcr.decide.checks.wanted_checks import JobChecks
 from crcr.decide.failures.verdict import VerdictPolicy
+from crcr.decide.levels.standings import LevelPolicy
 from crcr.decide.model import RepoName
 from crcr.errors import BadSettings
 from crcr.github.app_auth import AppAuth, TokenCache
@@ -30,6 +31,7 @@ from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.failures.recorder import FailureRecorder
 from crcr.record.jobs.forwards import Forwards
 from crcr.record.jobs.outcomes import JobOutcomes
+from crcr.record.levels.evaluations import Levels
 from crcr.record.migrations.run import migrate
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
@@ -98,6 +100,10 @@ class Core:
     @property
     def known_failures(self) -> KnownFailures:
         return KnownFailures(self.database, web_url(self.settings))
+
+    @property
+    def levels(self) -> Levels:
+        return Levels(self.database, self.allowlists, self.refresher, self.upstreams)
 
     @property
     def bisections(self) -> Bisections:
@@ -201,7 +207,20 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
         l3_fails_red=upstream.l3_conclusion == "failure",
         show_l3_pending=upstream.l3_pending == "in_progress",
         job_checks=JobChecks(upstream.job_checks),
+        levels=level_policy(upstream),
     )
+
+
+def level_policy(upstream: UpstreamSetting) -> LevelPolicy:
+    return LevelPolicy(
+        upstream.level_criteria,
+        silent_mode=upstream.silent_mode == "on",
+        l4_downgrade=upstream.l4_downgrade == "auto",
+    )
+
+
+def level_policies(settings: Settings) -> dict[str, LevelPolicy]:
+    return {upstream.name.key: level_policy(upstream) for upstream in settings.upstreams}
 
 
 def gate_policies(settings: Settings) -> GatePolicies:

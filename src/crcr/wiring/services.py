@@ -51,6 +51,7 @@ from crcr.record.deliveries.webhooks import RecoveryStore
 from crcr.record.failures.recompute import FingerprintUpdate
 from crcr.record.in_tree.upkeep import InTreeUpkeep
 from crcr.record.jobs.reports import Reports
+from crcr.record.levels.evaluations import Levels
 from crcr.record.limits.memory import Rule
 from crcr.record.notices.watch import NoticeWatch
 from crcr.record.outbox.claims import Outbox
@@ -104,6 +105,7 @@ class Services:
     reports: Reports
     acts: AdminOperations
     bisections: Bisections
+    levels: Levels
     limits: RequestLimiter
     rate_limits: RelayRateLimits
     github: GitHubClient
@@ -165,6 +167,7 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         reports=reports,
         acts=AdminOperations(database, core.targets, core.allowlists),
         bisections=core.bisections,
+        levels=core.levels,
         limits=rate_limits.limits,
         rate_limits=rate_limits,
         github=core.github,
@@ -282,6 +285,7 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
         in_tree=InTreeUpkeep(core.database),
         bisections=core.bisections,
         notices=NoticeWatch(core.database, core.allowlists, core.upstreams),
+        levels=core.levels,
         clock=core.clock,
     )
 

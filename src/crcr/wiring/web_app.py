@@ -39,7 +39,7 @@ from crcr.show.pages import routes as pages_routes
 from crcr.show.pages.frame import Frame
 from crcr.show.pages.onboarding import OnboardingSettings
 from crcr.wiring.background import BackgroundTasks
-from crcr.wiring.core import gate_policies, web_url
+from crcr.wiring.core import gate_policies, level_policies, web_url
 from crcr.wiring.intake_app import (
     health_routes,
     ingest_route,
@@ -118,6 +118,7 @@ def _views(services: Services) -> SqlViews:
         sandbox=services.settings.sandbox == "on",
         history=services.clickhouse.history(),
         channel_addresses={channel.name: channel.masked_address for channel in services.settings.channels},
+        levels=level_policies(services.settings),
     )
 
 

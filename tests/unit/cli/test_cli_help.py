@@ -32,7 +32,7 @@ def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[
     children = getattr(command, "commands", {})
     for name, child in children.items():
         yield from commands(child, (*path, name))
-    if not children:
+    if not children or getattr(command, "invoke_without_command", False):
         yield path, command
 
 
@@ -47,6 +47,7 @@ def test_the_commands_are_these() -> None:
         *("allowlist check", "allowlist diff", "allowlist refresh", "allowlist show"),
         *("deliveries list", "deliveries show", "deliveries replay", "effects list", "effects retry"),
         *("history backfill", "notices test", "notices list"),
+        *("levels", "levels propose", "levels override"),
         *("repos list", "repos rebind", "audit list", "admin token"),
     }
 

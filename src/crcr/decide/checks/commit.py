@@ -110,6 +110,8 @@ class BackendResults:
     """The id of the repository that it was dispatched to, where it is known."""
     dispatched_as: RepoName | None = None
     """The name that it was dispatched under, where it has been renamed since."""
+    downgraded: bool = False
+    """It was listed at L4 when the delivery was recorded, and recorded at L3: it fails the criteria of L3."""
     possible_renames: tuple[RepoName, ...] = ()
     """It left L4, and one of these new L4 entries may be this repository under another name."""
 

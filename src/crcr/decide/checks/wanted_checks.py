@@ -44,6 +44,8 @@ class CheckPolicy:
     show_l3_pending: bool
     job_checks: JobChecks
     hud_url: str
+    silent: frozenset[str] = frozenset()
+    """Keys of L3 backends in silent mode: they have no checks."""
 
 
 def wanted_checks(
@@ -116,6 +118,8 @@ def _is_visible(subject: MergeSubject, backend: BackendResults, policy: CheckPol
     if backend.state is DispatchState.HELD and backend.reason not in HELD_FOR:
         return False  # whether it is concerned is not known yet
     if min(backend.level, backend.entry.level) < Level.L3:
+        return False
+    if backend.entry.level is Level.L3 and backend.entry.name.key in policy.silent:
         return False
     return backend.entry.level is Level.L4 or is_labelled(
         backend.entry, subject.labels, policy.label_prefixes

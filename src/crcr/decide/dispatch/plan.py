@@ -93,6 +93,8 @@ class UpstreamFacts:
     base_lacks_delivery: bool = False
     """The event's head and base are the known ones, and all recorded deliveries of that head are on other bases."""
     gate_on: bool = False
+    downgraded: frozenset[str] = frozenset()
+    """Keys of L4 downstreams that do not gate the event's head, because they fail the criteria of L3."""
     dispatched_to_group: frozenset[str] | None = None
     """Keys of downstreams that the event's merge group was dispatched to; None when the group is unknown."""
 
@@ -104,6 +106,13 @@ class PlannedDispatch:
     reason: str | None = None
     concerned: bool | None = None
     """Whether the changed files match its `paths`; None while they are unknown."""
+    downgraded: bool = False
+    """It is listed at L4, and does not gate this head."""
+
+    @property
+    def level(self) -> Level:
+        """The level that it is recorded with."""
+        return min(self.entry.level, Level.L3) if self.downgraded else self.entry.level
 
     @property
     def may_be_sent(self) -> bool:
@@ -307,8 +316,14 @@ def _is_recorded(left_out: PlannedDispatch) -> bool:
 def _planned_dispatch(choice: SelectedEntry, facts: UpstreamFacts) -> PlannedDispatch:
     if choice.verdict is not SelectionVerdict.NOT_CONCERNED and choice.entry.name.key in facts.suspended:
         return PlannedDispatch(choice.entry, DispatchState.CANCELLED, SUSPENDED)
-    concerned = True if choice.entry.name.key in facts.dispatched else None
-    return PlannedDispatch(choice.entry, _DISPATCH_STATES[choice.verdict], choice.reason, concerned)
+    key = choice.entry.name.key
+    return PlannedDispatch(
+        choice.entry,
+        _DISPATCH_STATES[choice.verdict],
+        choice.reason,
+        concerned=True if key in facts.dispatched else None,
+        downgraded=key in facts.downgraded,
+    )
 
 
 _DISPATCH_STATES = {

@@ -33,6 +33,7 @@ class AttentionKind(StrEnum):
     IN_TREE_RED = "in_tree_red"
     BASE_RED = "base_red"
     BACKEND_SUSPENDED = "backend_suspended"
+    BACKEND_DEMOTED = "backend_demoted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,13 @@ class TroubledBackend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DemotedBackend:
+    backend: TroubledBackend
+    since: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RedBaseJob:
     """A job whose newest result on the base branch failed."""
 
@@ -104,6 +112,7 @@ class AttentionFacts:
     silent: Sequence[tuple[TroubledBackend, datetime]] = ()
     """Silent backends, and since when."""
     suspended: Sequence[tuple[TroubledBackend, datetime]] = ()
+    demoted: Sequence[DemotedBackend] = ()
     blocked: Sequence[BlockedPull] = ()
     blocked_pulls: int = 0
     in_tree: InTreeTrend | None = None
@@ -142,6 +151,7 @@ def list_attention(facts: AttentionFacts, now: datetime) -> Attention:
         *_red_in_tree(facts.in_tree),
         *_red_base([job for job in red if not turned_lately(job.since, now)], facts.branch),
         *_suspended_backends(facts.suspended),
+        *_demoted_backends(facts.demoted),
     ]
     return Attention(
         items=tuple(items),
@@ -267,5 +277,20 @@ def _suspended_backends(suspended: Sequence[tuple[TroubledBackend, datetime]]) -
             level=backend.level,
         )
         for backend, since in suspended
+    ]
+    return sorted(items, key=_urgency)[:MOST_BACKENDS]
+
+
+def _demoted_backends(demoted: Sequence[DemotedBackend]) -> list[AttentionItem]:
+    items = [
+        AttentionItem(
+            kind=AttentionKind.BACKEND_DEMOTED,
+            text=one.text,
+            since=one.since,
+            oncalls=one.backend.oncalls,
+            backend=one.backend.name,
+            level=one.backend.level,
+        )
+        for one in demoted
     ]
     return sorted(items, key=_urgency)[:MOST_BACKENDS]

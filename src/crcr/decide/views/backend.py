@@ -8,6 +8,7 @@ from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.jobs.short_address import JobKeyParts
+from crcr.decide.levels.standings import BackendLevel
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import CountedAs, Figures, Tally
 from crcr.decide.statistics.window import HistoryState, ResultKind, Span
@@ -178,6 +179,8 @@ class BackendPage:
     """Worst first."""
     jobs_left_out: int
     failures: tuple[JobView, ...]
+    readiness: BackendLevel | None = None
+    """Its level by evidence; None where it shows its name only."""
     levels: tuple[LevelChange, ...]
     """Newest first."""
     detail: JobDetail | None

@@ -14,6 +14,7 @@ from crcr.decide.allowlist.entries import AllowlistProblem
 from crcr.decide.checks.commit import Verification
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.health.relay import Health
+from crcr.decide.levels.standings import Demotion
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, JobState, Level, RepoName
 from crcr.decide.row_dataclass import row_dataclass
 from crcr.decide.statistics.figures import COUNTED_AS, CountedAs, EndedAs, Figures, LastResult, Tally
@@ -75,6 +76,8 @@ class BackendSummary:
     never_reported: bool = False
     """It should report, and no report of it has ever arrived."""
     alarm: str | None = None
+    demotion: Demotion | None = None
+    """By its level standing: in silent mode at L3; alarmed or downgraded at L4."""
     probe: bool = False
     """It tests the relay, not the upstream."""
     hidden: bool = False

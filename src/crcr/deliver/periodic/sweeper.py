@@ -1,6 +1,6 @@
 """The sweeper: silent jobs time out, gates that time alone changes are refreshed, issues are read, quiet in-tree commits are
-packed, bisections go on and begin, backends that need a notice are found, old rows are deleted, and outdated fingerprints are
-computed again.
+packed, bisections go on and begin, levels are evaluated, backends that need a notice are found, old rows are deleted, and outdated
+fingerprints are computed again.
 """
 
 import structlog
@@ -12,6 +12,7 @@ from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.failures.recompute import FingerprintUpdate
 from crcr.record.in_tree.upkeep import InTreeUpkeep
 from crcr.record.notices.watch import NoticeWatch
+from crcr.record.levels.evaluations import Levels
 from crcr.record.upkeep.retention import Retention
 from crcr.record.upkeep.timeouts import Sweeps
 
@@ -23,6 +24,8 @@ REFRESH_EVERY_S = 300.0
 BISECT_EVERY_S = 120.0
 LOOK_AT_BASE_EVERY_S = 60.0
 LOOK_AT_REPORTING_EVERY_S = 300.0
+EVALUATE_LEVELS_EVERY_S = 900.0
+"""Each backend is evaluated once a day; this is how often the leader looks which are due."""
 UPDATE_FINGERPRINTS_EVERY_S = 3600.0
 """Processes of an older release may still write failures by the old rules."""
 
@@ -39,6 +42,7 @@ class Sweeper:
         in_tree: InTreeUpkeep,
         bisections: Bisections,
         notices: NoticeWatch,
+        levels: Levels,
         clock: Clock,
     ) -> None:
         self._sweeps = sweeps
@@ -49,6 +53,7 @@ class Sweeper:
         self._in_tree = in_tree
         self._bisections = bisections
         self._notices = notices
+        self._levels = levels
         self._clock = clock
 
     async def sweep(self) -> None:
@@ -73,6 +78,12 @@ class Sweeper:
     async def look_at_reporting(self) -> None:
         """Find backends that went silent or are refused, and credentials that GitHub refuses."""
         await self._notices.look_at_reporting(self._clock.now())
+
+    async def evaluate_levels(self) -> None:
+        """Evaluate the backends whose last evaluation is a day old."""
+        evaluated = await self._levels.evaluate_due(self._clock.now())
+        if evaluated:
+            log.info("levels_evaluated", backends=evaluated)
 
     async def forget(self) -> None:
         await self._retention.forget(self._clock.now())

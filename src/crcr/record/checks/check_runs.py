@@ -30,6 +30,7 @@ from crcr.decide.checks.publication import CheckAction, PublishedCheck, ending_c
 from crcr.decide.checks.verification import awaits_github
 from crcr.decide.checks.wanted_checks import CheckPolicy, recheck_at, wanted_checks
 from crcr.decide.github.workflow_runs import WEBHOOK_GRACE
+from crcr.decide.levels.standings import Demotion
 from crcr.decide.model import Conclusion, DispatchState, RepoName
 from crcr.record.checks.commit_facts import load_commit
 from crcr.record.checks.gates import find_due_gates, record_gate
@@ -37,6 +38,7 @@ from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import reconsider_held
 from crcr.record.deliveries.merge_groups import live_groups, withdraw_reuse
 from crcr.record.deliveries.pull_requests import load_pull
+from crcr.record.levels.demotions import read_demotions
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.renames import RENAME
 from crcr.record.schema.checks import checks
@@ -155,7 +157,7 @@ class CommitChecks:
         """
 
         async def unit(tx: Tx) -> list[CheckToPublish]:
-            rules = await self._rules(tx, upstream)
+            rules = await self._rules(tx, upstream, now)
             commit, judgement = await self.judge(tx, upstream, head_sha, now)
             judgement = judgement if rules.gate_on else None
             newest = await self._newest(tx, upstream, head_sha)
@@ -291,7 +293,7 @@ class CommitChecks:
                 allowlist = await self._allowlists.in_force(tx, commit.upstream)
                 await reconsider_held(tx, commit.upstream, pull, allowlist, now)
 
-    async def _rules(self, tx: Tx, upstream: RepoName) -> CheckPolicy:
+    async def _rules(self, tx: Tx, upstream: RepoName, now: datetime) -> CheckPolicy:
         policy = self._refresher.policy(upstream)
         return CheckPolicy(
             gate=self.gates.find(upstream),
@@ -301,7 +303,14 @@ class CommitChecks:
             show_l3_pending=policy.show_l3_pending,
             job_checks=policy.job_checks,
             hud_url=self._hud_url,
+            silent=await self._read_silent(tx, upstream, now),
         )
+
+    async def _read_silent(self, tx: Tx, upstream: RepoName, now: datetime) -> frozenset[str]:
+        allowlist = await self._allowlists.in_force(tx, upstream)
+        levels = self._refresher.policy(upstream).levels
+        demotions = await read_demotions(tx, upstream, allowlist.entries, levels, now)
+        return frozenset(key for key, demotion in demotions.items() if demotion is Demotion.SILENT)
 
     async def _newest(self, tx: Tx, upstream: RepoName, head_sha: str) -> dict[Tier, dict[str, Row]]:
         """The newest check of every name that the commit has."""

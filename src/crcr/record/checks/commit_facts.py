@@ -72,7 +72,7 @@ _CLOSED_PULLS = Statement(
 _DISPATCHES = Statement(
     text(
         "SELECT d.delivery, d.downstream, d.level, d.state, d.reason, d.created_at, d.sent_at, d.listed_at,"
-        " d.repository_id, r.repository_id AS bound_id, r.name,"
+        " d.repository_id, d.downgraded, r.repository_id AS bound_id, r.name,"
         # The permission at the time of the dispatch counts: revoking it later must not let anything pass.
         " coalesce(d.reads_actions, r.reads_actions) AS reads_actions"
         " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
@@ -260,6 +260,7 @@ def _backend(row: Row, listing: Listing, runs: list[DispatchRun], jobs: list[Job
         dispatched_as=recorded if renamed else None,
         possible_renames=listing.unread,
         level=Level(row["level"]),
+        downgraded=bool(row["downgraded"]),
         state=DispatchState(row["state"]),
         reason=row["reason"],
         created_at=from_us(row["created_at"]),

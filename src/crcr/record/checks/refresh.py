@@ -8,7 +8,7 @@ Reasons: docs/adr/0029-one-publication-per-commit.md.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from sqlalchemy import text
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.checks.check_run import Tier
 from crcr.decide.checks.wanted_checks import JobChecks, shows_any
+from crcr.decide.levels.standings import LevelPolicy
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE
 from crcr.record.outbox.effects import add_once, effect_row, insert_unless_waiting
@@ -76,6 +77,7 @@ class UpstreamPolicy:
     l3_fails_red: bool = False
     show_l3_pending: bool = True
     job_checks: JobChecks = JobChecks.FAILURES
+    levels: LevelPolicy = field(default_factory=LevelPolicy)
 
 
 class CheckRefresher:

@@ -35,7 +35,17 @@ _DISPATCH = Statement(
     inserting(
         dispatches,
         *("upstream", "delivery", "downstream", "level", "state", "reason"),
-        *("event", "action", "number", "head_sha", "lane", "created_at", "concerned", "tests_merged"),
+        *(
+            "event",
+            "action",
+            "number",
+            "head_sha",
+            "lane",
+            "created_at",
+            "concerned",
+            "tests_merged",
+            "downgraded",
+        ),
     ).values(
         repository_id=select(repositories.c.repository_id)
         .where(
@@ -126,11 +136,12 @@ async def write_dispatches(
         {
             **shared,
             "downstream": dispatch.entry.name.key,
-            "level": int(dispatch.entry.level),
+            "level": int(dispatch.level),
             "state": str(dispatch.state),
             "reason": dispatch.reason,
             "concerned": None if dispatch.concerned is None else int(dispatch.concerned),
             "tests_merged": int(dispatch.entry.tests is TestedCommit.MERGE),
+            "downgraded": int(dispatch.downgraded),
         }
         for dispatch in planned
     ]

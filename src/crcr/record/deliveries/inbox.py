@@ -45,6 +45,7 @@ from crcr.record.deliveries.pull_requests import (
 )
 from crcr.record.deliveries.webhooks import is_new_body
 from crcr.record.failures.base_commits import note_pushed_commits
+from crcr.record.levels.demotions import find_downgraded
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.main_tables import deliveries
@@ -123,7 +124,7 @@ class Inbox:
             return IgnoredEvent(f"{upstream} is bound to another repository id than {event.repository_id}")
         if is_too_old(event, receipt.received_at):
             return IgnoredEvent("the push is older than three days")
-        facts = await self._facts(tx, event, rows)
+        facts = await self._facts(tx, event, rows, receipt.received_at)
         planned = plan_dispatches(event, facts)
         if isinstance(planned, IgnoredEvent):
             if isinstance(event, PushEvent) and event.ref == f"refs/heads/{event.default_branch}":
@@ -153,7 +154,13 @@ class Inbox:
                 **detail,
             )
 
-    async def _facts(self, tx: Tx, event: DispatchedEvent, rows: list[Row]) -> UpstreamFacts:
+    async def _find_downgraded(
+        self, tx: Tx, event: PullRequestEvent | MergeGroupEvent, facts: UpstreamFacts, now: datetime
+    ) -> frozenset[str]:
+        levels = self._refresher.policy(event.upstream).levels
+        return await find_downgraded(tx, event.upstream, event.head_sha, facts.allowlist, levels, now=now)
+
+    async def _facts(self, tx: Tx, event: DispatchedEvent, rows: list[Row], now: datetime) -> UpstreamFacts:
         upstream = event.upstream
         group = event if isinstance(event, MergeGroupEvent) else None
         facts = UpstreamFacts(
@@ -163,6 +170,8 @@ class Inbox:
             gate_on=self._refresher.has_gate(upstream, rows[0]["gate_since"]),
             dispatched_to_group=await dispatched_for_group(tx, upstream, group.head_sha) if group else None,
         )
+        if not isinstance(event, PushEvent):
+            facts = replace(facts, downgraded=await self._find_downgraded(tx, event, facts, now))
         return await _pull_facts(tx, event, facts) if isinstance(event, PullRequestEvent) else facts
 
     async def _write_plan(

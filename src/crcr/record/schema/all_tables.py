@@ -1,6 +1,16 @@
 """The whole schema as one `metadata`: importing this module defines every table."""
 
-from crcr.record.schema import bisections, checks, failures, in_tree, joining, notices, statistics
+from crcr.record.schema import bisections, checks, failures, in_tree, joining, levels, notices, statistics
 from crcr.record.schema.main_tables import metadata
 
-__all__ = ["bisections", "checks", "failures", "in_tree", "joining", "metadata", "notices", "statistics"]
+__all__ = [
+    "bisections",
+    "checks",
+    "failures",
+    "in_tree",
+    "joining",
+    "levels",
+    "metadata",
+    "notices",
+    "statistics",
+]

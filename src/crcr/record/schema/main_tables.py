@@ -192,6 +192,7 @@ dispatches = Table(
     Column("reads_actions", SmallInteger),
     Column("trimmed", Text),
     flag("tests_merged"),
+    flag("downgraded"),
     Index("ix_dispatches_backend", "upstream", "downstream", "event", "created_at"),
     Index("ix_dispatches_unsent", "upstream", "downstream", sqlite_where=_UNSENT, postgresql_where=_UNSENT),
     Index(

@@ -13,6 +13,7 @@ from crcr.decide.checks.gate import GatePolicies, GatePolicy
 from crcr.decide.feeds.backend_results import BackendFeed
 from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.health.relay import Health
+from crcr.decide.levels.standings import LevelPolicy, LevelsView
 from crcr.decide.model import RepoName
 from crcr.decide.statistics.window import ResultKind, Span, Window
 from crcr.decide.views.backend import (
@@ -59,7 +60,7 @@ from crcr.errors import NotFound
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer, HistoryReader
 from crcr.record.store.database import Database, Tx
 from crcr.record.views.backends.backend_page import backend_page
-from crcr.record.views.backends.backend_reader import BackendReader, read_backend_states
+from crcr.record.views.backends.backend_reader import BackendReader
 from crcr.record.views.backends.badge import badge_view
 from crcr.record.views.backends.job_results import find_job, read_job_results
 from crcr.record.views.backends.jobs import job_detail, job_page
@@ -76,6 +77,7 @@ from crcr.record.views.grids.commit_list import commit_list
 from crcr.record.views.grids.pull_list import pull_list
 from crcr.record.views.joining.sandbox import find_hidden_names, sandbox_page
 from crcr.record.views.joining.setup import refusal_list, setup_facts
+from crcr.record.views.levels import levels_view
 from crcr.record.views.logs.audit import audit_page
 from crcr.record.views.logs.deliveries import delivery_page, read_delivery
 from crcr.record.views.logs.effects import effect_page
@@ -113,6 +115,7 @@ class SqlViews:
         everything: bool = False,
         history: HistoryReader | None = None,
         channel_addresses: Mapping[str, str] | None = None,
+        levels: Mapping[str, LevelPolicy] | None = None,
     ) -> None:
         """`channel_addresses` are by name and masked; only administrators see them."""
         self._channel_addresses = channel_addresses or {}
@@ -124,6 +127,7 @@ class SqlViews:
         self._ingests = ingests
         self._sandbox = sandbox
         self._everything = everything
+        self._levels = levels or {}
 
     def for_admins(self) -> "SqlViews":
         return SqlViews(
@@ -136,6 +140,7 @@ class SqlViews:
             everything=True,
             history=self._history,
             channel_addresses=self._channel_addresses,
+            levels=self._levels,
         )
 
     async def summary(
@@ -208,7 +213,7 @@ class SqlViews:
 
         async def query(reader: BackendReader) -> BackendSummary:
             entry = reader.visible.entry(downstream)
-            return await reader.summary(entry, await read_backend_states(reader.tx, upstream, entry.name))
+            return await reader.summary(entry, await reader.read_states(entry.name))
 
         history = await self._history.read_backend(upstream, downstream, kind, Window.of(span, now), now)
         return await self._backend_view(upstream, span, kind, now, history=history, query=query)
@@ -266,6 +271,10 @@ class SqlViews:
 
     async def bisections_by_id(self, upstream: RepoName, ids: Collection[int]) -> dict[int, BisectionView]:
         return await self._view(upstream, lambda tx, visible: bisections_by_id(tx, upstream, ids, visible))
+
+    async def levels(self, upstream: RepoName, now: datetime) -> LevelsView:
+        policy = self._level_policy(upstream)
+        return await self._view(upstream, lambda tx, visible: levels_view(tx, upstream, visible, policy, now))
 
     async def waivers(
         self, upstream: RepoName, now: datetime, *, after: tuple[str | int, ...] | None, limit: int
@@ -386,6 +395,9 @@ class SqlViews:
 
         return await self._database.read(unit)
 
+    def _level_policy(self, upstream: RepoName) -> LevelPolicy:
+        return self._levels.get(upstream.key) or LevelPolicy()
+
     async def _view(self, upstream: RepoName, query: Callable[[Tx, VisibleBackends], Awaitable[T]]) -> T:
         """Run one query about an upstream in its own snapshot, limited to the backends that are visible."""
 
@@ -409,7 +421,11 @@ class SqlViews:
         window = Window.of(span, now)
         return await self._view(
             upstream,
-            lambda tx, visible: query(BackendReader(tx, upstream, visible, window, kind, now, history)),
+            lambda tx, visible: query(
+                BackendReader(
+                    tx, upstream, visible, window, kind, now, history, levels=self._level_policy(upstream)
+                )
+            ),
         )
 
     async def _commit_view(

@@ -19,6 +19,7 @@ from crcr.show.api import bisections, failures, lists, overview, refusals_and_sa
 from crcr.show.api.models.shared import ErrorBody
 from crcr.show.api.parameters import CONTEXT, ApiContext, require_utf8
 from crcr.show.csv import routes as csv_routes
+from crcr.show.levels import routes as levels
 from crcr.show.live.shared_health import SharedHealth
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -79,6 +80,7 @@ def _build_routes() -> tuple[ReadRoute, ...]:
     refusals_and_sandbox.add_csv(csv)
     failures.add_csv(csv)
     bisections.add_csv(csv)
+    levels.add_csv(csv)
     json = APIRouter(
         **shared, responses={**_ERRORS, **_UNCHANGED}, dependencies=[Depends(require_utf8), Depends(_headers)]
     )
@@ -88,6 +90,7 @@ def _build_routes() -> tuple[ReadRoute, ...]:
     refusals_and_sandbox.add(json)
     failures.add(json)
     bisections.add(json)
+    levels.add(json)
     # CSV first: otherwise `name.csv` would match the JSON route of a name.
     return tuple(route for route in (*csv.routes, *json.routes) if isinstance(route, ReadRoute))
 

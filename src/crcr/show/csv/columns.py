@@ -52,7 +52,7 @@ def _figures_cells(figures: Figures | None) -> CsvRow:
 _IDENTITY = ("name", "level", "device", "hardware", "oncalls")
 _STATUS = (
     *("name_only", "probe", "hidden", "suspended", "silent", "alarm"),
-    *("sent", "waiting", "parked", "last_sent_at"),
+    *("sent", "waiting", "parked", "last_sent_at", "demotion"),
 )
 _identity: Callable[[BackendSummary | ListedBackend], CsvRow] = attrgetter(
     "name", "level", "device", "hardware"

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 from crcr.show.feeds import routes as feeds
 from crcr.show.help import docs_site
 from crcr.show.http.static_files import load_static_files
+from crcr.show.levels import routes as levels
 from crcr.show.live.change_feed import LiveDelay
 from crcr.show.pages import (
     backend,
@@ -44,6 +45,7 @@ def routes(
         *grids.routes(frame),
         *commit.routes(frame),
         *failing.routes(frame),
+        *levels.routes(frame),
         *logs.routes(frame),
         *search.routes(frame),
         *failures.routes(frame),

@@ -9,6 +9,8 @@ from crcr.decide.checks.status import GateStatus
 from crcr.decide.github.commit_origin import CommitStanding
 from crcr.decide.health.relay import HealthState
 from crcr.decide.health.texts import called_service, effect_class, waiting_words
+from crcr.decide.levels.criteria import Met
+from crcr.decide.levels.standings import BackendLevel, LevelChangeKind
 from crcr.decide.model import Conclusion, DeliveryState, DispatchState, EffectState, JobState, Level
 from crcr.decide.notices.notice import NoticeKind
 from crcr.decide.statistics.figures import CountedAs, LastResult, count_as
@@ -281,7 +283,38 @@ ATTENTION = {
     AttentionKind.IN_TREE_RED: Status("X", "base red", "bad"),
     AttentionKind.BASE_RED: Status("X", "base red", "bad"),
     AttentionKind.BACKEND_SUSPENDED: Status("C", "suspended", "off"),
+    AttentionKind.BACKEND_DEMOTED: Status("!", "demoted", "warn"),
 }
+
+_LEVEL_STATUSES = {
+    "silent": Status("!", "silent mode", "warn"),
+    "alarmed": Status("X", "alarmed", "bad"),
+    "downgraded": Status("!", "downgraded", "warn"),
+    "overridden": Status("!", "overridden", "warn"),
+    "unevaluated": Status("?", "not evaluated", "off"),
+    "l1": Status("N", "notified", "off"),
+    "eligible": Status("✓", "eligible", "ok"),
+    "lacks": Status("-", "not yet", "off"),
+    "in order": Status("O", "in order", "ok"),
+}
+"""By the key of a backend's summary on the page of levels."""
+MET = {
+    Met.MET: Status("✓", "met", "ok"),
+    Met.NOT_MET: Status("✗", "not met", "bad"),
+    Met.TOO_FEW: Status("?", "too few", "warn"),
+}
+LEVEL_CHANGES = {
+    LevelChangeKind.ELIGIBLE: "is eligible for L3",
+    LevelChangeKind.NOT_ELIGIBLE: "is no longer eligible for L3",
+    LevelChangeKind.DEMOTED: "is demoted: no checks",
+    LevelChangeKind.ALARMED: "is alarmed at L4",
+    LevelChangeKind.RECOVERED: "has recovered",
+}
+
+
+def level_status(backend: BackendLevel) -> Status:
+    return _LEVEL_STATUSES[backend.summary_key]
+
 
 FINDING_SIGNS = {
     "ok": Status("✓", "done", "ok"),

@@ -24,7 +24,7 @@ from crcr.show.render.grids import GRID_LEGEND
 from crcr.show.render.number_cells import draw_job_rows, draw_metrics_cells, draw_summary_cells
 from crcr.show.render.safe_text import safe_link, visible
 from crcr.show.render.status import waiting_reason
-from crcr.show.render.trend_charts import draw_commit_strip
+from crcr.show.render.trend_charts import draw_commit_strip, draw_level_strip
 from crcr.show.urls.location import is_sha
 
 HEADERS = {
@@ -148,6 +148,7 @@ _FILTERS: Mapping[str, Any] = {
     "waits_for": waiting_reason,
     "capital": capitalize,
     "part": mark_part,
+    "level_status": status.level_status,
 }
 _GLOBALS: Mapping[str, Any] = {
     "version": __version__,
@@ -157,6 +158,9 @@ _GLOBALS: Mapping[str, Any] = {
     "summary_cells": draw_summary_cells,
     "metrics_cells": draw_metrics_cells,
     "commit_strip": draw_commit_strip,
+    "level_strip": draw_level_strip,
+    "met_statuses": status.MET,
+    "level_changes": status.LEVEL_CHANGES,
     "chip": markup.draw_chip,
     "verdict_mark": verdicts.draw_verdict_mark,
     "verdict_line": verdicts.draw_verdict,

@@ -7,6 +7,8 @@ from datetime import UTC
 from markupsafe import Markup, escape
 
 from crcr.decide.in_tree.checks import Outcome
+from crcr.decide.levels.standings import EvaluatedDay
+from crcr.decide.model import Level
 from crcr.decide.number_format import format_percent
 from crcr.decide.statistics.figures import Figures, Part, Tally
 from crcr.decide.views.in_tree import InTreeCommit
@@ -131,6 +133,27 @@ def draw_commit_strip(commits: Sequence[InTreeCommit]) -> Markup:
     frame = f'<svg class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img"'
     label = f"In-tree results of {len(commits):,} commits, oldest first: {words}"
     return Markup(f'{frame} aria-label="{label}">{"".join(bars)}</svg>')  # noqa: S704  numbers and words of our own
+
+
+def draw_level_strip(days: Sequence[EvaluatedDay]) -> Markup:
+    """A bar for each day with an evaluation, oldest first: in order, or not; a low one where L3 is not reached yet."""
+    step = _WIDTH / max(len(days), 10)
+    bars = [_level_bar(index * step, step * 0.75, day) for index, day in enumerate(days)]
+    good = sum(day.standing.in_order for day in days)
+    label = f"{len(days)} evaluations, oldest first: {good} in order, {len(days) - good} not; latest {days[-1].standing.value}"
+    frame = f'<svg class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img"'
+    return Markup(f'{frame} aria-label="{label}">{"".join(bars)}</svg>')  # noqa: S704  numbers and words of our own
+
+
+def _level_bar(x: float, width: float, day: EvaluatedDay) -> str:
+    title = f"{day.at:%Y-%m-%d}: {day.level.name} {day.standing.value}, {day.observation.value}"
+    if day.standing.in_order:
+        bar = _rect("ok", x, width, 0, _HEIGHT)
+    elif day.level < Level.L3:
+        bar = _rect("none", x, width, 16, 2)
+    else:
+        bar = _rect("bad", x, width, 0, _HEIGHT)
+    return f"<g><title>{title}</title>{bar}</g>"
 
 
 def _commit_bar(x: float, width: float, commit: InTreeCommit) -> str:

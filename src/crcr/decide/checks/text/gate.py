@@ -65,6 +65,7 @@ def gate_title(judgement: GateJudgement) -> str:
         phrases = ["the same tree has passed already"]
     else:
         phrases = _passing_phrases(backends) or ["no gating backend"]
+        phrases += _downgraded_phrases(judgement)
     return fit_items(phrases, MOST_TITLE)
 
 
@@ -136,6 +137,16 @@ def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
     return phrases
 
 
+def _downgraded_phrases(judgement: GateJudgement) -> list[str]:
+    names = {
+        backend.name
+        for judged in judgement.subjects
+        for backend in judged.subject.backends
+        if backend.downgraded and backend.entry is not None and backend.entry.level is Level.L4
+    }
+    return [f"{name} is downgraded" for name in sorted(names)]
+
+
 def _waived_phrase(judged: BackendJudgement) -> str:
     people = dict.fromkeys(
         f"@{one_line(waiver.who).removeprefix('@')}" for waiver in collect_waivers(judged.parts)
@@ -202,6 +213,8 @@ def _membership_note(backend: BackendResults) -> str | None:
     name = code(str(backend.name), 140)
     if backend.possible_renames:
         return None  # a member until that is known
+    if backend.downgraded and backend.entry is not None and backend.entry.level is Level.L4:
+        return f"- {name} is downgraded: it failed the criteria of L3 when this head arrived, and does not gate it."
     if backend.level is Level.L4 and backend.entry is None:
         return f"- {name} has left the allowlist; to gate, it must be listed at L4 again."
     if backend.level is Level.L4 and not backend.gates and backend.entry is not None:

@@ -35,7 +35,6 @@ from crcr.record.store.statement import Statement, ascii_lower
 from crcr.record.store.times import from_us, to_us
 from crcr.record.views.backends.backend_reader import (
     BackendReader,
-    read_backend_states,
 )
 from crcr.record.views.backends.failure_causes import (
     FailedCells,
@@ -63,6 +62,7 @@ from crcr.record.views.backends.jobs import (
     sort_worst_first,
 )
 from crcr.record.views.joining.setup import read_refusals
+from crcr.record.views.levels import backend_level
 from crcr.record.views.logs.deliveries import dispatch_view
 from crcr.record.views.visibility import VisibleBackends
 
@@ -168,13 +168,16 @@ async def backend_page(reader: BackendReader, query: BackendQuery, *, ingests: b
         cursor=await reader.cursor(),
         history=reader.history.state,
         ingests=ingests,
-        summary=await reader.summary(entry, await read_backend_states(tx, upstream, entry.name), parts=True),
+        summary=await reader.summary(entry, await reader.read_states(entry.name), parts=True),
         matrix=matrix,
         jobs=by_name,
         jobs_left_out=more,
         failures=await read_failures(reader, failed) if query.whole_jobs else (),
         causes=await read_causes(reader, failed, lines),
         lines=lines,
+        readiness=await backend_level(
+            tx, upstream, entry.name, reader.visible, reader.levels, now=reader.now
+        ),
         levels=await read_level_history(tx, upstream, entry.name) if public else (),
         detail=await _read_detail(reader, query),
         refusals=await read_refusals(tx, upstream, entry.name, reader.visible, reader.now),

@@ -1,17 +1,19 @@
 """Reads one backend: its figures, whether it is silent, and its line in the overview; and the states of all backends."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry, Visibility
+from crcr.decide.levels.standings import Demotion, LevelPolicy
 from crcr.decide.model import BISECTION_EVENT, TEST_EVENT, Level, RepoName
 from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
 from crcr.decide.statistics.window import ResultKind, Window
 from crcr.decide.views.missing_results import BackendReporting
 from crcr.decide.views.overview import BackendSummary
 from crcr.record.clickhouse.history import NO_ANSWER, HistoryAnswer
+from crcr.record.levels.demotions import read_demotions
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
@@ -86,6 +88,7 @@ class BackendStates:
     parked: dict[str, int]
     waiting: dict[str, int]
     running: Running
+    demotions: dict[str, Demotion] = field(default_factory=dict)
 
 
 async def read_backend_states(
@@ -119,6 +122,15 @@ class BackendReader:
     now: datetime
     history: HistoryAnswer = NO_ANSWER
     """ClickHouse's figures for the window, where it is used."""
+    levels: LevelPolicy = field(default_factory=LevelPolicy)
+
+    async def read_states(self, downstream: RepoName | None = None) -> BackendStates:
+        """The states of all backends with their demotions; with `downstream`, only that one's jobs are counted."""
+        states = await read_backend_states(self.tx, self.upstream, downstream)
+        entries = self.visible.public.values()
+        return replace(
+            states, demotions=await read_demotions(self.tx, self.upstream, entries, self.levels, self.now)
+        )
 
     async def cursor(self) -> int:
         """The change after which live updates continue: ClickHouse's answer may be older than the snapshot."""
@@ -224,6 +236,7 @@ def make_summary(
         suspended=key in states.suspended,
         silent=silent,
         alarm=states.alarms.get(key),
+        demotion=states.demotions.get(key),
         probe=bool(entry.expect),
         hidden=entry.visibility is not Visibility.PUBLIC,
     )

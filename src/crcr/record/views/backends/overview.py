@@ -268,7 +268,7 @@ summary reads the parts of the backends on its page only."""
 async def summary(
     reader: BackendReader, span: Span, *, ingests: bool, pick: ChooseRows[BackendSummary] | None
 ) -> Summary:
-    states = await read_backend_states(reader.tx, reader.upstream)
+    states = await reader.read_states()
     at_once = reader.has_parts_of_all and len(reader.visible.public) <= _MOST_IN_FULL
     overview = await (read_all_figures if at_once else read_overview)(reader, states)
     backends = [make_overview_row(reader, entry, states, overview) for entry in reader.visible.shown.values()]
@@ -308,7 +308,7 @@ async def _read_attention(
 ) -> Attention:
     """What needs attention, whatever kind and range the page shows."""
     silent = [backend.name.key for backend in backends if backend.silent and not backend.suspended]
-    marks = TroubleMarks(silent, states.suspended, in_tree)
+    marks = TroubleMarks(silent, states.suspended, in_tree, states.demotions)
     facts = await read_attention_facts(reader.tx, reader.upstream, reader.visible, marks, reader.now)
     return list_attention(facts, reader.now)
 

@@ -30,6 +30,7 @@ from crcr.errors import NoAllowlist, NotFound
 from crcr.record.deliveries.dispatch_payloads import trimmed_fields
 from crcr.record.failures.person_verdicts import load_contradicted
 from crcr.record.failures.recompute import count_left
+from crcr.record.repositories.allowlists import text_in_force
 from crcr.record.schema.main_tables import audit, effects, repositories
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement
@@ -114,6 +115,13 @@ class OperatorViews:
     def __init__(self, database: Database, lists: AllowlistReader) -> None:
         self._database = database
         self._lists = lists
+
+    async def allowlist_text(self, upstream: RepoName) -> str:
+        """The text of the allowlist in force."""
+        in_force = await self._database.read(lambda tx: text_in_force(tx, upstream))
+        if in_force is None:
+            raise NoAllowlist(f"no valid allowlist was ever read for {upstream}")
+        return in_force
 
     async def contradicted(self, upstream: RepoName, now: datetime) -> ContradictedVerdicts:
         return await self._database.read(lambda tx: load_contradicted(tx, upstream, now))

@@ -8,12 +8,13 @@ left to the list of failing jobs, which reads all of the last 30 days.
 # ruff: noqa: S608 - every name in these statements is our own
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
+from crcr.decide.levels.standings import SUMMARIES, Demotion
 from crcr.decide.model import Level, RepoName
 from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, UNANSWERED_IS_SILENT
 from crcr.decide.views.attention import (
@@ -21,11 +22,13 @@ from crcr.decide.views.attention import (
     MOST_PULLS,
     AttentionFacts,
     BlockedPull,
+    DemotedBackend,
     RedBaseJob,
     TroubledBackend,
     silent_since,
 )
 from crcr.decide.views.in_tree import InTreeTrend
+from crcr.record.levels.demotions import STANDINGS
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, to_us
@@ -122,6 +125,7 @@ class TroubleMarks:
     silent: Iterable[str]
     suspended: Mapping[str, datetime]
     in_tree: InTreeTrend | None
+    demotions: Mapping[str, Demotion] = field(default_factory=dict)
 
 
 async def read_attention_facts(
@@ -139,6 +143,7 @@ async def read_attention_facts(
             for key, at in marks.suspended.items()
             if key in visible.public
         ],
+        demoted=await _read_demoted(tx, upstream, marks.demotions, visible),
         blocked=blocked,
         blocked_pulls=total,
         in_tree=marks.in_tree,
@@ -194,6 +199,22 @@ async def _read_silent(
             )
             found.append((_troubled(entry), since))
     return found
+
+
+async def _read_demoted(
+    tx: Tx, upstream: RepoName, demotions: Mapping[str, Demotion], visible: VisibleBackends
+) -> list[DemotedBackend]:
+    if not demotions:
+        return []
+    return [
+        DemotedBackend(
+            backend=_troubled(visible.public[row["downstream"]]),
+            since=from_us(row["changed_at"] or row["since_at"]),
+            text=f"{SUMMARIES[demotions[row['downstream']]]}; {row['reason']}",
+        )
+        for row in await tx.all(STANDINGS, upstream=upstream.key)
+        if row["downstream"] in demotions and row["downstream"] in visible.public
+    ]
 
 
 async def _read_blocked(

@@ -3,6 +3,7 @@
 from typing import Any
 
 from crcr.decide.jobs.log_excerpt import LogExcerpt
+from crcr.decide.levels import standings
 from crcr.decide.statistics.window import ResultKind, Span
 from crcr.decide.views import backend as views
 from crcr.decide.views.overview import JobCell
@@ -37,6 +38,70 @@ LEVEL_CHANGE = derive_model(
     "A change of the backend's level; null when it was not listed.",
     described={"version": "Of the allowlist."},
 )
+derive_model(
+    standings.CriterionView,
+    "LevelCriterion",
+    "One criterion of L3: its target and the figure over the window to come to L3, and those of the window to leave it.",
+    described={
+        "value": "The figure in the unit of the target; null where nothing was measured.",
+        "met": "`too few`: not enough results to say so.",
+        "met_since": "The first evaluation since which it is met without a break.",
+        "leaves": "The threshold to leave L3; null where there is none.",
+        "broken": "Whether it is beyond that threshold.",
+    },
+)
+derive_model(standings.EvaluatedDay, "EvaluatedDay", "The last evaluation of a day.")
+derive_model(
+    standings.LevelOverride, "LevelOverride", "A maintainer's decision that a demotion has no effect."
+)
+LEVEL_EXAMPLE: dict[str, object] = {
+    "name": "org/backend",
+    "level": "L3",
+    "oncalls": ["ada"],
+    "level_since": "2025-11-02T09:00:00Z",
+    "standing": "fails",
+    "since": "2026-03-01T04:00:00Z",
+    "demotion": "silent",
+    "reason": "jobs passed: 71 % of 320 jobs (< 85 %)",
+    "override": {"who": "grace", "reason": "new machines", "until": "2026-02-20T00:00:00Z"},
+    "evaluated_at": "2026-03-02T04:00:00Z",
+    "left_out": 12,
+    "waivers": 0,
+    "days": [{"at": "2026-03-02T04:00:00Z", "level": "L3", "standing": "fails", "observation": "breaks"}],
+    "eligible": False,
+    "proposed_level": "L2",
+    "lacking": ["jobs passed ≥ 90 %: 80.2 % of 610 jobs"],
+    "summary": "in silent mode: dispatched and shown here, without checks on pull requests",
+    "criteria": [
+        {
+            "name": "pass_rate",
+            "title": "jobs passed",
+            "target": "≥ 90 %",
+            "measured": "80.2 % of 610 jobs",
+            "value": 80.2,
+            "met": "not met",
+            "met_since": "2026-02-20T04:00:00Z",
+            "leaves": "< 85 %",
+            "leave_measured": "71 % of 320 jobs",
+            "broken": True,
+        }
+    ],
+}
+derive_model(
+    standings.BackendLevel,
+    "BackendLevel",
+    "A backend's level, and its standing by its last evaluation.",
+    properties=("eligible", "proposed_level", "lacking", "summary"),
+    described={
+        "level_since": "Null where it was listed before the relay recorded levels.",
+        "standing": "Null before the first evaluation at this level, and where there is none: at L1, and for probes.",
+        "since": "When it came into or out of order.",
+        "demotion": "The demotion in force.",
+        "left_out": "Failures that the upstream caused, which the pass rate leaves out.",
+        "proposed_level": "Null where it stays; L4 is never proposed.",
+        "days": "Oldest first, the last 30.",
+    },
+)
 FAILURE_CAUSE = derive_model(
     views.FailureCause,
     "FailureCause",
@@ -66,7 +131,7 @@ BACKEND_PAGE = derive_model(
         "cursor": "The position for live updates; not a cursor of the list.",
         "searched": "How many events were searched for these rows.",
     },
-    example=examples.BACKEND,
+    example={**examples.BACKEND, "readiness": LEVEL_EXAMPLE},
 )
 LOG_EXCERPT = derive_model(
     LogExcerpt,
@@ -104,7 +169,18 @@ BADGE = derive_model(
     "`state` is that of the newest event with finished results, null without any; `stale` when the backend went silent.",
     example=examples.BADGE,
 )
-_PAGE_FIELDS = ("at", "cursor", "ingests", "history", "jobs", "jobs_left_out", "failures", "causes", "levels")
+_PAGE_FIELDS = (
+    "at",
+    "cursor",
+    "ingests",
+    "history",
+    "jobs",
+    "jobs_left_out",
+    "failures",
+    "causes",
+    "levels",
+    "readiness",
+)
 _MATRIX_FIELDS = ("columns", "columns_left_out", "rows", "searched", "next")
 
 

@@ -61,6 +61,7 @@ _BACKEND: Json = {
     "parked": 0,
     "last_sent_at": _AT,
     "alarm": "its repository id has changed",
+    "demotion": "silent",
 }
 _WORKFLOW = ".github/workflows/ci.yml"
 _KEY: Json = {

@@ -114,6 +114,7 @@ BACKEND = derive_model(
     "`figures` is null where results are not recorded (L1) or not shown (`name_only`).",
     described={
         "never_reported": "It should report, and no report of it has ever arrived.",
+        "demotion": "By its level standing: `silent` (no checks) at L3; `alarmed` or `downgraded` at L4; else null.",
         "probe": "It tests the relay itself; its results do not count in totals.",
         "hidden": "Shown to administrators only.",
     },

@@ -1,0 +1,1 @@
+"""Levels: the page, its data as JSON and CSV."""

@@ -1,0 +1,73 @@
+"""`crcr levels` on a relay's database: what it prints, proposes and overrides."""
+
+import json
+import sqlite3
+
+from support.data.operator_database import OperatorShell
+
+_STANDING = (
+    "INSERT INTO level_standings (upstream, downstream, level, standing, since_at, changed_at, evaluated_at, results,"
+    " left_out, reason) VALUES ('pytorch-like/core', 'org/reporter', 2, 'holds', 0, 0, 0, ?, 0, 'every criterion is met')"
+)
+_CRITERION = {
+    "name": "pass_rate",
+    "title": "jobs passed",
+    "target": "≥ 90 %",
+    "measured": "96 % of 400 jobs",
+    "value": 96.0,
+    "met": "met",
+    "met_since": "2026-03-01T00:00:00+00:00",
+    "leaves": "< 85 %",
+    "leave_measured": "96 % of 200 jobs",
+    "broken": False,
+}
+
+
+def make_eligible(shell: OperatorShell) -> None:
+    with sqlite3.connect(shell.folder / "crcr.db") as connection:
+        connection.execute(_STANDING, (json.dumps([_CRITERION]),))
+
+
+def test_it_evaluates_and_prints_every_backend(shell: OperatorShell) -> None:
+    assert "nothing was evaluated yet" in shell.ok("levels")
+    printed = shell.ok("levels", "--evaluate")
+    assert "Org/Reporter" in printed
+    assert "org/secret" in printed
+    assert "jobs passed ≥ 90 %" in printed
+    [reporter] = [row for row in shell.json("levels") if row["name"] == "Org/Reporter"]
+    assert (reporter["level"], reporter["standing"]) == ("L2", "fails")
+    assert len(shell.rows("SELECT 1 FROM level_evaluations")) == 2
+
+
+def test_it_proposes_a_patch_with_its_text_and_writes_the_file(shell: OperatorShell) -> None:
+    assert shell.ok("levels", "propose") == "no backend should move\n"
+    make_eligible(shell)
+    printed = shell.ok("levels", "propose", "--device", "org/reporter=npu")
+    assert "Levels by evidence: Org/Reporter from L2 to L3" in printed
+    assert "jobs passed ≥ 90 %: 96 % of 400 jobs, met since 2026-03-01" in printed
+    assert "+    Org/Reporter: {oncalls: [ada]}" in printed
+    file = shell.folder / "proposed.yml"
+    proposal = shell.json("levels", "propose", "--device", "org/reporter=npu", "--output", str(file))
+    assert file.read_text() == proposal["text"]
+    assert proposal["moves"][0]["after"] == "L3"
+    assert shell.crcr("levels", "propose", "--device", "npu").exit_code == 2
+
+
+def test_an_override_needs_a_reason_and_an_end(shell: OperatorShell) -> None:
+    wrong = (
+        ("--for", "7d"),
+        ("--because", "x"),
+        ("--end", "--for", "7d"),
+        (),
+        ("--for", "91d", "--because", "x"),
+    )
+    for words in wrong:
+        assert shell.crcr("levels", "override", "org/reporter", *words).exit_code == 2
+    assert shell.crcr("levels", "override", "un/known", "--end").exit_code == 1
+    make_eligible(shell)
+    shell.ok("levels", "override", "org/reporter", "--for", "7d", "--because", "new machines")
+    [row] = shell.rows("SELECT override_reason FROM level_standings")
+    assert row["override_reason"] == "new machines"
+    shell.ok("levels", "override", "org/reporter", "--end")
+    acts = [row["act"] for row in shell.rows("SELECT act FROM audit ORDER BY audit_id")]
+    assert acts[-2:] == ["level_override", "level_override_ended"]

@@ -1,12 +1,16 @@
 """Every page in both colour schemes and all widths, checked by axe-core."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser
+from sqlalchemy import text
 
 from browser.conftest import Site, open_site
+from crcr.decide.model import RepoName
+from crcr.record.store.statement import Statement
 from support.downstream.sandbox_callers import report_from_sandbox
 from support.notices.events import tell_people
 from support.published_files import package_file
@@ -32,6 +36,8 @@ PAGES = (
     "/crcr?kind=nightly",
     "/crcr?q=nobody",
     "/crcr/metrics",
+    "/crcr/levels",
+    "/crcr/org/gate",
     "/crcr/org/reporter",
     "/crcr/org/reporter?older=1&result=failure",
     "/crcr/org/reporter?kind=push",
@@ -61,6 +67,12 @@ LOOPBACK = {
     "CRCR_CHANNELS": '[{"name": "issues", "kind": "issue"}]',
 }
 """Files for who joins are written only where callers' tokens are safe on their way."""
+_DEMOTE = Statement(
+    text(
+        "UPDATE level_standings SET standing = 'fails', reason = 'jobs passed: 71 % of 320 jobs (< 85 %)'"
+        " WHERE downstream = 'org/gate'"
+    )
+)
 SERIOUS = ("serious", "critical")
 WIDTHS = (1440, 390)
 SCHEMES: dict[str, tuple[str, ...]] = {"light": (), "dark": ("color-contrast", "link-in-text-block")}
@@ -110,6 +122,14 @@ async def break_base(site: Site) -> None:
     assert (await site.relay.http.get("/api/v1/culprits")).json()
 
 
+async def demote_gate(site: Site) -> None:
+    """Evaluate two days, with one backend that is alarmed."""
+    now, levels = site.relay.clock.now(), site.relay.services.levels
+    for day in (1, 0):
+        await levels.evaluate_now(RepoName(UPSTREAM), now - timedelta(days=day))
+    await site.relay.services.database.write(lambda tx: tx.run(_DEMOTE))
+
+
 async def fill(site: Site) -> list[str]:
     """Results of all kinds; returns the pages that exist only with them."""
     github = site.relay.github
@@ -132,6 +152,7 @@ async def fill(site: Site) -> list[str]:
         await github.start_ci_check(UPSTREAM, sha, "macos / build")
     await break_base(site)
     await tell_people(site.relay)
+    await demote_gate(site)
     await site.relay.drain()
     guid = github.runs("org/reporter")[0].delivery_id
     await site.page.goto(f"{site.url}/crcr/org/reporter")

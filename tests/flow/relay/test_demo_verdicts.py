@@ -53,7 +53,7 @@ async def read_answers(settings: Settings) -> dict[str, Any]:
     services = build(settings, Seams(clock=ManualClock(START + timedelta(seconds=FIRST_MINUTE_S))))
     transport = httpx.ASGITransport(build_app(services, work=False))
     async with httpx.AsyncClient(transport=transport, base_url=RELAY_URL) as client:
-        paths = ["summary", *(f"pulls/{number}" for number in (LABELLED, BLOCKED, FLAKED))]
+        paths = ["summary", "levels", *(f"pulls/{number}" for number in (LABELLED, BLOCKED, FLAKED))]
         answers = {path: await client.get(f"/api/v1/{path}") for path in paths}
     await services.close()
     return {path: answer.raise_for_status().json() for path, answer in answers.items()}
@@ -116,3 +116,13 @@ def test_the_upstreams_own_ci_is_beside_the_downstreams(
     assert len(commits) >= 5
     assert {"passed", "failed"} <= {commit["outcome"] for commit in commits}
     assert all(pull["in_tree"]["passed"] for pull in pulls.values())
+
+
+def test_one_backend_is_demoted_by_its_history_and_one_is_eligible(answers: dict[str, Any]) -> None:
+    backends = answers["levels"]["backends"]
+    assert {one["name"]: one["demotion"] for one in backends if one["demotion"]} == {
+        "quantix/tpu-bridge": "silent"
+    }
+    assert "riscv-ai/tensorium-riscv" in {one["name"] for one in backends if one["eligible"]}
+    kinds = {item["kind"] for item in answers["summary"]["attention"]["items"]}
+    assert "backend_demoted" in kinds

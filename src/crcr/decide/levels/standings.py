@@ -261,6 +261,8 @@ class BackendLevel:
     name: RepoName
     level: Level
     oncalls: tuple[str, ...] = ()
+    probe: bool = False
+    """It tests the relay itself."""
     level_since: datetime | None = None
     standing: LevelStanding | None = None
     """None before the first evaluation at its present level, and where there is none: at L1, and for probes."""
@@ -298,12 +300,14 @@ class BackendLevel:
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """What it lacks for L3, as titles with target and figure."""
-        return tuple(
-            f"{one.title} {one.target}: {one.measured if one.met is Met.NOT_MET else _too_few(one)}"
-            for one in self.criteria
-            if one.met is not Met.MET
-        )
+        """What it lacks for L3, as titles with target and figure. From L3 on, too few results lack nothing."""
+        lacking = [
+            f"{one.title} {one.target}: {one.measured}" for one in self.criteria if one.met is Met.NOT_MET
+        ]
+        few = [one.title for one in self.criteria if one.met is Met.TOO_FEW]
+        if few and self.level < Level.L3:
+            lacking.append(f"too few results to say: {', '.join(few)}")
+        return tuple(lacking)
 
     @property
     def summary(self) -> str:
@@ -315,14 +319,10 @@ class BackendLevel:
         if self.demotion is not None:
             return self.demotion.value
         if self.standing is None:
-            return "unevaluated" if self.level >= Level.L2 else "l1"
+            return "l1" if self.level < Level.L2 else "probe" if self.probe else "unevaluated"
         if self.level < Level.L3:
             return "eligible" if self.eligible else "lacks"
         return "in order" if self.standing.in_order else "overridden"
-
-
-def _too_few(criterion: CriterionView) -> str:
-    return f"too few to say so ({criterion.measured})" if criterion.value is not None else criterion.measured
 
 
 SUMMARIES = {
@@ -331,6 +331,7 @@ SUMMARIES = {
     "downgraded": "downgraded: it does not gate heads that arrive from now on",
     "overridden": "fails the criteria of L3; its demotion is switched off",
     "unevaluated": "not evaluated yet",
+    "probe": "a probe of the relay: it has no standing",
     "l1": "its results are not recorded: L2 is a decision in the allowlist",
     "eligible": "eligible for L3",
     "lacks": "does not meet every criterion of L3 yet",

@@ -132,6 +132,8 @@ def _at_pace(backend: BackendCharacter, pace: Pace, until: int) -> BackendCharac
     It is neither broken nor away on the last day: what fails then is up to the simulation.
     """
     calm = until - DAY_US
+    # By their history backends from L3 on deserve their level, unless they fail by the pace itself.
+    well = pace.steady or backend.level >= 3
     known = {job.name: job for job in backend.jobs}
 
     def job_at(job: JobPace) -> JobCharacter:
@@ -141,7 +143,7 @@ def _at_pace(backend: BackendCharacter, pace: Pace, until: int) -> BackendCharac
             name=job.name,
             flaky=job.fail_rate,
             broken=()
-            if pace.steady
+            if well
             else tuple((begin, min(end, calm)) for begin, end in like.broken if begin < calm),
             tests=job.tests,
             message=job.message,
@@ -151,7 +153,9 @@ def _at_pace(backend: BackendCharacter, pace: Pace, until: int) -> BackendCharac
         )
 
     away = backend.away
-    if away[:1] and away[0][1] < until:  # not a backend that never answers
+    if well:
+        away = ()
+    elif away[:1] and away[0][1] < until:  # not a backend that never answers
         away = tuple((begin, min(end, calm)) for begin, end in away if begin < calm)
     paced = replace(
         backend,

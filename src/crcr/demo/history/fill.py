@@ -1,24 +1,34 @@
 """Fills a database with generated history: rows from the generator, then the sums by the store's own rules."""
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from crcr.cli.printing import console, print_line
+from crcr.decide.allowlist.entries import Allowlist
+from crcr.decide.model import RepoName
 from crcr.demo.history.backends import BackendSpec, JobPace, Pace, Range
 from crcr.demo.history.generate import GeneratedCounts, HistoryPlan, count_pulls, generate_history
 from crcr.demo.opening_failures import SICK
 from crcr.demo.traffic import NIGHTLY, NIGHTLY_BACKENDS, NIGHTLY_FAILING, NIGHTLY_FAILURE
 from crcr.demo.world import ALLOWLIST, BACKENDS, UPSTREAM
 from crcr.receive.allowlist_yaml import read_allowlist
+from crcr.record.checks.refresh import CheckRefresher
+from crcr.record.levels.evaluations import Levels
 from crcr.record.migrations.run import migrate
 from crcr.record.statistics.rebuild_all_sums import rebuild_extremes, rebuild_sums
+from crcr.record.store.database import Tx
+from crcr.record.store.signals import Signals
+from crcr.record.store.sqlite.database import SqliteDatabase
+from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from github_sim.ci.autoplay import FAILING_TESTS
 from github_sim.world.actions import Behaviour, Workflow
@@ -27,6 +37,13 @@ _OF_SUMS = 0.25
 """Share of the time spent on the sums."""
 _ENDS_BEFORE = timedelta(hours=1)
 """Verdicts about the first simulated failures look back for most of an hour: generated passes would be evidence in them."""
+_LISTED_BEFORE = timedelta(days=60)
+_MOST_EVALUATIONS = 13
+_ADD_LEVEL = Statement(
+    text(
+        "INSERT INTO levels (upstream, downstream, version, level, at) VALUES (:upstream, :downstream, 0, :level, :at)"
+    )
+)
 _ROUND = 1000
 """The numbers of generated pull requests end with a multiple of this."""
 
@@ -85,8 +102,46 @@ def fill_demo(
     with Progress(*columns, console=console(), transient=True) as bar:
         task = bar.add_task("", total=1.0)
         filled = fill_database(folder / "crcr.db", plan, lambda share: bar.update(task, completed=share))
+    evaluated = evaluate_levels(folder / "crcr.db", now or datetime.now(UTC), length)
+    with ThreadPoolExecutor(1) as thread:  # the demo's own event loop runs already
+        thread.submit(asyncio.run, evaluated).result()
     print_line(f"generated {filled.jobs:,} jobs of {filled.pulls:,} pull requests over {hours / 24:g} days")
     return filled
+
+
+async def evaluate_levels(path: Path, now: datetime, length: timedelta) -> None:
+    """Evaluate the generated history day by day, as a relay would have done, with the backends at their levels for long."""
+    upstream, checked = RepoName(UPSTREAM), read_allowlist(ALLOWLIST).allowlist
+    if checked is None:
+        return
+    database = SqliteDatabase(path, Signals())
+    levels = Levels(database, _Listed(checked), CheckRefresher({}), (upstream,))
+    listed_at = to_us(now - _LISTED_BEFORE)
+    try:
+        rows = [
+            {
+                "downstream": entry.name.key,
+                "level": int(entry.level),
+                "upstream": upstream.key,
+                "at": listed_at,
+            }
+            for entry in checked.entries
+        ]
+        await database.write(lambda tx: tx.many(_ADD_LEVEL, rows))
+        for day in range(min(length.days, _MOST_EVALUATIONS), -1, -1):
+            await levels.evaluate_now(upstream, now - _ENDS_BEFORE - timedelta(days=day))
+    finally:
+        await database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The demo's allowlist, which the relay has not read yet."""
+
+    allowlist: Allowlist
+
+    async def in_force(self, _tx: Tx, _upstream: RepoName) -> Allowlist:
+        return self.allowlist
 
 
 def _demo_backends(speed: float) -> list[BackendSpec]:

@@ -29,7 +29,6 @@ from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.levels.demotions import STANDINGS, is_evaluated
 from crcr.record.levels.measures import BackendMeasures, measure_backend
-from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.levels import (
     level_changes,
     level_days,
@@ -40,6 +39,7 @@ from crcr.record.schema.levels import (
 from crcr.record.store.database import Database, Row, Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import from_us, from_us_or_none, to_us
+from crcr.record.views.visibility import AllowlistReader
 
 KEEP_EVALUATIONS = timedelta(days=400)
 MOST_OVERRIDE = timedelta(days=90)
@@ -116,7 +116,7 @@ class Levels:
     def __init__(
         self,
         database: Database,
-        allowlists: Allowlists,
+        allowlists: AllowlistReader,
         refresher: CheckRefresher,
         upstreams: tuple[RepoName, ...],
     ) -> None:

@@ -154,6 +154,7 @@ def _make_backend(entry: AllowlistEntry, facts: _Facts) -> BackendLevel:
         "name": entry.name,
         "level": entry.level,
         "oncalls": entry.oncalls,
+        "probe": bool(entry.expect),
         "level_since": listed_since,
         "waivers": facts.waivers.get(key, 0),
     }

@@ -292,6 +292,7 @@ _LEVEL_STATUSES = {
     "downgraded": Status("!", "downgraded", "warn"),
     "overridden": Status("!", "overridden", "warn"),
     "unevaluated": Status("?", "not evaluated", "off"),
+    "probe": Status("?", "probe", "off"),
     "l1": Status("N", "notified", "off"),
     "eligible": Status("✓", "eligible", "ok"),
     "lacks": Status("-", "not yet", "off"),

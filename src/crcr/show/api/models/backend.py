@@ -58,6 +58,7 @@ LEVEL_EXAMPLE: dict[str, object] = {
     "name": "org/backend",
     "level": "L3",
     "oncalls": ["ada"],
+    "probe": False,
     "level_since": "2025-11-02T09:00:00Z",
     "standing": "fails",
     "since": "2026-03-01T04:00:00Z",

@@ -228,16 +228,6 @@ async def test_time_at_l2_begins_with_the_last_time_below_it(store: StoreRows) -
     assert found.arriving[CriterionName.TIME_AT_L2].value == pytest.approx(40)
 
 
-async def test_a_proposal_is_taken_once_and_free_again_when_it_could_not_be_opened(store: StoreRows) -> None:
-    levels, who = make_levels(store), {"who": "ada", "now": store.clock.now()}
-    assert await levels.take_proposal(UPSTREAM, "abc", **who) == (True, None)
-    assert await levels.take_proposal(UPSTREAM, "abc", **who) == (False, None)
-    await levels.record_proposal(UPSTREAM, "abc", None, **who)
-    assert await levels.take_proposal(UPSTREAM, "abc", **who) == (True, None)
-    await levels.record_proposal(UPSTREAM, "abc", "https://github.com/t/t/pull/1", **who)
-    assert await levels.take_proposal(UPSTREAM, "abc", **who) == (False, "https://github.com/t/t/pull/1")
-
-
 async def test_the_view_has_what_was_recorded_and_only_of_visible_backends(store: StoreRows) -> None:
     store.allowlist(
         f"{LISTED}  - hid/den: {{oncalls: [mia], jobs: [build], visibility: hidden}}\n", version=2

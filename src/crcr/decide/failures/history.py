@@ -1,9 +1,9 @@
 """Recorded history that a failure is judged by: results of the base branch, other failures of the job, the backend's hour.
 
-Positions order the commits of the base branch by its pushes (`base_order`), never by the time at which results arrived.
+Positions order the commits of the base branch by its pushes (`order_pushes`), never by the time at which results arrived.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -168,3 +168,29 @@ def unrelated(failures: Iterable[RecordedFailure], to: RecordedFailure) -> list[
         and (other.author is None or other.author != to.author)
         and other.base_ref == to.base_ref
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    before: str
+    """The commit that it started from."""
+    commits: tuple[str, ...]
+    """Oldest first, at least one."""
+
+
+def order_pushes(arrived: Sequence[Push]) -> tuple[Push, ...]:
+    """Return the pushes, given in their order of arrival, in the order of the branch."""
+    following: dict[str, list[Push]] = {}
+    for push in arrived:
+        following.setdefault(push.before, []).append(push)
+    ends = {push.commits[-1] for push in arrived}
+    # A branch that was set back to an earlier commit can make a ring: then the first push to arrive begins it.
+    starts = [push for push in arrived if push.before not in ends] or list(arrived[:1])
+    ordered: dict[int, Push] = {}
+    for start in (*starts, *arrived):
+        chain: Push | None = start if id(start) not in ordered else None
+        while chain is not None:
+            ordered[id(chain)] = chain
+            followers = following.get(chain.commits[-1], ())
+            chain = next((push for push in followers if id(push) not in ordered), None)
+    return tuple(ordered.values())

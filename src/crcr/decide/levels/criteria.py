@@ -26,7 +26,7 @@ class CriterionName(StrEnum):
     SILENCE = "silence"
 
 
-class Unit(StrEnum):
+class CriterionUnit(StrEnum):
     DAYS = "days"
     HOURS = "h"
     MINUTES = "min"
@@ -49,7 +49,7 @@ class Criterion:
 
     name: CriterionName
     title: str
-    unit: Unit
+    unit: CriterionUnit
     good: Bound
     up: str
     down: str | None = None
@@ -60,53 +60,53 @@ class Criterion:
 
 
 CRITERIA: tuple[Criterion, ...] = (
-    Criterion(CriterionName.TIME_AT_L2, "time at L2", Unit.DAYS, Bound.AT_LEAST, "l2_days"),
+    Criterion(CriterionName.TIME_AT_L2, "time at L2", CriterionUnit.DAYS, Bound.AT_LEAST, "l2_days"),
     Criterion(
         CriterionName.RUN_TIME,
         "end-to-end time of a run, P50",
-        Unit.HOURS,
+        CriterionUnit.HOURS,
         Bound.BELOW,
         *("run_hours", "leave_run_hours", "runs"),
     ),
     Criterion(
         CriterionName.LONG_JOBS,
         "jobs over {limit:g} h, timeouts left out",
-        Unit.PERCENT,
+        CriterionUnit.PERCENT,
         Bound.BELOW,
         *("long_job_percent", None, "jobs", "long_job_hours"),
     ),
     Criterion(
         CriterionName.QUEUE_TIME,
         "average queue time",
-        Unit.MINUTES,
+        CriterionUnit.MINUTES,
         Bound.BELOW,
         *("queue_minutes", None, "jobs"),
     ),
     Criterion(
         CriterionName.TIMEOUTS,
         "timeouts",
-        Unit.PERCENT,
+        CriterionUnit.PERCENT,
         Bound.BELOW,
         *("timeout_percent", "leave_timeout_percent", "jobs"),
     ),
     Criterion(
         CriterionName.PASS_RATE,
         "jobs passed",
-        Unit.PERCENT,
+        CriterionUnit.PERCENT,
         Bound.AT_LEAST,
         *("pass_percent", "leave_pass_percent", "jobs"),
     ),
     Criterion(
         CriterionName.ANSWERED,
         "dispatches answered within {limit:g} h",
-        Unit.PERCENT,
+        CriterionUnit.PERCENT,
         Bound.AT_LEAST,
         *("answered_percent", "leave_answered_percent", "dispatches", "answer_hours"),
     ),
     Criterion(
         CriterionName.SILENCE,
         "silent while events flowed",
-        Unit.HOURS,
+        CriterionUnit.HOURS,
         Bound.BELOW,
         *("silent_hours", "leave_silent_hours"),
     ),
@@ -293,7 +293,7 @@ def _is_broken(criterion: Criterion, measure: Measure, threshold: float, criteri
     return _is_sufficient(criterion, measure, criteria)
 
 
-def _with_unit(value: float, unit: Unit) -> str:
+def _with_unit(value: float, unit: CriterionUnit) -> str:
     """Write a value with up to two decimals, cut and not rounded: 89.996 % is not 90 %."""
     text = f"{int(value * 100) / 100:.2f}".rstrip("0").rstrip(".")
     return f"{text} {unit}"

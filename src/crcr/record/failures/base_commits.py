@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import text
 
 from crcr.decide.events import PushedCommit, PushEvent
-from crcr.decide.failures.base_order import Push, order_pushes
+from crcr.decide.failures.history import Push, order_pushes
 from crcr.record.schema.failures import base_commits
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting

@@ -33,7 +33,6 @@ from crcr.record.schema.levels import (
     level_changes,
     level_days,
     level_evaluations,
-    level_proposals,
     level_standings,
 )
 from crcr.record.store.database import Database, Row, Tx
@@ -95,20 +94,6 @@ _OVERRIDE = Statement(
         "UPDATE level_standings SET override_until_at = :until, override_who = :who, override_reason = :reason"
         " WHERE upstream = :upstream AND downstream = :downstream"
     )
-)
-_TAKE_PROPOSAL = Statement(
-    inserting(level_proposals, "digest", "upstream", "at", "who")
-    .on_conflict_do_nothing()
-    .returning(level_proposals.c.digest)
-)
-_PROPOSAL = Statement(
-    text("SELECT at, url FROM level_proposals WHERE digest = :digest AND upstream = :upstream")
-)
-_PROPOSED = Statement(
-    text("UPDATE level_proposals SET url = :url WHERE digest = :digest AND upstream = :upstream")
-)
-_FREE_PROPOSAL = Statement(
-    text("DELETE FROM level_proposals WHERE digest = :digest AND upstream = :upstream AND url IS NULL")
 )
 
 
@@ -246,33 +231,6 @@ class Levels:
             await note_act(tx, upstream, who=who, act=act, subject=str(downstream), now=now, **detail)
             await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
             await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=True)
-
-        await self._database.write(unit)
-
-    async def take_proposal(
-        self, upstream: RepoName, digest: str, *, who: str, now: datetime
-    ) -> tuple[bool, str | None]:
-        """Whether this proposal is ours to open, and the address of the pull request if it was opened before."""
-
-        async def unit(tx: Tx) -> tuple[bool, str | None]:
-            if await tx.all(_TAKE_PROPOSAL, digest=digest, upstream=upstream.key, at=to_us(now), who=who):
-                return True, None
-            row = await tx.one(_PROPOSAL, digest=digest, upstream=upstream.key)
-            return False, row["url"] if row else None
-
-        return await self._database.write(unit)
-
-    async def record_proposal(
-        self, upstream: RepoName, digest: str, url: str | None, *, who: str, now: datetime
-    ) -> None:
-        """Record where a proposal was opened; None when it could not be opened, so that it can be tried again."""
-
-        async def unit(tx: Tx) -> None:
-            if url is None:
-                await tx.run(_FREE_PROPOSAL, digest=digest, upstream=upstream.key)
-                return
-            await tx.run(_PROPOSED, digest=digest, upstream=upstream.key, url=url)
-            await note_act(tx, upstream, who=who, act="levels_proposed", subject=url, now=now, digest=digest)
 
         await self._database.write(unit)
 

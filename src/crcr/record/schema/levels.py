@@ -1,4 +1,4 @@
-"""The tables of levels: daily sums that only levels need, the standing of each backend, its evaluations and changes, proposals."""
+"""The tables of levels: daily sums that only levels need, the standing of each backend, its evaluations and changes."""
 
 from sqlalchemy import BigInteger, Column, Index, Integer, SmallInteger, Table, Text
 
@@ -67,15 +67,3 @@ level_changes = Table(
     Index("ix_level_changes_recent", "upstream", "level_change_id"),
     sqlite_autoincrement=True,
 )
-
-level_proposals = Table(
-    "level_proposals",
-    metadata,
-    key("digest"),
-    key("upstream"),
-    Column("at", BigInteger, nullable=False),
-    Column("who", Text, nullable=False),
-    Column("url", Text),
-    sqlite_with_rowid=False,
-)
-"""Proposals that were opened as pull requests: the same moves are opened once."""

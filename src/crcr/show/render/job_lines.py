@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from markupsafe import Markup
 
 from crcr.decide.checks.commit import Verification
+from crcr.decide.failures.verdict import Confidence, VerdictKind
 from crcr.decide.statistics.figures import CountedAs
+from crcr.decide.views.failures import JudgedBy, VerdictView
 from crcr.decide.views.overview import JobView
 from crcr.show.render.markup import draw_chip, draw_time, escape_link, escape_name, escape_text, make_id
 from crcr.show.render.status import DOUBTS, duration, job_details, job_status
-from crcr.show.render.verdicts import draw_verdict, draw_verdict_mark
 from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import PageLinks, PageLocation, is_sha
 
@@ -172,3 +173,34 @@ def _first_test(job: JobView) -> str:
     more = len(job.failed_tests) - 1 + job.failed_tests_more
     others = f' <span class="faint">and {more:,} more</span>' if more > 0 else ""
     return f'\n<p class="first-test"><b class="text">{escape_text(test.name, 160)}</b>{message}{others}</p>'
+
+
+_LOOKS = {VerdictKind.NEW: "mark verdict bad", VerdictKind.UNKNOWN: "mark verdict"}
+
+
+def draw_verdict_mark(verdict: VerdictView) -> Markup:
+    """Draw the kind; a question mark says that the rules are not sure."""
+    sure = verdict.confidence is Confidence.HIGH or verdict.kind is VerdictKind.UNKNOWN
+    look, title = _LOOKS.get(verdict.kind, "mark verdict warn"), escape_text(verdict.sentence, 300)
+    return Markup(  # noqa: S704
+        f'<span class="{look}" title="{title}">{verdict.kind.value}{"" if sure else "?"}</span>'
+    )
+
+
+def draw_verdict_kind(kind: VerdictKind) -> Markup:
+    """Draw a kind without the verdict that it stands for."""
+    return Markup(f'<span class="{_LOOKS.get(kind, "mark verdict warn")}">{kind.value}</span>')  # noqa: S704
+
+
+def draw_verdict(verdict: VerdictView) -> Markup:
+    """Draw the whole verdict as one line."""
+    source = "by a person" if verdict.by is JudgedBy.PERSON else f"{verdict.confidence.value} confidence"
+    was = f", was {verdict.was.value}" if verdict.was else ""
+    links = " · ".join(
+        f'<a href="{escape_link(item.url)}">{escape_text(item.text, 200)}</a>' for item in verdict.evidence
+    )
+    evidence = f' <small class="evidence">{links}</small>' if links else ""
+    return Markup(  # noqa: S704
+        f'\n<p class="ruling text">{draw_verdict_mark(verdict)} {escape_text(verdict.sentence, 500)}'
+        f' <small class="faint">{source}{was}</small>{evidence}</p>'
+    )

@@ -19,7 +19,7 @@ from crcr.decide.number_format import format_count, format_percent
 from crcr.decide.statistics.window import Span
 from crcr.show.http.page_parts import mark_part
 from crcr.show.http.static_files import load_static_files
-from crcr.show.render import job_lines, markup, status, verdicts
+from crcr.show.render import job_lines, markup, status
 from crcr.show.render.grids import GRID_LEGEND
 from crcr.show.render.number_cells import draw_job_rows, draw_metrics_cells, draw_summary_cells
 from crcr.show.render.safe_text import safe_link, visible
@@ -162,9 +162,9 @@ _GLOBALS: Mapping[str, Any] = {
     "met_statuses": status.MET,
     "level_changes": status.LEVEL_CHANGES,
     "chip": markup.draw_chip,
-    "verdict_mark": verdicts.draw_verdict_mark,
-    "verdict_line": verdicts.draw_verdict,
-    "verdict_kind": verdicts.draw_verdict_kind,
+    "verdict_mark": job_lines.draw_verdict_mark,
+    "verdict_line": job_lines.draw_verdict,
+    "verdict_kind": job_lines.draw_verdict_kind,
     "rate": markup.draw_rate,
     "job_rows": draw_job_rows,
     "split_jobs": job_lines.split_jobs,

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import pytest
 
-from crcr.decide.failures.base_order import Push, order_pushes
+from crcr.decide.failures.history import Push, order_pushes
 
 PUSHES = (Push("a", ("b",)), Push("b", ("c", "d")), Push("d", ("e",)), Push("e", ("f",)))
 

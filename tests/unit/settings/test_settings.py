@@ -1,6 +1,7 @@
 """Settings: sources and their precedence; all errors are reported at once, by name."""
 
 import json
+import tomllib
 from collections.abc import Mapping
 from ipaddress import ip_network
 from pathlib import Path
@@ -26,6 +27,8 @@ from crcr.settings import (
     load_settings,
     settings_of,
 )
+from crcr.settings.setting import RawValue
+from crcr.settings.upstreams import read_upstreams
 from support.paths import ROOT as REPOSITORY
 
 FORMAT = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -555,3 +558,34 @@ def test_the_example_file_loads(tmp_path: Path) -> None:
     assert settings.database == SqliteSetting(tmp_path / "crcr.db")
     assert settings.warnings() == ()
     assert json.loads(settings.model_dump_json())["github_webhook_secret"] == "**********"
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        (
+            'level_criteria = {pass_percent = 95, jobs = 100}\nsilent_mode = false\nl4_downgrade = "auto"',
+            None,
+        ),
+        ("level_criteria = {pass_procent = 95}", "did you mean pass_percent?"),
+        ("level_criteria = {jobs = 1.5}", "needs a whole number for jobs"),
+        ("level_criteria = {queue_minutes = nan}", "needs a number for queue_minutes"),
+        ("level_criteria = {pass_percent = true}", "needs a number for pass_percent"),
+        ("level_criteria = {leave_pass_percent = 99}", "must not be stricter than pass_percent"),
+        ("level_criteria = {window_days = 10}", "must be one of 7, 14, 30, 90"),
+        ("level_criteria = 7", "must be a table"),
+        ('l4_downgrade = "on"', "auto or off"),
+    ],
+)
+def test_the_criteria_of_levels_are_checked(written: str, problem: str | None) -> None:
+    problems: list[str] = []
+    table = tomllib.loads(
+        f'[[upstream]]\nname = "a/b"\nallowlist = "https://github.com/a/b/blob/main/list.yml"\n{written}\n'
+    )["upstream"]
+    upstreams = read_upstreams(RawValue(table, "upstream", Path()), {}, problems)
+    if problem is None:
+        assert problems == []
+        assert (upstreams[0].level_criteria.pass_percent, upstreams[0].silent_mode) == (95, "off")
+        assert upstreams[0].level_criteria.leave_pass_percent == 85
+    else:
+        assert problem in problems[0]

@@ -184,16 +184,11 @@ def _find_place(lines: Sequence[str], move: ProposedMove) -> _Place | None:
         return _new_section(lines, move)
     if move.device is None:
         return _place_in(lines, section, _INDENT, as_list=True)
-    end = _body_end(lines, section)
+    end, indent = _body_end(lines, section), _inner(lines, section) or _INDENT
     for at in range(section + 1, end):
-        group = _GROUP_KEY.fullmatch(lines[at].strip())
-        if (
-            group
-            and group[2].casefold() == move.device.casefold()
-            and _indent(lines[at]) == _inner(lines, section)
-        ):
-            return _place_in(lines, at, _indent(lines[at]) + _INDENT, as_list=False)
-    indent = _inner(lines, section) or _INDENT
+        group = _GROUP_KEY.fullmatch(lines[at].strip()) if _indent(lines[at]) == indent else None
+        if group and group[2].casefold() == move.device.casefold():
+            return _place_in(lines, at, indent + _INDENT, as_list=False)
     return _Place(end, indent + _INDENT, as_list=False, heading=(f"{' ' * indent}{move.device}:",))
 
 

@@ -3,9 +3,11 @@
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crcr.decide.levels.criteria import CriterionName, Met
-from crcr.decide.levels.proposal import LevelProposal, propose_levels
+from crcr.decide.levels.proposal import LevelProposal, ProposedMove, move_entry, propose_levels
 from crcr.decide.levels.standings import BackendLevel, CriterionView, LevelStanding
 from crcr.decide.model import Level, RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -113,3 +115,37 @@ def test_the_text_of_the_pull_request_has_the_evidence_and_the_same_moves_have_o
     assert proposal.branch == again.branch != propose(text, both[0]).branch
     staying = backend("org/b", Level.L2, LevelStanding.FAILS)
     assert propose_levels(text, [staying], lambda content: read_allowlist(content).allowlist) is None
+
+
+def test_a_file_with_many_entries_is_edited_in_linear_time() -> None:
+    devices = "".join(f"  d{number}:\n    org/n{number}: [ada]\n" for number in range(8_000))
+    text = f"L2:\n  - org/a\nL3:\n{devices}"
+    entry = read_allowlist(text).allowlist
+    assert entry is not None
+    found = entry.find(RepoName("org/a"))
+    assert found is not None
+    move = ProposedMove(backend=found.name, before=Level.L2, after=Level.L3, device="d7999")
+    edited = move_entry(text, found, move)
+    assert edited is not None
+    assert edited.endswith("    org/n7999: [ada]\n    org/a: {}\n")
+
+
+@given(st.text(alphabet="L23:- orga/b{}[]#\n\"'&*", max_size=80))
+def test_no_text_makes_the_edit_fail_or_change_another_entry(text: str) -> None:
+    text = f"L2:\n  - org/a\n{text}"
+    before = read_allowlist(text).allowlist
+    found = propose_levels(
+        text,
+        [backend(*PROMOTED)],
+        lambda content: read_allowlist(content).allowlist,
+        devices={"org/a": "npu"},
+    )
+    assert found is not None
+    after = read_allowlist(found.text).allowlist
+    if before is None or before.find(RepoName("org/a")) is None:
+        assert found.text == text
+    else:
+        assert after is not None
+        assert {one.name: one for one in after.entries if one.name.key != "org/a"} == {
+            one.name: one for one in before.entries if one.name.key != "org/a"
+        }

@@ -56,6 +56,7 @@ class NoticeKind(StrEnum):
     SILENT = "silent"
     REPORTING = "reporting"
     DEMOTED = "demoted"
+    ALARMED = "alarmed"
     RESTORED = "restored"
     ELIGIBLE = "eligible"
     NOT_ELIGIBLE = "not_eligible"
@@ -74,6 +75,7 @@ KINDS: Mapping[NoticeKind, tuple[Topic, ThreadStep]] = {
     NoticeKind.SILENT: (Topic.SILENCE, ThreadStep.OPEN),
     NoticeKind.REPORTING: (Topic.SILENCE, ThreadStep.CLOSE),
     NoticeKind.DEMOTED: (Topic.LEVEL, ThreadStep.OPEN),
+    NoticeKind.ALARMED: (Topic.LEVEL, ThreadStep.OPEN),
     NoticeKind.RESTORED: (Topic.LEVEL, ThreadStep.CLOSE),
     NoticeKind.ELIGIBLE: (Topic.ELIGIBILITY, ThreadStep.OPEN),
     NoticeKind.NOT_ELIGIBLE: (Topic.ELIGIBILITY, ThreadStep.CLOSE),

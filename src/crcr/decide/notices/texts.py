@@ -27,6 +27,7 @@ _HEADINGS: Mapping[NoticeKind, str] = {
     NoticeKind.SILENT: "{backend} does not report to {upstream}",
     NoticeKind.REPORTING: "{backend} reports to {upstream} again",
     NoticeKind.DEMOTED: "{backend} was demoted by {upstream}",
+    NoticeKind.ALARMED: "{backend} gates {upstream} and fails the criteria of its level",
     NoticeKind.RESTORED: "{backend} has its level at {upstream} again",
     NoticeKind.ELIGIBLE: "{backend} may move up a level at {upstream}",
     NoticeKind.NOT_ELIGIBLE: "{backend} no longer meets the criteria of the next level at {upstream}",

@@ -11,8 +11,8 @@ from crcr.record.checks.check_runs import CommitChecks
 from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.failures.recompute import FingerprintUpdate
 from crcr.record.in_tree.upkeep import InTreeUpkeep
-from crcr.record.notices.watch import NoticeWatch
 from crcr.record.levels.evaluations import Levels
+from crcr.record.notices.watch import NoticeWatch
 from crcr.record.upkeep.retention import Retention
 from crcr.record.upkeep.timeouts import Sweeps
 

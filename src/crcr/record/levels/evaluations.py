@@ -17,18 +17,24 @@ from crcr.decide.levels.criteria import CriterionName, Evaluation, evaluate
 from crcr.decide.levels.standings import (
     APART,
     EVALUATE_EVERY,
+    SUMMARIES,
     BackendStanding,
+    LevelChangeKind,
     LevelOverride,
+    LevelPolicy,
     LevelStanding,
     RecordedChange,
+    demotion_in_force,
     follow_evaluation,
 )
 from crcr.decide.model import Level, RepoName
+from crcr.decide.notices.notice import NoticeEvent, NoticeKind
 from crcr.errors import NoAllowlist, NotFound
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.levels.demotions import STANDINGS, is_evaluated
 from crcr.record.levels.measures import BackendMeasures, measure_backend
+from crcr.record.notices.threads import queue_notice
 from crcr.record.schema.levels import (
     level_changes,
     level_days,
@@ -173,6 +179,7 @@ class Levels:
                     reason=change.reason,
                 )
                 await record_change(tx, upstream, recorded)
+                await queue_notice(tx, _change_notice(upstream, recorded, standing, policy), now)
                 await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=entry.level >= Level.L3)
             return True
 
@@ -236,7 +243,7 @@ class Levels:
 
 
 async def record_change(tx: Tx, upstream: RepoName, change: RecordedChange) -> None:
-    """Record that a standing turned. Everything that announces it belongs here, in the same transaction."""
+    """Record that a standing turned."""
     await tx.run(
         _ADD_CHANGE,
         upstream=upstream.key,
@@ -246,6 +253,29 @@ async def record_change(tx: Tx, upstream: RepoName, change: RecordedChange) -> N
         before=int(change.before),
         after=int(change.after),
         reason=change.reason,
+    )
+
+
+_NOTICE_KINDS = {
+    LevelChangeKind.ELIGIBLE: NoticeKind.ELIGIBLE,
+    LevelChangeKind.NOT_ELIGIBLE: NoticeKind.NOT_ELIGIBLE,
+    LevelChangeKind.DEMOTED: NoticeKind.DEMOTED,
+    LevelChangeKind.ALARMED: NoticeKind.ALARMED,
+    LevelChangeKind.RECOVERED: NoticeKind.RESTORED,
+}
+
+
+def _change_notice(
+    upstream: RepoName, change: RecordedChange, standing: BackendStanding, policy: LevelPolicy
+) -> NoticeEvent:
+    demotion = demotion_in_force(standing.level, standing.standing, policy, overridden=False)
+    return NoticeEvent(
+        kind=_NOTICE_KINDS[change.kind],
+        upstream=upstream,
+        backend=change.downstream,
+        summary=change.reason,
+        details=(SUMMARIES[demotion.value],) if demotion else (),
+        path="/crcr/levels",
     )
 
 

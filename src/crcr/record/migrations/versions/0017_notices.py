@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0017"
-down_revision = "0015"
+down_revision = "0016"
 
 _SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _SUBJECT = ["upstream", "topic", "backend", "number", "item"]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,7 +67,7 @@ class SilentBackend:
         assert isinstance(planned, DispatchPlan)
         for dispatch in planned.dispatches:
             results = a_backend(runs=(), level=dispatch.level, downgraded=dispatch.downgraded)
-            times = {"created_at": self.now, "sent_at": self.now, "listed_at": None}
+            times: dict[str, Any] = {"created_at": self.now, "sent_at": self.now, "listed_at": None}
             self.recorded.setdefault(head, []).append(replace(results, state=DispatchState.SENT, **times))
 
     def evaluate(self, silent_hours: int) -> None:

@@ -302,6 +302,8 @@ class MatrixReader:
         commit = (dispatch["delivery"], dispatch["event"], dispatch["head_sha"])
         rows = await self.reader.tx.all(self._source.of_delivery, delivery=commit[0], **self._backend())
         attempts = self._make_cells(rows, commit)  # of a job, the newest is last
+        if not any(job.attempt > 1 for job in attempts):
+            return attempts
         return [*{(job.workflow, job.run_id, job.job_name): job for job in attempts}.values()]
 
     def _make_cells(self, rows: list[Row], commit: Commit | None = None) -> Sequence[JobCell]:

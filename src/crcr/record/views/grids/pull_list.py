@@ -120,13 +120,18 @@ _VALUES = {
 def _write_valued(scope: PullScope, sort: PullSort, *, down: bool) -> Statement:
     candidates = _write_candidates(scope, "updated", down=True, by_author=False)
     sign, direction = ("<", "DESC") if down else (">", "ASC")
+    columns = ", ".join(f"pull.{name}" for name in _COLUMNS.split(", "))
     return with_lists(
-        # Not materialized, SQLite would compute a value again wherever it is compared.
-        f"WITH q AS MATERIALIZED (SELECT p.*, g.state AS gate, g.title AS gate_title, {_VALUES[sort]} AS value"
-        f" FROM ({candidates}) AS p {_WITH_GATE}"
-        " WHERE (CAST(:author AS TEXT) IS NULL OR lower(p.author) = :author)"
-        f" AND {_FILTERS}) SELECT q.* FROM q WHERE q.value {sign} :value OR (q.value = :value AND q.number < :last)"
-        f" ORDER BY q.value {direction}, q.number DESC LIMIT :limit"
+        # Not materialized, SQLite would compute a value again wherever it is compared; numbers alone, since all are sorted.
+        f"WITH valued AS MATERIALIZED (SELECT p.number, {_VALUES[sort]} AS value FROM ({candidates}) AS p {_WITH_GATE}"
+        f" WHERE (CAST(:author AS TEXT) IS NULL OR lower(p.author) = :author) AND {_FILTERS}),"
+        " chosen AS MATERIALIZED (SELECT number, value FROM valued"
+        f" WHERE value {sign} :value OR (value = :value AND number < :last)"
+        f" ORDER BY value {direction}, number DESC LIMIT :limit)"
+        f" SELECT {columns}, g.state AS gate, g.title AS gate_title, chosen.value FROM chosen CROSS JOIN pulls pull"
+        " LEFT JOIN gates g ON g.head_sha = pull.head_sha AND g.upstream = pull.upstream"
+        " WHERE pull.upstream = :upstream AND pull.number = chosen.number"
+        f" ORDER BY chosen.value {direction}, pull.number DESC"
     )
 
 

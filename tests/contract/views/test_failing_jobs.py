@@ -1,8 +1,10 @@
 """Continuously failing jobs: which rows of failures are listed, on both kinds of databases."""
 
+import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from dataclasses import replace
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 
 from crcr.decide.views.failing import FailingJob, FailingKind, FailingQuery, FailingSort
 from crcr.errors import BadRequest
+from crcr.record.store.sqlite.database import SqliteTx, connect
 from crcr.record.store.times import from_us
+from crcr.record.views.failures.failing_jobs import find_red_jobs
 from support.data.base_history import MESSAGE, BaseHistory, fingerprint_of, sha_of
 from support.data.store_rows import OTHER, UPSTREAM, StoreRows, open_store_rows
 
@@ -271,6 +275,29 @@ async def test_another_branch_is_looked_at_on_request(store: StoreRows, base: Ba
     assert (page.items, page.branch) == ((), "main")
     (job,) = await listed(store, replace(PUSHES, branch="release"))
     assert (job.first_bad, job.last_good) == (sha_of(9, "release"), sha_of(8, "release"))
+
+
+async def test_asking_for_a_branch_without_results_does_not_read_the_passes_of_others(tmp_path: Path) -> None:
+    """Anybody may name a branch; of a job that never failed there, no pass is looked for."""
+    async with open_store_rows(tmp_path, on_postgresql=False) as store:
+        base = BaseHistory(store)
+        for position in range(20):
+            base.push(position, FAIL, job_name=f"job {position}", hours_ago=500)
+        with closing(connect(tmp_path / "crcr.db", read_only=True)) as connection:
+            steps: list[int] = []
+            for _ in range(2):
+                steps.append(await _count_steps(connection, store))
+                for position in range(20, 220):
+                    base.push(position, PASS, job_name=f"job {position % 20}", hours_ago=400 - position)
+    assert steps[1] < 1.5 * steps[0]
+
+
+async def _count_steps(connection: sqlite3.Connection, store: StoreRows) -> int:
+    """The steps of SQLite's machine, in hundreds."""
+    hundreds = count()
+    connection.set_progress_handler(lambda: next(hundreds) and 0, 100)
+    assert await find_red_jobs(SqliteTx(connection), UPSTREAM, "nobody's", store.clock.now()) == []
+    return next(hundreds)
 
 
 async def test_hidden_removed_and_notified_backends_are_not_listed(

@@ -209,6 +209,19 @@ def test_the_strip_and_the_tally_are_the_same_numbers(given_: Figures) -> None:
     assert replace(whole, running=whole.running + given_.running) == given_.tally
 
 
+@given(figures, numbers, results, st.booleans())
+def test_what_is_true_now_changes_no_sum(
+    given_: Figures, running: int, last: LastResult | None, read_before: bool
+) -> None:
+    """Whether the times were added up before or not; the tally has the jobs that run now."""
+    same = Figures(parts=given_.parts, left_out=given_.left_out, running=running, last_result=last)
+    if read_before:
+        _ = given_.tally, given_.queue, given_.execution
+    changed = given_.with_latest(running=running, last_result=last)
+    assert changed == same
+    assert (changed.tally, changed.queue, changed.execution) == (same.tally, same.queue, same.execution)
+
+
 @given(figures, figures)
 def test_of_two_last_results_the_newer_is_the_last(one: Figures, two: Figures) -> None:
     known = [each.last_result.at for each in (one, two) if each.last_result]

@@ -8,7 +8,7 @@ separately. A rate over nothing is None, neither 0 nor 100 %.
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
@@ -334,6 +334,13 @@ class Figures:
     @property
     def average_delay_s(self) -> float | None:
         return sum(part.delay_s for part in self.parts) / self.sent if self.sent else None
+
+    def with_latest(self, *, running: int, last_result: LastResult | None) -> "Figures":
+        """The same sums with what is true now; times that were added up already are not added up again."""
+        changed = replace(self, running=running, last_result=last_result)
+        added_up = ((name, self.__dict__.get(name)) for name in ("queue", "execution"))
+        changed.__dict__.update((name, times) for name, times in added_up if times is not None)
+        return changed
 
     def __add__(self, more: "Figures") -> "Figures":
         return Figures.sum_up((self, more))

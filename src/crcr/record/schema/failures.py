@@ -86,6 +86,11 @@ failures = Table(
         *("upstream", "kind", "downstream", "workflow", "job_name", "at"),
         where=_ON_BASE,
     ),
+    partial_index(
+        "ix_failures_base_commits",  # with what is compared of most failures: their rows are large
+        *("upstream", "kind", "downstream", "workflow", "job_name", "at", "passed_at", "head_sha"),
+        where=_ON_BASE,
+    ),
     sqlite_autoincrement=True,
 )
 """`built_on` is the base commit that the tested commit contains: the merge base where it is exact, else the base's newest

@@ -230,6 +230,9 @@ runs = Table(
 )
 
 _RUNNING, _ENDED = text("state = 'in_progress'"), text("ended_as IS NOT NULL")
+NOT_PASSED = "(state <> 'completed' OR coalesce(conclusion, '') <> 'success' OR expected IS NOT NULL OR superseded <> 0)"
+"""The condition of `ix_jobs_not_passed`, never NULL: all jobs but those that passed without more to say about them."""
+_ENDED_AT_NIGHT = text("event IN ('nightly', 'periodic') AND ended_as IS NOT NULL")
 _ENDED_ON_BASE = text("ended_as IS NOT NULL AND event <> 'pull_request'")
 
 jobs = Table(
@@ -293,6 +296,16 @@ jobs = Table(
         "ix_jobs_base",
         *("upstream", "downstream", "job_name", "in_progress_at"),
         where=_ENDED_ON_BASE,
+    ),
+    partial_index(
+        "ix_jobs_nights",
+        *("upstream", "downstream", "job_name", "in_progress_at"),
+        where=_ENDED_AT_NIGHT,
+    ),
+    partial_index(
+        "ix_jobs_not_passed",
+        *("delivery", "upstream", "downstream", "state", "conclusion", "expected", "superseded"),
+        where=text(NOT_PASSED),
     ),
 )
 

@@ -6,6 +6,7 @@ jobs in place of that, as the matrix of its own page does, with shards folded. A
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from markupsafe import Markup
 
@@ -14,12 +15,12 @@ from crcr.decide.views.backend import Matrix
 from crcr.decide.views.commit import BackendState
 from crcr.decide.views.grids import BackendCell, CommitLine, CommitList, GridColumn, InTreeCell, PullLine
 from crcr.show.render.markup import escape_link, escape_text, make_id
-from crcr.show.render.matrix import Grid, GridChoices, GridHead, GridRow, draw_cells, lay_out
+from crcr.show.render.matrix import Grid, GridCell, GridChoices, GridHead, draw_cells, lay_out
 from crcr.show.render.status import BACKENDS, LEVELS, Status
-from crcr.show.urls.job_tokens import job_token
 from crcr.show.urls.location import PageLinks, PageLocation
 
 _LONGEST_LABEL = 60
+_KEPT_CELLS = 8_192
 GRID_LEGEND = (
     *(BACKENDS[state] for state in (BackendState.PASSED, BackendState.FAILED)),
     Status("M", "no result came", "bad"),
@@ -96,28 +97,44 @@ def draw_pull_cells(line: PullLine, columns: Sequence[GridColumn], location: Pag
 def _draw_backend(
     cell: BackendCell | None, page: str, delivery: str | None, *, count: str, width: int = 1
 ) -> str:
-    span = "" if width == 1 else f' colspan="{width}"'
     if cell is None:
-        return f"<td{span}></td>"
-    status = BACKENDS[cell.state]
+        return "<td></td>" if width == 1 else f'<td colspan="{width}"></td>'
+    counts = cell.failed, cell.running, cell.passed, cell.other
+    return _draw_counted(cell.backend.full_name, (cell.state, counts), (page, delivery), (count, width))
+
+
+_Counts = tuple[int, int, int, int]
+"""Failed, running, passed and other jobs."""
+
+
+@lru_cache(_KEPT_CELLS)
+def _draw_counted(
+    backend: str,
+    result: tuple[BackendState, _Counts],
+    address: tuple[str, str | None],
+    look: tuple[str, int],
+) -> str:
+    """Most cells are the same on the next rendering: a change concerns one of them."""
+    (state, counts), (page, delivery), (count, width) = result, address, look
+    span = "" if width == 1 else f' colspan="{width}"'
+    status = BACKENDS[state]
     number = f"<i>{count}</i>" if count else ""
-    title = escape_text(f"{cell.backend}: {_describe(cell, status.word)}")
-    link = f"{page}#unit-{make_id(cell.backend, delivery)}"
+    title = escape_text(f"{backend}: {_describe(state, counts, status.word)}")
+    link = f"{page}#unit-{make_id(backend, delivery)}"
     return (
         f'<td{span} class="{status.tone}"><a href="{link}" title="{title}">{status.letter}{number}</a></td>'
     )
 
 
-def _describe(cell: BackendCell, word: str) -> str:
-    counts = (
-        (cell.failed, "failed"),
-        (cell.running, "running"),
-        (cell.passed, "passed"),
-        (cell.other, "other"),
-    )
-    said = [f"{number} {what}" for number, what in counts if number]
-    if not said or (len(said) == 1 and cell.state is not BackendState.INCONCLUSIVE):
-        return word if cell.jobs < 2 else f"{word}, {cell.jobs} jobs"
+def _describe(state: BackendState, counts: _Counts, word: str) -> str:
+    said = [
+        f"{number} {what}"
+        for number, what in zip(counts, ("failed", "running", "passed", "other"), strict=True)
+        if number
+    ]
+    if not said or (len(said) == 1 and state is not BackendState.INCONCLUSIVE):
+        jobs = sum(counts)
+        return word if jobs < 2 else f"{word}, {jobs} jobs"
     return f"{word}: {', '.join(said)}"
 
 
@@ -216,28 +233,25 @@ def lay_out_commits(page: CommitList, opened: OpenBackends, location: PageLocati
 
 def _lay_out_jobs(matrix: Matrix, opened: OpenBackends) -> Grid:
     """The jobs of an open backend; their tokens name it, and folding its shards keeps the groups of other backends."""
-    grid = lay_out(matrix, GridChoices(opened.groups), reports=True)
-    tokens = {
-        job_token(job): job_token(job, shared=True)
-        for row in matrix.rows
-        for job in row.cells
-        if job is not None
-    }
+    grid = lay_out(matrix, GridChoices(opened.groups), reports=True, shared=True)
     own = {group for head in grid.heads for group in (head.toggle or "").split(",")}
     others = opened.groups - own - {""}
 
-    def keep_others(toggle: str | None) -> str | None:
-        return None if toggle is None else ",".join(sorted({*filter(None, toggle.split(",")), *others}))
+    def keep_others(toggle: str) -> str:
+        return ",".join(sorted({*filter(None, toggle.split(",")), *others}))
 
-    def complete(line: GridRow) -> GridRow:
-        cells = (
-            cell and replace(cell, token=tokens.get(cell.token, ""), toggle=keep_others(cell.toggle))
-            for cell in line.cells
-        )
-        return replace(line, cells=tuple(cells))
+    def complete(cell: GridCell | None) -> GridCell | None:
+        """Folded shards link to a job only where a single one failed."""
+        if cell is None or cell.toggle is None:
+            return cell
+        token = "" if " " in cell.token else cell.token
+        return replace(cell, token=token, toggle=keep_others(cell.toggle))
 
-    heads = tuple(replace(head, toggle=keep_others(head.toggle)) for head in grid.heads)
-    return replace(grid, heads=heads, lines=tuple(map(complete, grid.lines)))
+    heads = tuple(
+        head if head.toggle is None else replace(head, toggle=keep_others(head.toggle)) for head in grid.heads
+    )
+    lines = tuple(replace(line, cells=tuple(map(complete, line.cells))) for line in grid.lines)
+    return replace(grid, heads=heads, lines=lines)
 
 
 def _job_head(head: GridHead, prefix: str, *, first: bool) -> ColumnHead:

@@ -312,11 +312,12 @@ def lay_out(
     reports: bool,
     whole: bool = True,
     lines: Mapping[JobKeyParts, FailureLine] | None = None,
+    shared: bool = False,
 ) -> Grid:
     """Lay the matrix out; `lines` are the causes of failed jobs.
 
     `reports` says whether results are expected at all, `whole` whether every job has a column: if not, an event
-    without a cell may have reported in another column.
+    without a cell may have reported in another column. `shared` is for a page with jobs of several backends.
     """
     cut = matrix.columns_left_out > 0
     whole = whole and not cut
@@ -329,7 +330,7 @@ def lay_out(
     open_now = {group.key for group in folding if ALL in choices.opened or group.key in choices.opened}
     spans, heads = _make_header(matrix.columns, plan, open_now)
     toggles = {group.key: _toggle(group.key, open_now) for group in folding if group.key not in open_now}
-    cells = _CellMaker(matrix.columns, plan, toggles, lines or {})
+    cells = _CellMaker(matrix.columns, plan, toggles, lines or {}, shared=shared)
     rows = tuple(
         GridRow(
             row,
@@ -421,12 +422,16 @@ class _CellMaker:
         plan: tuple[WorkflowColumns, ...],
         toggles: Mapping[str, str],
         lines: Mapping[JobKeyParts, FailureLine],
+        *,
+        shared: bool,
     ) -> None:
         """`toggles` holds the keys of folded groups, each with what `?open=` becomes when it unfolds."""
         self._names = [escape_name(column.job_name, _LONGEST_NAME) for column in columns]
         self._groups = [group for section in plan for group in section.groups]
         self._toggles = toggles
         self._lines = lines
+        self._shared = shared
+        self._all_passed: dict[tuple[str, Status], GridCell] = {}
 
     def make_cells(self, row: MatrixRow, outcomes: _Outcomes) -> tuple[GridCell | None, ...]:
         if not any(outcomes):
@@ -447,7 +452,9 @@ class _CellMaker:
         disputed = ", disputed" if job.disputed_conclusion else ""
         line = self._line(job) if status.tone == "bad" else ""
         title = f"{name}: {status.word}{took}{disputed}{line}"
-        return GridCell(status.tone, status.letter, title, job_token(job), "!" * bool(disputed))
+        return GridCell(
+            status.tone, status.letter, title, job_token(job, shared=self._shared), "!" * bool(disputed)
+        )
 
     def _line(self, job: JobCell) -> str:
         """The first line of a failure, as another line of the title."""
@@ -457,6 +464,8 @@ class _CellMaker:
     def _make_folded(self, row: MatrixRow, outcomes: _Outcomes, group: ColumnGroup) -> GridCell | None:
         indexes = group.indexes
         cells, counted = [row.cells[index] for index in indexes], [outcomes[index] for index in indexes]
+        if counted.count(CountedAs.SUCCESS) == len(counted) > 1 and cells[0] is not None:
+            return self._make_all_passed(group, job_status(cells[0]))
         combined = _combine_counted(cells, counted, len(indexes))
         if combined is None:
             return None
@@ -471,21 +480,31 @@ class _CellMaker:
             status.letter,
             f"{escape_name(group.label, _LONGEST_NAME)}: {_describe_shards(combined)}"
             f"{self._line(combined.worst) if has_failed else ''}",
-            " ".join(_failed_tokens(cells, counted)) if has_failed else "",
+            " ".join(self._failed_tokens(cells, counted)) if has_failed else "",
             combined.text,
             self._toggles[group.key],
         )
+
+    def _make_all_passed(self, group: ColumnGroup, status: Status) -> GridCell:
+        """Most folded cells look alike: a group has one for all its rows."""
+        cell = self._all_passed.get((group.key, status))
+        if cell is None:
+            total = len(group.indexes)
+            title = f"{escape_name(group.label, _LONGEST_NAME)}: {total:,} of {total:,} {_WORDS[CountedAs.SUCCESS]}"
+            cell = GridCell(status.tone, status.letter, title, "", str(total), self._toggles[group.key])
+            self._all_passed[group.key, status] = cell
+        return cell
+
+    def _failed_tokens(self, cells: Sequence[JobCell | None], outcomes: _Outcomes) -> list[str]:
+        pairs = zip(cells, outcomes, strict=True)
+        failed = (cell for cell, outcome in pairs if cell and outcome is CountedAs.FAILURE)
+        return [job_token(cell, shared=self._shared) for cell in failed]
 
 
 def _describe_shards(combined: CombinedJobs) -> str:
     text = f"{combined.alike:,} of {combined.total:,} {_WORDS[combined.worst.counted]}"
     missing = combined.total - combined.present
     return f"{text}, {missing} without a report" if missing else text
-
-
-def _failed_tokens(cells: Sequence[JobCell | None], outcomes: _Outcomes) -> list[str]:
-    pairs = zip(cells, outcomes, strict=True)
-    return [job_token(cell) for cell, outcome in pairs if cell and outcome is CountedAs.FAILURE]
 
 
 def row_state(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
+from functools import lru_cache
 
 from markupsafe import Markup, escape
 
@@ -107,18 +108,16 @@ def make_charts(figures: Figures) -> tuple[Chart, ...]:
 
 
 _WIDTH, _HEIGHT = 98, 18
+_KEPT_BARS = 8_192
 _LEAST_SEEN = 2.0
 """The least height of failures, so that one among many passes is visible."""
 
 
 def draw_strip(tallies: Sequence[Tally], span: str) -> Markup:
     """Oldest first: failures from above, passes below; a dash where nothing ended."""
-    step = _WIDTH / max(1, len(tallies))
     rates = [tally.pass_rate for tally in tallies]
-    bars = [
-        _bar(index * step, step * 0.75, tally, rate)
-        for index, (tally, rate) in enumerate(zip(tallies, rates, strict=True))
-    ]
+    number = len(tallies)
+    bars = [_bar(index, number, tally.success, tally.failure) for index, tally in enumerate(tallies)]
     label = f'role="img" aria-label="{escape(_describe_strip(rates, span))}"'
     frame = f'<svg class="strip" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" {label}>'
     # Nothing but numbers went into the bars, and there are thousands of them on a page.
@@ -165,13 +164,18 @@ def _commit_bar(x: float, width: float, commit: InTreeCommit) -> str:
     return f"<g><title>{title}</title>{bar}</g>"
 
 
-def _bar(x: float, width: float, tally: Tally, rate: float | None) -> str:
+@lru_cache(_KEPT_BARS)
+def _bar(index: int, number: int, success: int, failure: int) -> str:
+    """The bar at `index` of so many; of a range of days, all but the last are the same on the next rendering."""
+    step = _WIDTH / number
+    x, width = index * step, step * 0.75
+    rate = Tally(success, failure).pass_rate
     if rate is None:
         return f"{_rect('none', x, width, 16, 2, closed=False)}<title>no results</title></rect>"
-    failed = max(_LEAST_SEEN, _HEIGHT * (1 - rate)) if tally.failure else 0.0
-    title = f"{format_percent(rate)}: {tally.success:,} success, {tally.failure:,} failure"
+    failed = max(_LEAST_SEEN, _HEIGHT * (1 - rate)) if failure else 0.0
+    title = f"{format_percent(rate)}: {success:,} success, {failure:,} failure"
     bad = _rect("bad", x, width, 0, failed) if failed else ""
-    good = _rect("ok", x, width, failed, _HEIGHT - failed) if tally.success else ""
+    good = _rect("ok", x, width, failed, _HEIGHT - failed) if success else ""
     return f"<g><title>{title}</title>{bad}{good}</g>"
 
 

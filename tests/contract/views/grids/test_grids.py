@@ -1,7 +1,10 @@
 """The grids say what the pages of pull requests and commits say; filters, orders and pages of the list of pull requests."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.in_tree.checks import InTreeCheck
 from crcr.decide.model import Level, RepoName
+from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.commit import BackendState, CommitBackend, GateShown
 from crcr.decide.views.grids import (
     CommitListQuery,
@@ -73,18 +77,29 @@ async def numbers(store: StoreRows, **chosen: Any) -> list[int]:
     return [line.number for line in (await read(store, **chosen)).items]
 
 
-def states_on_page(backends: tuple[CommitBackend, ...]) -> dict[RepoName, tuple[BackendState, Level, int]]:
+CellFacts = tuple[BackendState, Level, tuple[int, ...]]
+
+
+def states_on_page(backends: tuple[CommitBackend, ...]) -> dict[RepoName, CellFacts]:
     return {
-        backend.name: (backend.state, backend.level, len(backend.jobs))
+        backend.name: (
+            backend.state,
+            backend.level,
+            tuple(Counter(job.counted for job in backend.jobs)[counted] for counted in COUNTED),
+        )
         for backend in backends
         if backend.level >= Level.L2  # L1 has no column
     }
 
 
-def states_of(line: Any) -> dict[RepoName, tuple[BackendState, Level, int]]:
-    return {cell.backend: (cell.state, cell.level, cell.jobs) for cell in line.backends}
+def states_of(line: Any) -> dict[RepoName, CellFacts]:
+    return {
+        cell.backend: (cell.state, cell.level, (cell.failed, cell.running, cell.passed, cell.other))
+        for cell in line.backends
+    }
 
 
+COUNTED = (CountedAs.FAILURE, CountedAs.RUNNING, CountedAs.SUCCESS, CountedAs.OTHER)
 RESULTS = (
     "success",
     "failure",
@@ -108,6 +123,20 @@ UNREPORTED = (
 )
 
 
+def add_runs_by_chance(store: StoreRows, number: int) -> None:
+    """Runs of several attempts; a job may be in some of them only, and a run may be superseded."""
+    chance = Random(number)
+    delivery = add_pull(store, number, dispatched=("good/backend", "flaky/backend"))
+    for backend, run in product(("good/backend", "flaky/backend"), ("1", "2", "3")):
+        about = {"run_id": run, "number": number, "downstream": backend}
+        attempts, superseded = chance.choice((1, 1, 2, 2, 4)), int(chance.random() < 0.3)
+        for attempt, job in product(range(1, attempts + 1), range(3)):
+            if attempt == 1 or chance.random() < 0.5:
+                result, expected = chance.choice(RESULTS), chance.choice((None, None, "failure", "success"))
+                names = {"attempt": attempt, "job_name": f"job {job}"}
+                store.job(delivery, result, expected=expected, superseded=superseded, **names, **about)
+
+
 async def test_a_cell_says_what_the_page_of_the_pull_request_says(store: StoreRows) -> None:
     pairs = [(first, second) for first in RESULTS for second in RESULTS[: RESULTS.index(first) + 1]]
     for number, results in enumerate(pairs, start=100):
@@ -124,9 +153,11 @@ async def test_a_cell_says_what_the_page_of_the_pull_request_says(store: StoreRo
     store.job(again, "failure", expected="failure", downstream="flaky/backend")
     store.job(again, "failure", downstream="secret/backend")
     add_pull(store, 301, is_open=0, dispatch={"superseded_at": store.ago(hours=1)})
+    for number in range(400, 412):
+        add_runs_by_chance(store, number)
 
     page = await read(store, scope=PullScope.ALL, limit=200)
-    assert len(page.items) == len(pairs) + len(UNREPORTED) + 2
+    assert len(page.items) == len(pairs) + len(UNREPORTED) + 2 + 12
     different = {}
     for line in page.items:
         view = await store.views.pull(UPSTREAM, line.number, store.clock.now())

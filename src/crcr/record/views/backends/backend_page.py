@@ -6,7 +6,7 @@ superseded runs and earlier attempts; rows leave out superseded commits unless t
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from typing import Any
@@ -219,13 +219,14 @@ class MatrixReader:
         if len(rows) > len(shown) and self.query.kind is not ResultKind.NIGHTLY:
             last = shown[-1][0]
             next_cursor = (to_us(last["at"]), last["delivery"])
+        jobs_of = [_by_column(facts, cells) for facts, cells in shown]
         columns = sorted(
-            (Column(*key) for key in _column_keys(cells for _, cells in shown)),
+            (Column(*key) for key in set[_ColumnKey]().union(*jobs_of)),
             key=_column_order,
         )
         matching = [column for column in columns if self._matches_job(column)]
         if self.query.only_failing:
-            failed = _column_keys([cell for cell in cells if has_failed(cell)] for _, cells in shown)
+            failed = {_column_key(cell) for _, cells in shown for cell in cells if has_failed(cell)}
             matching = [
                 column
                 for column in matching
@@ -236,7 +237,9 @@ class MatrixReader:
         return Matrix(
             columns=columns_shown,
             columns_left_out=len(matching) - len(columns_shown),
-            rows=tuple(_make_row(facts, cells, column_keys) for facts, cells in shown),
+            rows=tuple(
+                _make_row(facts, jobs, column_keys) for (facts, _), jobs in zip(shown, jobs_of, strict=True)
+            ),
             searched=searched,
             next=next_cursor,
         )
@@ -305,6 +308,8 @@ class MatrixReader:
         commit = (dispatch["delivery"], dispatch["event"], dispatch["head_sha"])
         rows = await self.reader.tx.all(self._source.of_delivery, delivery=commit[0], **self._backend())
         attempts = self._make_cells(rows, commit)  # of a job, the newest is last
+        if not any(job.attempt > 1 for job in attempts):
+            return attempts
         return [*{(job.workflow, job.run_id, job.job_name): job for job in attempts}.values()]
 
     def _make_cells(self, rows: list[Row], commit: Commit | None = None) -> Sequence[JobCell]:
@@ -422,7 +427,8 @@ def _nightly_facts(cells: list[JobCell]) -> dict[str, Any]:
     }
 
 
-def _make_row(facts: dict[str, Any], cells: Sequence[JobCell], column_keys: list[_ColumnKey]) -> MatrixRow:
+def _by_column(facts: dict[str, Any], cells: Sequence[JobCell]) -> dict[_ColumnKey, JobCell]:
+    """The job of each column. There are thousands: a tuple is cheaper than a `Column`."""
     own = (
         "place" in facts
     )  # such a run may name two commits: of two results in one cell a failed one is shown
@@ -430,6 +436,12 @@ def _make_row(facts: dict[str, Any], cells: Sequence[JobCell], column_keys: list
     if len(by_column) < len(cells):
         cells = sorted(cells, key=lambda job: (own and job.counted is CountedAs.FAILURE, job.started_at))
         by_column = {(job.workflow, job.workflow_name, job.job_name): job for job in cells}
+    return by_column
+
+
+def _make_row(
+    facts: dict[str, Any], jobs: Mapping[_ColumnKey, JobCell], column_keys: list[_ColumnKey]
+) -> MatrixRow:
     dispatch = facts.get("dispatch")
     return MatrixRow(
         key=facts.get("key") or facts["delivery"],
@@ -446,13 +458,12 @@ def _make_row(facts: dict[str, Any], cells: Sequence[JobCell], column_keys: list
         test=dispatch is not None and dispatch.test,
         dispatch=dispatch,
         place=facts.get("place"),
-        cells=tuple([by_column.get(key) for key in column_keys]),
+        cells=tuple([jobs.get(key) for key in column_keys]),
     )
 
 
-def _column_keys(rows: Iterable[Sequence[JobCell]]) -> set[_ColumnKey]:
-    """The keys of the columns. A matrix has thousands of jobs: a tuple is cheaper than a `Column`."""
-    return {(job.workflow, job.workflow_name, job.job_name) for cells in rows for job in cells}
+def _column_key(job: JobCell) -> _ColumnKey:
+    return job.workflow, job.workflow_name, job.job_name
 
 
 def _column_order(column: Column) -> tuple[str, str, str]:

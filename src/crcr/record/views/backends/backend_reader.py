@@ -183,7 +183,7 @@ class BackendReader:
         if self.kind is ResultKind.INGESTED:
             running = await count_ingested_running(self.tx, self.upstream.key, key, self.window, self.now)
         last = await read_last(self.tx, self.upstream.key, key, self.kind)
-        return replace(counted, running=running, last_result=last)
+        return counted.with_latest(running=running, last_result=last)
 
     async def _read_counted(self, key: str) -> Figures:
         history_rows = self.history.backend_figures(key)

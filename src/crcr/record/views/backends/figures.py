@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import text
 
@@ -28,10 +29,11 @@ from crcr.decide.statistics.figures import (
 )
 from crcr.decide.statistics.window import ResultKind, Window
 from crcr.record.schema.statistics import EXECUTION, HIGHS, LOWS, QUEUE
-from crcr.record.store.database import Row, Tx, plain_rows
+from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import added_up_s, from_us, to_us
 
+_KEPT_PARTS = 4_096
 _COUNTS = ("success", "failure", "timed_out", "silent", "other", "superseded", "earlier", "sent")
 _SECONDS = ("delay_sum_s", "queue_sum_s", "execution_sum_s")
 _EXTREMES = ", ".join(
@@ -204,17 +206,20 @@ def make_figures(
     sums: Iterable[Row], window: Window, extremes: Mapping[int, Row] = MappingProxyType({})
 ) -> Figures:
     """Make figures from the sums of the window's parts, of either store; `extremes` where the sums have none."""
-    rows = {row["part"]: row for row in plain_rows(sums)}
-    for index, row in zip(extremes, plain_rows(extremes.values()), strict=True):
-        if index in rows:
-            rows[index] = {**rows[index], **row}
-    parts = tuple(
-        [_part(rows[index], at) if index in rows else Part(at=at) for index, at in enumerate(window.starts())]
-    )
-    left_out = LeftOut(
-        sum(row["superseded"] for row in rows.values()), sum(row["earlier"] for row in rows.values())
-    )
-    return Figures(parts=parts, left_out=left_out)
+    starts = window.starts()
+    parts = [Part(at=at) for at in starts]
+    superseded = earlier = 0
+    names: tuple[str, ...] = ()
+    for row in sums:
+        index = row["part"]
+        if isinstance(row, dict):
+            names, values = tuple(row), tuple(row.values())
+        else:
+            names, values = names or tuple(row.keys()), tuple(cast("Iterable[Any]", row))
+        more = tuple(dict(extremes[index]).items()) if index in extremes else ()
+        parts[index], left_out = _make_part(starts[index], names, values, more)
+        superseded, earlier = superseded + left_out.superseded, earlier + left_out.earlier
+    return Figures(parts=tuple(parts), left_out=LeftOut(superseded, earlier))
 
 
 async def read_last(tx: Tx, upstream: str, downstream: str, *kinds: ResultKind) -> LastResult | None:
@@ -255,9 +260,17 @@ def _run_attempt(row: Row) -> RunAttempt:
     return RunAttempt(row["run_id"], row["attempt"])
 
 
-def _part(row: dict[str, Any], at: datetime) -> Part:
+@lru_cache(_KEPT_PARTS)
+def _make_part(
+    at: datetime, names: tuple[str, ...], values: tuple[Any, ...], more: tuple[tuple[str, Any], ...]
+) -> tuple[Part, LeftOut]:
+    """A part and its results that are in no rate, from a row of sums and what replaces some of it.
+
+    Nearly all days of a range are over: their rows, of sixty columns each, are the same when the page is read again.
+    """
+    row = {**dict(zip(names, values, strict=True)), **dict(more)}
     timed_out = row["timed_out"] + row["silent"]
-    return Part(
+    part = Part(
         at=at,
         tally=Tally(row["success"], row["failure"] + timed_out, 0, row["other"], timed_out),
         queue=_durations(row, "queue", _QUEUE_BUCKETS),
@@ -265,6 +278,7 @@ def _part(row: dict[str, Any], at: datetime) -> Part:
         sent=row["sent"],
         delay_s=added_up_s(row["delay_sum_s"]),
     )
+    return part, LeftOut(row["superseded"], row["earlier"])
 
 
 _QUEUE_BUCKETS, _EXECUTION_BUCKETS = itemgetter(*QUEUE), itemgetter(*EXECUTION)

@@ -144,11 +144,8 @@ class Overview:
     def backend_figures(self, key: str, kind: ResultKind) -> Figures:
         """A backend's figures; of its last result only the time is known."""
         at = self.last_result_time(key, kind)
-        return replace(
-            self.sums(key),
-            running=self.running.get(key, 0),
-            last_result=LastResult(JobState.COMPLETED, None, "", at) if at else None,
-        )
+        last = LastResult(JobState.COMPLETED, None, "", at) if at else None
+        return self.sums(key).with_latest(running=self.running.get(key, 0), last_result=last)
 
     def is_silent(self, entry: AllowlistEntry) -> bool:
         ever_reported, unanswered = self.silences.get(entry.name.key, (False, 0))

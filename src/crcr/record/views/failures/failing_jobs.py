@@ -59,15 +59,20 @@ _OF_JOB = (
 _ON_COMMITS = " JOIN base_commits c ON c.sha = {0}.head_sha AND c.upstream = {0}.upstream AND c.ref = :ref"
 _ENDED_AT = "coalesce(j.completed_at, j.in_progress_at)"
 _PASSED = (
-    " AND j.in_progress_at >= :since AND j.event <> 'pull_request' AND j.event IN ({0}) AND j.ended_as IS NOT NULL"
-    " AND j.ended_as = 'success' ORDER BY j.in_progress_at DESC LIMIT "
+    " AND j.in_progress_at >= :since AND {0} AND j.ended_as IS NOT NULL AND j.ended_as = 'success'"
+    " ORDER BY j.in_progress_at DESC LIMIT "
 )
 
 
-_EVENTS = {FailingKind.PUSH: "'push', 'merge_group'", FailingKind.NIGHTLY: "'nightly', 'periodic'"}
+_EVENTS = {
+    FailingKind.PUSH: "j.event <> 'pull_request' AND j.event IN ('push', 'merge_group')",
+    FailingKind.NIGHTLY: "j.event IN ('nightly', 'periodic')",
+}
+"""The conditions of `ix_jobs_base` and of `ix_jobs_nights`: between two nights are the results of many commits."""
 _PLACES = {
     FailingKind.PUSH: (_ON_COMMITS, "c.position", "c.position"),
-    FailingKind.NIGHTLY: ("", "f.at", _ENDED_AT),
+    # A sum is in no index: SQLite would look for it in the one of all failures of the job, most of which are on pull requests.
+    FailingKind.NIGHTLY: ("", "(f.at + 0)", _ENDED_AT),
 }
 """What gives failures and passes their place in the order: a joined table, and a column of each."""
 _LATER = "CASE WHEN {0} > :failed_since THEN {0} ELSE :failed_since END AS since"
@@ -81,13 +86,22 @@ _COMPARED = {
 """Since when a failure of a later place than the pass can have arrived."""
 
 
-def _write_candidates(kind: FailingKind, chosen: str = "") -> str:
-    """Only failures that may be of later commits than the pass are compared with it: most jobs have passed since."""
+def _write_candidates(kind: FailingKind, chosen: str = "", *, on_any_branch: bool = False) -> str:
+    """Only failures that may be of later commits than the pass are compared with it: most jobs have passed since.
+
+    With `on_any_branch`, jobs without a failure on the branch are left out first: looking for a pass on a branch that has
+    none, as strangers may ask for, would read all passes of all other jobs.
+    """
     join, failed, passed = _PLACES[kind]
     on_base = f"f.upstream = :upstream AND f.kind <> 'pull_request' AND f.kind = '{kind.value}'"
+    of_branch = (
+        f" WHERE EXISTS (SELECT 1 FROM failures f{join.format('f')} WHERE {on_base} AND f.downstream = b.downstream"
+        " AND f.workflow = b.workflow AND f.job_name = b.job_name AND f.at >= :failed_since)"
+    )
     return (
-        "WITH failed AS MATERIALIZED (SELECT f.downstream, f.workflow, f.job_name FROM failures f"
+        "WITH listed AS MATERIALIZED (SELECT f.downstream, f.workflow, f.job_name FROM failures f"
         f" WHERE {on_base}{chosen} AND f.at >= :failed_since GROUP BY f.downstream, f.workflow, f.job_name),"
+        f" failed AS MATERIALIZED (SELECT b.* FROM listed b{of_branch if on_any_branch else ''}),"
         " passed AS MATERIALIZED (SELECT b.downstream, b.workflow, b.job_name,"
         f" coalesce((SELECT {passed} FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', 'b.')}"
         f"{_PASSED.format(_EVENTS[kind])}1), -1) AS place FROM failed b), compared AS MATERIALIZED ({_COMPARED[kind]})"
@@ -121,8 +135,14 @@ def _write_failures(kind: FailingKind) -> str:
 
 
 _CANDIDATES = {kind: Statement(text(_write_candidates(kind))) for kind in FailingKind}
+_ON_ANY_BRANCH = Statement(text(_write_candidates(FailingKind.PUSH, on_any_branch=True)))
 _IN_BACKEND = {
-    kind: Statement(text(_write_candidates(kind, " AND f.downstream = :downstream"))) for kind in FailingKind
+    kind: Statement(
+        text(
+            _write_candidates(kind, " AND f.downstream = :downstream", on_any_branch=kind is FailingKind.PUSH)
+        )
+    )
+    for kind in FailingKind
 }
 _LAST_PASS = {kind: Statement(text(_write_last_pass(kind))) for kind in FailingKind}
 _FAILURES = {kind: Statement(text(_write_failures(kind))) for kind in FailingKind}
@@ -163,7 +183,7 @@ async def find_red_jobs(
     tx: Tx, upstream: RepoName, branch: str, now: datetime, backend: RepoName | None = None
 ) -> list[Row]:
     """The names of jobs, of one backend or of all, that failed on the branch and may not have passed since."""
-    statement, chosen = _CANDIDATES[FailingKind.PUSH], dict[str, str]()
+    statement, chosen = _ON_ANY_BRANCH, dict[str, str]()
     if backend is not None:
         statement, chosen = _IN_BACKEND[FailingKind.PUSH], {"downstream": backend.key}
     return await tx.all(statement, upstream=upstream.key, ref=branch, **chosen, **_spans(now))
@@ -183,7 +203,7 @@ async def _find_failing(
         place["ref"] = branch or ""
     since = {"since": to_us(now - HISTORY)}
     found = []
-    for names in await tx.all(_CANDIDATES[query.kind], **place, **_spans(now)):
+    for names in await tx.all(_choose_candidates(query, branch), **place, **_spans(now)):
         entry = visible.reporting.get(names["downstream"])
         if entry is None:
             continue
@@ -215,6 +235,12 @@ async def _read_failing_row(tx: Tx, kind: FailingKind, job: Mapping[str, Any]) -
     results = [] if last_pass is None else [_read_pass(last_pass, kind)]
     results += [_read_failure(row, kind) for row in failures if _counts(row)]
     return find_failing_row(results)
+
+
+def _choose_candidates(query: FailingQuery, branch: str | None) -> Statement:
+    """Most jobs have results on the default branch; of another one, or of none, nothing is known."""
+    is_default = query.branch is None and branch is not None
+    return _CANDIDATES[query.kind] if is_default or query.kind is FailingKind.NIGHTLY else _ON_ANY_BRANCH
 
 
 def _counts(row: Row) -> bool:

@@ -20,6 +20,7 @@ from crcr.decide.statistics.figures import CountedAs, count_as
 from crcr.decide.views.commit import state_of_dispatch
 from crcr.decide.views.grids import BackendCell
 from crcr.decide.views.overview import DispatchAnswer
+from crcr.record.schema.main_tables import NOT_PASSED
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.views.backends.jobs import COUNTED_AS_SQL, NO_LATER_ATTEMPT
@@ -44,14 +45,49 @@ _DISPATCHES = with_lists(
     "SELECT delivery, downstream, level, state, reason, answer FROM dispatches WHERE delivery IN {deliveries}"
     " AND upstream = :upstream"
 )
-_COUNT = (
-    "SELECT j.delivery, j.downstream, j.state, j.conclusion, j.expected, count(*) AS number, max(j.attempt) AS attempt"
-    " FROM jobs j WHERE j.delivery IN {deliveries} AND j.upstream = :upstream AND j.superseded = 0"
+# Read from the primary key alone: the rows of jobs are large, and those of a commit are far apart.
+_ALL_JOBS = with_lists(
+    "SELECT j.delivery, j.downstream, count(*), max(j.attempt) FROM jobs j WHERE j.delivery IN {deliveries}"
+    " AND j.upstream = :upstream GROUP BY j.delivery, j.downstream"
 )
-_BY_RESULT = " GROUP BY j.delivery, j.downstream, j.state, j.conclusion, j.expected"
-_COUNTED = with_lists(f"{_COUNT}{_BY_RESULT}")
-# Looking for a later attempt of each job takes as long as the rest, and few commits have one.
-_COUNTED_LATEST = with_lists(f"{_COUNT} AND {NO_LATER_ATTEMPT}{_BY_RESULT}")
+_NOT_PASSED = with_lists(
+    "SELECT j.delivery, j.downstream, j.state, j.conclusion, j.expected, j.superseded, count(*) FROM jobs j"
+    f" WHERE j.delivery IN {{deliveries}} AND j.upstream = :upstream AND {NOT_PASSED}"
+    " GROUP BY j.delivery, j.downstream, j.state, j.conclusion, j.expected, j.superseded"
+)
+_PAIRS_ON_SQLITE = (
+    "json_each(:pairs) AS p",
+    "json_extract(p.value, '$[0]')",
+    "json_extract(p.value, '$[1]')",
+)
+_PAIRS_ON_POSTGRESQL = (
+    "json_array_elements(CAST(:pairs AS json)) AS p",
+    "(p.value ->> 0)",
+    "(p.value ->> 1)",
+)
+
+
+def _with_pairs(sql: str) -> Statement:
+    """A statement over pairs of a delivery, `{1}`, and a backend, `{2}`, bound as JSON and read from `{0}`."""
+    return Statement(
+        text(sql.format(*_PAIRS_ON_SQLITE)), on_postgresql=text(sql.format(*_PAIRS_ON_POSTGRESQL))
+    )
+
+
+_REPLACED = _with_pairs(
+    # From the few jobs of a second attempt to those of the first that they replace, by the whole key.
+    "SELECT j.delivery, j.downstream, j.state, j.conclusion, j.expected, j.superseded, count(*) FROM {0}"
+    " CROSS JOIN jobs later CROSS JOIN jobs j WHERE later.delivery = {1} AND later.upstream = :upstream"
+    " AND later.downstream = {2} AND later.attempt = 2 AND j.delivery = later.delivery AND j.upstream = later.upstream"
+    " AND j.downstream = later.downstream AND j.workflow = later.workflow AND j.run_id = later.run_id"
+    " AND j.attempt = 1 AND j.job_name = later.job_name"
+    " GROUP BY j.delivery, j.downstream, j.state, j.conclusion, j.expected, j.superseded"
+)
+_LATEST = _with_pairs(
+    "SELECT j.delivery, j.downstream, j.state, j.conclusion, j.expected, count(*) FROM {0} CROSS JOIN jobs j"
+    " WHERE j.delivery = {1} AND j.upstream = :upstream AND j.downstream = {2} AND j.superseded = 0"
+    f" AND {NO_LATER_ATTEMPT} GROUP BY j.delivery, j.downstream, j.state, j.conclusion, j.expected"
+)
 OF_FAILURE = (
     "j.delivery = f.delivery AND j.upstream = f.upstream AND j.downstream = f.downstream AND j.workflow = f.workflow"
     " AND j.run_id = f.run_id AND j.attempt = f.attempt AND j.job_name = f.job_name AND j.superseded = 0"
@@ -88,6 +124,17 @@ _COUNTED_AS = {
 _JobCounts = dict[CountedAs, int]
 
 
+def _plain(rows: list[Row]) -> list[tuple[Any, ...]]:
+    """The rows by position: a look-up by name scans the columns."""
+    return cast("list[tuple[Any, ...]]", rows)
+
+
+def _add(counts: _JobCounts, result: Sequence[Any], number: int) -> None:
+    """Add jobs with the same state, conclusion and expected conclusion."""
+    counted_as = _COUNTED_AS[result[0], result[1], result[2]]
+    counts[counted_as] = counts.get(counted_as, 0) + number
+
+
 @dataclass(slots=True)
 class CommitCells:
     """The cells of one delivery, and what else its dispatches say."""
@@ -122,7 +169,7 @@ class GridReader:
             return found
         key = {"deliveries": json.dumps(deliveries), "upstream": self.upstream.key}
         counts = await self._count_jobs(key)
-        rows = cast("Iterable[tuple[Any, ...]]", await self.tx.all(_DISPATCHES, **key))
+        rows = _plain(await self.tx.all(_DISPATCHES, **key))
         for delivery, downstream, level, state, reason, answer in sorted(rows, key=itemgetter(1)):
             commit, entry = found[delivery], self.visible.reporting.get(downstream)
             if level == Level.L4 and downstream not in self.visible.public:
@@ -146,19 +193,37 @@ class GridReader:
         return found
 
     async def _count_jobs(self, key: Mapping[str, str]) -> dict[tuple[str, str], _JobCounts]:
-        """How many jobs that count have each result, by delivery and backend."""
-        rows = cast("list[tuple[Any, ...]]", await self.tx.all(_COUNTED, **key))
-        repeated = sorted({row[0] for row in rows if row[6] > 1})
-        if repeated:
-            rows = [row for row in rows if row[0] not in set(repeated)]
-            again = await self.tx.all(_COUNTED_LATEST, **{**key, "deliveries": json.dumps(repeated)})
-            rows += cast("list[tuple[Any, ...]]", again)
+        """How many jobs that count have each result, by delivery and backend: all passed but those that did not."""
         counts: dict[tuple[str, str], _JobCounts] = {}
-        for delivery, downstream, state, conclusion, expected, number, _ in rows:
-            counted = counts.setdefault((delivery, downstream), {})
-            result = _COUNTED_AS[state, conclusion, expected]
-            counted[result] = counted.get(result, 0) + number
+        twice: list[tuple[str, str]] = []
+        more_often: list[tuple[str, str]] = []
+        for delivery, downstream, number, attempts in _plain(await self.tx.all(_ALL_JOBS, **key)):
+            counts[delivery, downstream] = {CountedAs.SUCCESS: number}
+            if attempts > 1:
+                (twice if attempts == 2 else more_often).append((delivery, downstream))
+        others = _plain(await self.tx.all(_NOT_PASSED, **key))
+        for delivery, downstream, *result, superseded, number in others:
+            counted = counts[delivery, downstream]
+            counted[CountedAs.SUCCESS] -= number
+            if not superseded:
+                _add(counted, result, number)
+        for delivery, downstream, *result, superseded, number in await self._read_pairs(_REPLACED, twice):
+            if not superseded:
+                _add(counts[delivery, downstream], result, -number)
+        for pair in {*twice, *((row[0], row[1]) for row in others)}:
+            counts[pair] = {result: number for result, number in counts[pair].items() if number}
+        counts.update({pair: {} for pair in more_often})
+        for delivery, downstream, *result, number in await self._read_pairs(_LATEST, more_often):
+            _add(counts[delivery, downstream], result, number)
         return counts
+
+    async def _read_pairs(
+        self, statement: Statement, pairs: Sequence[tuple[str, str]]
+    ) -> list[tuple[Any, ...]]:
+        if not pairs:
+            return []
+        rows = await self.tx.all(statement, pairs=json.dumps(pairs), upstream=self.upstream.key)
+        return _plain(rows)
 
     async def read_verdicts(
         self, deliveries: Sequence[str], shas: Sequence[str]

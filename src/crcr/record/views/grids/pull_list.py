@@ -62,9 +62,18 @@ _TESTED_DELIVERY = (
     f" AND {TESTED.replace('action', 'v.action').replace('relay_reason', 'v.relay_reason')}"
     " ORDER BY v.received_at DESC, v.guid DESC LIMIT 1"
 )
+_FAILURES = (
+    "f.upstream = p.upstream AND f.number = p.number AND f.kind = 'pull_request' AND f.head_sha = p.head_sha"
+)
 _FAILED_JOBS = (
-    "FROM failures f CROSS JOIN jobs j WHERE f.upstream = p.upstream AND f.number = p.number AND f.kind = 'pull_request'"
-    f" AND f.head_sha = p.head_sha AND f.downstream IN {{shown}} AND {OF_FAILURE} AND f.delivery = ({_TESTED_DELIVERY})"
+    f"FROM failures f CROSS JOIN jobs j WHERE {_FAILURES} AND f.downstream IN {{shown}} AND {OF_FAILURE}"
+    f" AND f.delivery = ({_TESTED_DELIVERY})"
+)
+_FAILED_BACKENDS = (
+    # Few pull requests have a failure; of these the tested delivery is looked up once, not for each failure.
+    f"(CASE WHEN EXISTS (SELECT 1 FROM failures f WHERE {_FAILURES}) THEN (SELECT count(DISTINCT f.downstream)"
+    f" FROM (SELECT ({_TESTED_DELIVERY}) AS guid) AS tested CROSS JOIN failures f CROSS JOIN jobs j"
+    f" WHERE f.delivery = tested.guid AND {_FAILURES} AND f.downstream IN {{shown}} AND {OF_FAILURE}) ELSE 0 END)"
 )
 _REASONS = ", ".join(f"'{reason}'" for reason in sorted(HELD_FOR))
 _HELD = (
@@ -103,7 +112,7 @@ def _write_list(scope: PullScope, column: str, *, down: bool, by_author: bool) -
 _GATE_RANKS = " ".join(f"WHEN '{state}' THEN {rank}" for rank, state in enumerate(GATE_ORDER))
 _VALUES = {
     PullSort.GATE: f"CASE g.state {_GATE_RANKS} ELSE {len(GATE_ORDER)} END",
-    PullSort.FAILURES: f"(SELECT count(DISTINCT f.downstream) {_FAILED_JOBS})",
+    PullSort.FAILURES: _FAILED_BACKENDS,
 }
 """Orders whose value is in no index."""
 
@@ -111,12 +120,18 @@ _VALUES = {
 def _write_valued(scope: PullScope, sort: PullSort, *, down: bool) -> Statement:
     candidates = _write_candidates(scope, "updated", down=True, by_author=False)
     sign, direction = ("<", "DESC") if down else (">", "ASC")
+    columns = ", ".join(f"pull.{name}" for name in _COLUMNS.split(", "))
     return with_lists(
-        f"SELECT q.* FROM (SELECT p.*, g.state AS gate, g.title AS gate_title, {_VALUES[sort]} AS value"
-        f" FROM ({candidates}) AS p {_WITH_GATE}"
-        " WHERE (CAST(:author AS TEXT) IS NULL OR lower(p.author) = :author)"
-        f" AND {_FILTERS}) AS q WHERE q.value {sign} :value OR (q.value = :value AND q.number < :last)"
-        f" ORDER BY q.value {direction}, q.number DESC LIMIT :limit"
+        # Not materialized, SQLite would compute a value again wherever it is compared; numbers alone, since all are sorted.
+        f"WITH valued AS MATERIALIZED (SELECT p.number, {_VALUES[sort]} AS value FROM ({candidates}) AS p {_WITH_GATE}"
+        f" WHERE (CAST(:author AS TEXT) IS NULL OR lower(p.author) = :author) AND {_FILTERS}),"
+        " chosen AS MATERIALIZED (SELECT number, value FROM valued"
+        f" WHERE value {sign} :value OR (value = :value AND number < :last)"
+        f" ORDER BY value {direction}, number DESC LIMIT :limit)"
+        f" SELECT {columns}, g.state AS gate, g.title AS gate_title, chosen.value FROM chosen CROSS JOIN pulls pull"
+        " LEFT JOIN gates g ON g.head_sha = pull.head_sha AND g.upstream = pull.upstream"
+        " WHERE pull.upstream = :upstream AND pull.number = chosen.number"
+        f" ORDER BY chosen.value {direction}, pull.number DESC"
     )
 
 

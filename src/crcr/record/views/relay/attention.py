@@ -53,14 +53,16 @@ _OF_JOB = (
 )
 _ON_BASE = " JOIN base_commits c ON c.sha = {0}.head_sha AND c.upstream = {0}.upstream AND c.ref = :ref"
 _OF_PUSH = "f.kind <> 'pull_request' AND f.kind = 'push'"
-_COUNTS = (
-    "f.passed_at IS NULL AND f.ended <> 'cancelled'"
-    " AND NOT (f.ended = 'failure' AND coalesce(f.verdict, '') = 'infrastructure')"
+_IS_RESULT = (
+    "f.ended <> 'cancelled' AND NOT (f.ended = 'failure' AND coalesce(f.verdict, '') = 'infrastructure')"
 )
 """As in the list of failing jobs: a cancelled job has no result, and sick machines say nothing about the code."""
+_COUNTS = f"f.passed_at IS NULL AND {_IS_RESULT}"
 _SINCE_PASS = (
-    f"FROM failures f{_ON_BASE.format('f')} WHERE {_OF_JOB.format('f')} AND {_OF_PUSH} AND {_COUNTS} AND f.at >= :since"
-    " AND f.at >= r.passed_at - :before_push AND c.position > r.passed"
+    f"FROM failures f{_ON_BASE.format('f')} WHERE {_OF_JOB.format('f')} AND {_OF_PUSH} AND f.passed_at IS NULL"
+    " AND f.at >= :since AND f.at >= r.passed_at - :before_push AND c.position > r.passed"
+    # After the commit: an index has all that is compared before, and a failure's row is large.
+    f" AND CASE WHEN c.position > r.passed THEN {_IS_RESULT} END"
 )
 _RED_JOBS = Statement(
     text(

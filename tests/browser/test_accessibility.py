@@ -69,7 +69,7 @@ LOOPBACK = {
 """Files for who joins are written only where callers' tokens are safe on their way."""
 _DEMOTE = Statement(
     text(
-        "UPDATE level_standings SET standing = 'fails', reason = 'jobs passed: 71 % of 320 jobs (< 85 %)'"
+        "UPDATE level_standings SET standing = 'fails', reason = 'jobs passed: 71.0% of 320 jobs (< 85%)'"
         " WHERE downstream = 'org/gate'"
     )
 )

@@ -162,7 +162,7 @@ async def test_two_evaluations_a_day_apart_demote_and_the_days_are_counted_once(
     assert await levels.evaluate_due(now + DAY + timedelta(hours=2)) == 3
     [change] = rows_of(store, level_changes)
     assert (change["downstream"], change["kind"]) == ("good/backend", LevelChangeKind.DEMOTED)
-    assert "jobs passed: 25 % of 12 jobs (< 85 %)" in change["reason"]
+    assert "jobs passed: 25.0% of 12 jobs (< 85%)" in change["reason"]
     assert (change["before"], change["after"]) == (Level.L3, Level.L2)
     counted = [row for row in rows_of(store, level_days) if row["downstream"] == "good/backend"]
     assert len(counted) == 15
@@ -264,7 +264,7 @@ async def test_the_view_has_what_was_recorded_and_only_of_visible_backends(store
     assert demoted.level_since is not None
     assert demoted.proposed_level is Level.L2
     assert demoted.reason is not None
-    assert "jobs passed: 0 % of 10 jobs" in demoted.reason
+    assert "jobs passed: 0.0% of 10 jobs" in demoted.reason
     assert [day.standing for day in demoted.days] == [LevelStanding.DOUBTED, LevelStanding.FAILS]
     assert [str(change.downstream) for change in view.changes] == ["good/backend"]
     assert view.backends[1].waivers == 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from crcr.decide.model import Level
+from crcr.decide.number_format import format_percent
 from crcr.decide.statistics.window import Span
 
 UNANSWERED_FOR_SILENCE = 3
@@ -260,12 +261,14 @@ def _evaluate_one(
     return CriterionResult(
         name=criterion.name,
         title=criterion.title.format(limit=limit),
-        target=f"{criterion.good} {_with_unit(up, criterion.unit)}",
+        target=f"{criterion.good} {_threshold_text(up, criterion.unit)}",
         value=measure.value,
         measured=_measured_text(criterion, measure),
         counted=measure.counted,
         met=_judge(criterion, measure, up, criteria),
-        leaves=None if down is None else f"{_OPPOSITE[criterion.good]} {_with_unit(down, criterion.unit)}",
+        leaves=None
+        if down is None
+        else f"{_OPPOSITE[criterion.good]} {_threshold_text(down, criterion.unit)}",
         leave_value=None if down is None else leave.value,
         leave_measured=None if down is None else _measured_text(criterion, leave),
         broken=down is not None and _is_broken(criterion, leave, down, criteria),
@@ -293,16 +296,21 @@ def _is_broken(criterion: Criterion, measure: Measure, threshold: float, criteri
     return _is_sufficient(criterion, measure, criteria)
 
 
-def _with_unit(value: float, unit: CriterionUnit) -> str:
-    """Write a value with up to two decimals, cut and not rounded: 89.996 % is not 90 %."""
-    text = f"{int(value * 100) / 100:.2f}".rstrip("0").rstrip(".")
-    return f"{text} {unit}"
+def _threshold_text(value: float, unit: CriterionUnit) -> str:
+    return f"{value:g}%" if unit is CriterionUnit.PERCENT else f"{value:g} {unit}"
+
+
+def _figure_text(value: float, unit: CriterionUnit) -> str:
+    """Write a figure with one decimal, cut and not rounded: 89.996% is not 90%."""
+    if unit is CriterionUnit.PERCENT:
+        return format_percent(value / 100)
+    return f"{int(value * 10) / 10:,.1f}".removesuffix(".0") + f" {unit}"
 
 
 def _measured_text(criterion: Criterion, measure: Measure) -> str:
     if measure.value is None:
         return "nothing measured"
-    text = _with_unit(measure.value, criterion.unit)
+    text = _figure_text(measure.value, criterion.unit)
     return text if criterion.counted is None else f"{text} of {measure.counted:,} {criterion.counted}"
 
 

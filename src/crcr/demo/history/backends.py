@@ -47,7 +47,7 @@ class JobCharacter:
     failing_tests: tuple[tuple[str, str], ...] = ()
     """Names and files of tests of which one or two fail; none: any test of `file`."""
     steady: bool = False
-    """It never fails on the base branch."""
+    """It never times out, and never fails on the base branch."""
 
     def is_broken(self, at: int) -> bool:
         return any(begin <= at < end for begin, end in self.broken)

@@ -124,8 +124,10 @@ class JobWriter:
         """Set the outcome and the duration."""
         job, luck = generated.job, self.chance.random()
         generated.execution_s = self._duration(job)
-        if job.steady and generated.run.happened.pull is None:
-            return
+        if job.steady:
+            if generated.run.happened.pull is None:
+                return
+            luck = max(luck, _SILENT)
         if skipped:
             generated.conclusion, generated.execution_s = "skipped", 0.5
         elif luck < _TIMED_OUT:

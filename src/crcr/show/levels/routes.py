@@ -52,7 +52,7 @@ _EXAMPLE = {
             "kind": "demoted",
             "before": "L3",
             "after": "L2",
-            "reason": "jobs passed: 71 % of 320 jobs (< 85 %)",
+            "reason": "jobs passed: 71.0% of 320 jobs (< 85%)",
         }
     ],
 }

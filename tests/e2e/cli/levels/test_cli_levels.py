@@ -12,13 +12,13 @@ _STANDING = (
 _CRITERION = {
     "name": "pass_rate",
     "title": "jobs passed",
-    "target": "≥ 90 %",
-    "measured": "96 % of 400 jobs",
+    "target": "≥ 90%",
+    "measured": "96% of 400 jobs",
     "value": 96.0,
     "met": "met",
     "met_since": "2026-03-01T00:00:00+00:00",
-    "leaves": "< 85 %",
-    "leave_measured": "96 % of 200 jobs",
+    "leaves": "< 85%",
+    "leave_measured": "96% of 200 jobs",
     "broken": False,
 }
 
@@ -44,7 +44,7 @@ def test_it_proposes_a_patch_with_its_text_and_writes_the_file(shell: OperatorSh
     make_eligible(shell)
     printed = shell.ok("levels", "propose", "--device", "org/reporter=npu")
     assert "Levels by evidence: Org/Reporter from L2 to L3" in printed
-    assert "jobs passed ≥ 90 %: 96 % of 400 jobs, met since 2026-03-01" in printed
+    assert "jobs passed ≥ 90%: 96% of 400 jobs, met since 2026-03-01" in printed
     assert "+    Org/Reporter: {oncalls: [ada]}" in printed
     file = shell.folder / "proposed.yml"
     proposal = shell.json("levels", "propose", "--device", "org/reporter=npu", "--output", str(file))

@@ -19,13 +19,13 @@ def backend(name: str, level: Level, standing: LevelStanding) -> BackendLevel:
     criterion = CriterionView(
         name=CriterionName.PASS_RATE,
         title="jobs passed",
-        target="≥ 90 %",
-        measured="96 % of 400 jobs" if standing.in_order else "70 % of 400 jobs",
+        target="≥ 90%",
+        measured="96% of 400 jobs" if standing.in_order else "70% of 400 jobs",
         value=96.0,
         met=Met.MET if standing.in_order else Met.NOT_MET,
         met_since=NOW,
-        leaves="< 85 %",
-        leave_measured="70 % of 200 jobs",
+        leaves="< 85%",
+        leave_measured="70% of 200 jobs",
         broken=not standing.in_order,
     )
     return BackendLevel(name=RepoName(name), level=level, standing=standing, criteria=(criterion,))
@@ -109,8 +109,8 @@ def test_the_text_of_the_pull_request_has_the_evidence_and_the_same_moves_have_o
     proposal, again = propose(text, *both), propose(text, *reversed(both))
     assert proposal.title == "Levels by evidence: 2 backends move"
     assert "### org/a: L2 → L3" in proposal.body
-    assert "jobs passed ≥ 90 %: 96 % of 400 jobs, met since 2026-03-01" in proposal.body
-    assert "jobs passed < 85 %: 70 % of 200 jobs" in proposal.body
+    assert "jobs passed ≥ 90%: 96% of 400 jobs, met since 2026-03-01" in proposal.body
+    assert "jobs passed < 85%: 70% of 200 jobs" in proposal.body
     assert "-    org/c: [ada]" in proposal.diff
     assert proposal.branch == again.branch != propose(text, both[0]).branch
     staying = backend("org/b", Level.L2, LevelStanding.FAILS)

@@ -92,7 +92,7 @@ def changes(days: Sequence[Day], level: Level = Level.L3) -> list[tuple[int, Lev
 GOOD, BAD, SILENT = Day(), Day(failed=12), Day(silent=True)
 STORIES = {
     "good for a quarter": ([GOOD] * 90, Level.L3, []),
-    # The fourth bad day makes the week fall below 85 %, and the next evaluation confirms it. The fortnight is back at 90 % when
+    # The fourth bad day makes the week fall below 85%, and the next evaluation confirms it. The fortnight is back at 90% when
     # no more than four bad days are in it.
     "a lasting breakage, and its repair": (
         [GOOD] * 30 + [BAD] * 10 + [GOOD] * 40,
@@ -254,7 +254,7 @@ def test_few_results_say_nothing_except_that_a_backend_below_l3_has_to_show_more
 def test_a_figure_just_below_its_target_does_not_read_like_the_target() -> None:
     close = {CriterionName.PASS_RATE: Measure(89.999, 1000)}
     found = {result.name: result for result in evaluate(Level.L3, close, close, LevelCriteria()).results}
-    assert found[CriterionName.PASS_RATE].measured == "89.99 % of 1,000 jobs"
+    assert found[CriterionName.PASS_RATE].measured == "89.9% of 1,000 jobs"
     assert found[CriterionName.PASS_RATE].met is Met.NOT_MET
 
 

@@ -145,6 +145,7 @@ def _admin_operations(services: Services) -> HttpAdminOperations:
         known_failures=KnownFailures(services.database, web_url(services.settings)),
         bisections=services.bisections,
         allowlists=services.allowlists,
+        levels=services.levels,
     )
 
 

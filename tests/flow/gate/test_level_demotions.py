@@ -1,13 +1,10 @@
 """Demotions through the whole relay: silent mode ends and restores checks; no silence opens the gate of a head it was in."""
 
 import random
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from crcr.decide.levels.standings import LevelOverride
-from crcr.decide.model import RepoName
 from github_sim.github import MergeBlocked, PullRequest
 from support.github.gated_upstream import (
     GATE,
@@ -25,6 +22,7 @@ from support.github.gated_upstream import (
     sweep_after,
 )
 from support.running_relay import UPSTREAM, RunningRelay
+from support.sign_in import ADMIN, TOKENS, audit_log, forms, visitor
 
 DAY = 86_400.0
 CHECK = f"crcr/{INFORMING}"
@@ -48,7 +46,7 @@ async def stay_silent(relay: RunningRelay) -> PullRequest:
 
 
 async def test_an_l3_in_silent_mode_has_no_checks_until_a_maintainer_overrides_it(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as relay:
+    async with gated_upstream(tmp_path, **TOKENS) as relay, visitor(relay) as admin:
         first = await stay_silent(relay)
         check = shown_check(relay, CHECK, first.head_sha)
         assert check is not None
@@ -66,12 +64,22 @@ async def test_an_l3_in_silent_mode_has_no_checks_until_a_maintainer_overrides_i
         assert relay.jobs(INFORMING)
         assert CHECK not in check_names_on(relay, later.head_sha)
 
-        now = relay.clock.now()
-        override = LevelOverride(who="ada", reason="repaired", until=now + timedelta(days=7))
-        upstream, name = RepoName(UPSTREAM), RepoName(INFORMING)
-        await relay.services.levels.set_override(upstream, name, override, who="ada", now=now)
+        await admin.sign_in(ADMIN)
+        shown = forms((await admin.get("/crcr/levels")).text)
+        [form] = [form for form in shown if form.get("repository") == INFORMING]
+        assert (
+            await admin.act("override_level", repository=INFORMING, days="7", reason=" ")
+        ).status_code == 400
+        address = form.pop("")
+        assert (await admin.send(address, {**form, "reason": "repaired"})).status_code == 303
         await relay.drain()
         assert shown_check(relay, CHECK, later.head_sha) is not None
+        assert "demotion switched off" in (await admin.get("/crcr/levels")).text
+        assert (await admin.act("end_override", repository=INFORMING)).status_code == 303
+        levels = (await relay.http.get("/api/v1/levels")).json()["backends"]
+        [backend] = [backend for backend in levels if backend["name"] == INFORMING]
+        assert (backend["demotion"], backend["override"]) == ("silent", None)
+        assert [row[1] for row in audit_log(relay)][-2:] == ["level_override", "level_override_ended"]
 
 
 async def test_an_alarmed_l4_gates_as_before_unless_the_upstream_downgrades_it(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "rebind": {"repository": "org/one", "repository_id": 77},
     "known": {"fingerprint": "0" * 16, "url": "https://github.com/org/one/issues/1"},
     "unknown": {"fingerprint": "0" * 16},
+    "override_level": {"repository": "org/one", "days": 14, "reason": "new machines"},
+    "end_override": {"repository": "org/one"},
     "pause": {},
     "unpause": {},
     "bisect": {"backend": "org/one", "job": "build"},

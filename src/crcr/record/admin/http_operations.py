@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from crcr.decide.bisection.request import BisectionRequest
 from crcr.decide.failures.known import KNOWN_FOR
+from crcr.decide.levels.standings import LevelOverride
 from crcr.decide.model import RepoName
 from crcr.decide.views.bisections import BisectionDetail
 from crcr.errors import NotFound
@@ -13,6 +14,7 @@ from crcr.record.admin.operations import AdminOperations, ParkedFilter
 from crcr.record.bisection.bisections import Bisections
 from crcr.record.change_and_audit_log import note_act
 from crcr.record.failures.known_failures import KnownFailures, NewKnownFailure
+from crcr.record.levels.evaluations import Levels
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database, Tx
@@ -35,6 +37,7 @@ class HttpAdminOperations:
         known_failures: KnownFailures,
         bisections: Bisections,
         allowlists: Allowlists,
+        levels: Levels,
     ) -> None:
         self._database = database
         self._acts = acts
@@ -44,6 +47,7 @@ class HttpAdminOperations:
         self._known_failures = known_failures
         self._bisections = bisections
         self._allowlists = allowlists
+        self._levels = levels
 
     async def replay(self, upstream: RepoName, guid: str, *, who: str, everyone: bool) -> int:
         return await self._acts.replay(upstream, guid, who=who, now=self._clock.now(), everyone=everyone)
@@ -93,6 +97,16 @@ class HttpAdminOperations:
 
     async def unlink_failure(self, upstream: RepoName, fingerprint: str, *, who: str) -> None:
         await self._known_failures.unlink(upstream, fingerprint, who=who, now=self._clock.now())
+
+    async def override_level(
+        self, upstream: RepoName, downstream: RepoName, *, who: str, duration: timedelta, reason: str
+    ) -> None:
+        now = self._clock.now()
+        override = LevelOverride(who=who, reason=reason, until=now + duration)
+        await self._levels.set_override(upstream, downstream, override, who=who, now=now)
+
+    async def end_override(self, upstream: RepoName, downstream: RepoName, *, who: str) -> None:
+        await self._levels.set_override(upstream, downstream, None, who=who, now=self._clock.now())
 
     async def bisect(self, upstream: RepoName, request: BisectionRequest) -> int:
         """Begin a bisection; return its id."""

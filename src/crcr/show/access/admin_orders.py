@@ -22,6 +22,7 @@ from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.views.bisections import BisectionDetail
 from crcr.errors import BadRequest
 from crcr.record.admin.http_operations import HttpAdminOperations
+from crcr.record.levels.evaluations import MOST_OVERRIDE
 from crcr.show.urls.location import pick_upstream
 
 Name = Annotated[str, Field(max_length=150, description="`owner/repo`")]
@@ -94,6 +95,16 @@ class Unknown(AdminOrder):
     fingerprint: Fingerprint
 
 
+class OverrideLevel(AdminOrder):
+    repository: Name
+    days: Annotated[int, Field(ge=1, le=MOST_OVERRIDE.days, description="for how long")]
+    reason: Annotated[str, Field(min_length=1, max_length=500, description="for the page and the audit log")]
+
+
+class EndOverride(AdminOrder):
+    repository: Name
+
+
 class Bisect(AdminOrder):
     backend: Annotated[Name, Field(description="`owner/repo` of the backend on which commits are tested")]
     job: Annotated[str, Field(min_length=1, max_length=300, description="its name, as pages show it")]
@@ -157,6 +168,10 @@ ADMIN_ACTIONS: tuple[AdminAction, ...] = (
         "Link a group of failures to an issue, until it is closed or the time is over",
     ),
     AdminAction("unknown", Unknown, "unknown", "End the link of a group of failures to its issue"),
+    AdminAction(
+        "override_level", OverrideLevel, "overridden", "Switch a backend's demotion off for some days"
+    ),
+    AdminAction("end_override", EndOverride, "override_ended", "Put a backend's demotion into force again"),
     AdminAction("pause", Pause, "paused", "Stop dispatching for an upstream; its events are taken and wait"),
     AdminAction("unpause", Unpause, "unpaused", "Go on dispatching for an upstream"),
     AdminAction(
@@ -198,6 +213,11 @@ def make_performer(acts: HttpAdminOperations, upstreams: tuple[RepoName, ...]) -
                 )
             case Unknown():
                 await acts.unlink_failure(upstream, order.fingerprint, who=who)
+            case OverrideLevel():
+                name, duration = _parse_repository(order.repository), timedelta(days=order.days)
+                await acts.override_level(upstream, name, who=who, duration=duration, reason=order.reason)
+            case EndOverride():
+                await acts.end_override(upstream, _parse_repository(order.repository), who=who)
             case Pause():
                 lift = isinstance(order, Unpause)
                 await acts.pause(upstream, who=who, lift=lift, reason=order.reason)

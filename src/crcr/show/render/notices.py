@@ -22,6 +22,8 @@ NOTICES: Mapping[str, tuple[str, str, str]] = {
     "unpaused": ("Dispatching is resumed.",) * 3,
     "known": ("The failure is linked to the issue.",) * 3,
     "unknown": ("The failure is no longer linked to an issue.",) * 3,
+    "overridden": ("The backend's demotion is switched off.",) * 3,
+    "override_ended": ("The backend's demotion is in force again.",) * 3,
     "bisected": ("Bisection {} has begun.",) * 3,
     "stopped": ("Bisection {} is stopped.",) * 3,
     "checking": (

@@ -139,8 +139,7 @@ def override(
 ) -> None:
     """Switch a backend's demotion off for a while, or on again; audited. Its standing is evaluated as before."""
     from crcr.cli.operator_session import run_in_session
-    from crcr.decide.levels.standings import LevelOverride
-    from crcr.record.levels.evaluations import MOST_OVERRIDE
+    from crcr.decide.levels.standings import MOST_OVERRIDE, LevelOverride
 
     if end is (duration is not None or because is not None) or (not end and not (duration and because)):
         raise typer.BadParameter("give --for and --because, or --end")

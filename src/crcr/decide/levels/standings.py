@@ -31,6 +31,10 @@ DWELL = timedelta(days=14)
 """A standing lasts at least this long, unless the backend goes silent."""
 
 
+MOST_OVERRIDE = timedelta(days=90)
+"""For how long a maintainer can switch a demotion off."""
+
+
 class LevelStanding(StrEnum):
     HOLDS = "holds"
     """It fulfils L3: at L2 it is eligible, at L3 and L4 all is well."""

@@ -47,7 +47,6 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 from crcr.record.views.visibility import AllowlistReader
 
 KEEP_EVALUATIONS = timedelta(days=400)
-MOST_OVERRIDE = timedelta(days=90)
 
 _STANDING = Statement(
     text("SELECT * FROM level_standings WHERE upstream = :upstream AND downstream = :downstream")

@@ -18,11 +18,11 @@ from crcr.decide.bisection.request import (
     BisectionRequest,
 )
 from crcr.decide.failures.known import KNOWN_FOR, LONGEST_KNOWN
+from crcr.decide.levels.standings import MOST_OVERRIDE
 from crcr.decide.model import RepoName, is_repo_name
 from crcr.decide.views.bisections import BisectionDetail
 from crcr.errors import BadRequest
 from crcr.record.admin.http_operations import HttpAdminOperations
-from crcr.record.levels.evaluations import MOST_OVERRIDE
 from crcr.show.urls.location import pick_upstream
 
 Name = Annotated[str, Field(max_length=150, description="`owner/repo`")]

@@ -74,9 +74,14 @@ _DEMOTE = Statement(
     )
 )
 SERIOUS = ("serious", "critical")
-WIDTHS = (1440, 390)
-SCHEMES: dict[str, tuple[str, ...]] = {"light": (), "dark": ("color-contrast", "link-in-text-block")}
-"""The rules for each colour scheme: all, and for the second one those that look at colours."""
+WIDTHS = (1440, 1024, 390)
+COLOUR_RULES = ("color-contrast", "link-in-text-block")
+LOOKS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+    ("light", 390, ()),
+    ("light", 1440, (*COLOUR_RULES, "scrollable-region-focusable")),
+    ("dark", 1440, COLOUR_RULES),
+)
+"""The rules for a colour scheme and a width: all of them once, then those that depend on colours and on what scrolls."""
 
 
 async def violations(page: Any, rules: tuple[str, ...] = ()) -> list[str]:
@@ -175,12 +180,11 @@ async def look_at(page: Any) -> list[str]:
     """What is wrong with a page that is loaded, in each width and colour scheme."""
     wrong: list[str] = []
     await add_axe(page)
-    for scheme, rules in SCHEMES.items():
+    for scheme, width, rules in LOOKS:
         await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-        for width in WIDTHS:
-            await page.set_viewport_size({"width": width, "height": 900})
-            wrong += [f"{scheme}, at {width}: {each}" for each in await violations(page, rules)]
-    for width in (*WIDTHS, 1024):
+        await page.set_viewport_size({"width": width, "height": 900})
+        wrong += [f"{scheme}, at {width}: {each}" for each in await violations(page, rules)]
+    for width in WIDTHS:
         await page.set_viewport_size({"width": width, "height": 900})
         over = await page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"

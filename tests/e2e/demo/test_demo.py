@@ -13,7 +13,7 @@ import pytest
 from support.cli_command import run_in_process
 from support.process import crcr, free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 NO_NETWORK = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ""}
 
@@ -77,7 +77,7 @@ async def test_a_gate_blocks_is_waived_and_lets_the_queue_merge(tmp_path: Path) 
         said = "".join(demo.lines)
         assert blocked in said
         assert labelled in said
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(200):
             await wait_for_page(
                 blocked, "Merging is blocked: crcr/gate: failure", "novagpu/tensorium-nova failed"
             )

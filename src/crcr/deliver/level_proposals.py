@@ -16,7 +16,7 @@ from crcr.decide.github.repository_setup import missing_permissions
 from crcr.decide.github.requests_and_answers import FileLocation, FileVersion, Target
 from crcr.decide.levels.proposal import LevelProposal
 from crcr.decide.model import RepoName
-from crcr.errors import OutsideFault, OutsideRefused
+from crcr.errors import FileNotText, OutsideFault, OutsideRefused
 from crcr.github.client import GitHubClient
 from crcr.record.levels.evaluations import Levels
 
@@ -78,7 +78,8 @@ class ProposalOpener:
         except _NotOpened as failure:
             return failure.outcome
         except OutsideFault as fault:
-            return ProposalOutcome(ProposalState.NOT_OPENED, reason=fault.detail, hint=fault.hint or _AGAIN)
+            again = None if isinstance(fault, OutsideRefused) else _AGAIN
+            return ProposalOutcome(ProposalState.NOT_OPENED, reason=fault.detail, hint=fault.hint or again)
         url = f"{request.web_url}/{file.repository}/pull/{number}"
         await self._levels.record_proposal(request.upstream, digest, url, who=request.who, now=now)
         return ProposalOutcome(state, url)
@@ -129,13 +130,23 @@ class ProposalOpener:
         sha = await self._github.branches.read_sha(where, file.ref)
         if sha is None:
             raise _NotOpened(f"{file.repository} has no branch {file.ref}: pull requests need one")
-        present = await self._github.branches.read_file(where, file.path, sha)
-        if present.text != request.base_text:
+        present = await self._read_file_or_none(where, file.path, sha)
+        if present is None or present.text != request.base_text:
             raise _NotOpened(
                 f"{file.path} of {file.repository} changed since the relay read it: nothing was opened",
-                "propose again when the relay has read it (`crcr status` shows the allowlist's age)",
+                "`crcr allowlist refresh` reads it now; then propose again",
             )
         return sha, present
+
+    async def _read_file_or_none(self, where: Target, path: str, sha: str) -> FileVersion | None:
+        try:
+            return await self._github.branches.read_file(where, path, sha)
+        except FileNotText:
+            return None
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            return None
 
     async def _create_branch(self, request: ProposalRequest, where: Target, base_sha: str) -> bool:
         """Create the branch; False where it exists."""

@@ -57,7 +57,7 @@ def _head_label(sim: "Simulation", pull: PullRequest) -> str:
 async def create_pull(sim: "Simulation", request: ApiRequest) -> Reply:
     """From a branch of the same repository; one head and base have one open pull request."""
     repository, sent = request.repository, request.json()
-    head, base, title = (sent.get(name) for name in ("head", "base", "title"))
+    title, head, base = sent.get("title"), str(sent.get("head")), str(sent.get("base"))
     for name, ref in (("head", head), ("base", base)):
         if ref not in repository.branches:
             raise validation_error("PullRequest", name, f"{name} is invalid")

@@ -134,6 +134,14 @@ def change_the_allowlist(github: GitHub) -> None:
     github.write_file(REPO, PATH, f"{ALLOWLIST}# edited\n")
 
 
+def remove_the_allowlist(github: GitHub) -> None:
+    repository = github.repository(REPO)
+    commit = github.world.commit(
+        repository, "Move", repository.owner, parent=repository.head_sha, changes={PATH: None}
+    )
+    repository.branches["main"] = commit.sha
+
+
 def rename_the_branch(github: GitHub) -> None:
     repository = github.repository(REPO)
     repository.branches["trunk"] = repository.branches.pop("main")
@@ -147,6 +155,7 @@ def rename_the_branch(github: GitHub) -> None:
         (lack_the_app, "the App is not installed on org/meta"),
         (forbid_branches, "--open needs the App on org/meta with Contents: write and Pull requests: write"),
         (change_the_allowlist, "changed since the relay read it"),
+        (remove_the_allowlist, "changed since the relay read it"),
         (rename_the_branch, "org/meta has no branch main"),
     ],
 )

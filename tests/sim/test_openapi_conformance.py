@@ -27,9 +27,11 @@ HINT = "npm install --no-package-lock --no-save --prefix .cache/npm @octokit/ope
 ANYWHERE = {301, 304, 307, 401, 403, 404, 422}
 
 # Where the description is wrong, with what stands in for it. The list of installations wants each account
-# to be a user and an enterprise at once (`allOf`); the single installation says it right.
-INSTEAD: dict[str, Json] = {
-    "/app/installations": {"type": "array", "items": {"$ref": "#/components/schemas/installation"}}
+# to be a user and an enterprise at once (`allOf`); the single installation says it right. A conflict of a written file
+# is to be exactly one of two bodies (`oneOf`), and every body of the first kind is also one of the second.
+INSTEAD: dict[tuple[str, int], Json] = {
+    ("/app/installations", 200): {"type": "array", "items": {"$ref": "#/components/schemas/installation"}},
+    ("/repos/{owner}/{repo}/contents/{path}", 409): {"$ref": "#/components/schemas/basic-error"},
 }
 
 AppAuth = Callable[..., dict[str, str]]
@@ -124,7 +126,7 @@ def response_problems(template: str, answer: httpx.Response) -> list[str]:
         return [] if not answer.content or answer.status_code >= 300 else ["a body where none is described"]
     if "raw" in answer.headers["content-type"]:
         return []
-    return problems(INSTEAD.get(template, content["schema"]), answer.json())
+    return problems(INSTEAD.get((template, answer.status_code), content["schema"]), answer.json())
 
 
 def request_problems(template: str, request: httpx.Request) -> list[str]:
@@ -149,6 +151,7 @@ async def all_responses(
     await _walk_app(github, ask, app_auth())
     await _walk_repository(github, ask, await token_for("org/upstream"), pull.head_sha)
     await _walk_pull(github, ask, await token_for("org/upstream"), pull)
+    await _walk_proposal(github, ask, await token_for("org/upstream"))
     down = await token_for("acme/backend")
     payload = {"event_type": "pull_request", "client_payload": {"delivery_id": "d"}}
     await ask("POST", "/repos/acme/backend/dispatches", down, json=payload)
@@ -213,6 +216,29 @@ async def _walk_repository(github: GitHub, ask: Asker, token: dict[str, str], he
     await ask("PATCH", one, token, json={"conclusion": "success", "completed_at": "2026-08-03T09:00:00Z"})
     await ask("GET", one, token)
     await ask("GET", f"{root}/commits/{head}/check-runs", token)
+
+
+async def _walk_proposal(github: GitHub, ask: Asker, token: dict[str, str]) -> None:
+    """A branch, a file on it, and a pull request from it; each also where it is there already."""
+    root, branch = "/repos/org/upstream", "bot/proposal"
+    new_ref = {"ref": f"refs/heads/{branch}", "sha": github.repository("org/upstream").head_sha}
+    await ask("GET", f"{root}/git/ref/heads/{branch}", token)
+    for sent in (new_ref, new_ref, {**new_ref, "ref": "refs/heads/bot"}, {**new_ref, "sha": "0" * 40}):
+        await ask("POST", f"{root}/git/refs", token, json=sent)
+    await ask("GET", f"{root}/git/ref/heads/{branch}", token)
+    offer = {"title": "Move", "body": "Why.", "head": branch, "base": "main"}
+    await ask("POST", f"{root}/pulls", token, json=offer)  # no commit yet
+    read = await ask("GET", f"{root}/contents/allow/list.yml?ref={branch}", token)
+    file = {"message": "Move", "content": "TDI6IFtdCg==", "branch": branch, "sha": read.json()["sha"]}
+    for sent in (file, file, {**file, "content": "?"}, {**file, "branch": "none"}):
+        await ask("PUT", f"{root}/contents/allow/list.yml", token, json=sent)
+    del file["sha"]
+    for path in ("new.yml", "allow/list.yml"):
+        await ask("PUT", f"{root}/contents/{path}", token, json=file)
+    for sent in (offer, offer, {**offer, "head": "none"}, {**offer, "title": ""}):
+        await ask("POST", f"{root}/pulls", token, json=sent)
+    for query in (f"?head=org:{branch}&state=all", "?base=main", "?head=org:none"):
+        await ask("GET", f"{root}/pulls{query}", token)
 
 
 async def _walk_pull(github: GitHub, ask: Asker, token: dict[str, str], pull: PullRequest) -> None:

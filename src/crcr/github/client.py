@@ -25,6 +25,7 @@ from crcr.decide.github.requests_and_answers import (
     DeliveryLogPage,
     FileLocation,
     FileText,
+    FileVersion,
     ListedCheck,
     PostedComment,
     PullFacts,
@@ -37,6 +38,7 @@ from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused
 from crcr.github.api import (
     actions,
+    branches,
     checks,
     comments_and_roles,
     commits,
@@ -62,6 +64,7 @@ class GitHubClient:
         self.repositories = RepositoriesApi(transport)
         self.pull_requests = PullRequestsApi(transport)
         self.commits = CommitsApi(transport)
+        self.branches = BranchesApi(transport)
         self.checks = ChecksApi(transport)
         self.comments = CommentsApi(transport)
         self.issues = IssuesApi(transport)
@@ -149,6 +152,19 @@ class PullRequestsApi:
         scope = token_scope(where, request_response.PULLS_READ)
         return commits.parse_changed_files(await self._transport.send_pages(request, scope, _PULL_FILE_PAGES))
 
+    async def find_from_branch(self, where: Target, branch: str, base: str) -> int | None:
+        """Return the newest pull request from this branch of the repository into `base`, open or closed."""
+        request = branches.list_pulls_of_branch(where.repository, branch)
+        response = await self._transport.send(where, request, request_response.PULLS_READ)
+        return branches.find_pull_of_branch(response, branch, base)
+
+    async def create(self, where: Target, *, head: str, base: str, title: str, body: str) -> int:
+        """Return the number. GitHub refuses (422) a second open one from the same branch."""
+        request = branches.create_pull(where.repository, head=head, base=base, title=title, body=body)
+        return branches.parse_pull_number(
+            await self._transport.send(where, request, request_response.PULLS_WRITE)
+        )
+
 
 class CommitsApi:
     """Commits, comparisons and branches of an upstream."""
@@ -205,6 +221,44 @@ class CommitsApi:
             if refusal.status not in _NO_SUCH_COMMIT:
                 raise
             return None
+
+
+class BranchesApi:
+    """The branches of a repository, and single files on them."""
+
+    def __init__(self, transport: GitHubTransport) -> None:
+        self._transport = transport
+
+    async def read_sha(self, where: Target, branch: str) -> str | None:
+        """Return the commit that the branch points at; None where there is no such branch."""
+        request = branches.read_branch(where.repository, branch)
+        try:
+            return branches.parse_branch_sha(
+                await self._transport.send(where, request, request_response.CONTENTS_READ)
+            )
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            return None
+
+    async def create(self, where: Target, branch: str, sha: str) -> None:
+        """Create the branch at a commit. GitHub refuses (422) a name that is in use."""
+        request = branches.create_branch(where.repository, branch, sha)
+        await self._transport.send(where, request, request_response.CONTENTS_WRITE)
+
+    async def read_file(self, where: Target, path: str, ref: str) -> FileVersion:
+        request = request_response.read_file(FileLocation(where.repository, ref, path), None)
+        return branches.parse_file_version(
+            await self._transport.send(where, request, request_response.CONTENTS_READ)
+        )
+
+    async def write_file(
+        self, where: Target, path: str, text: str, *, branch: str, replaces: str, message: str
+    ) -> None:
+        """Commit the file to the branch. GitHub refuses (409) unless it has the content with the hash `replaces`."""
+        file = FileLocation(where.repository, branch, path)
+        request = branches.write_file(file, text, replaces=replaces, message=message)
+        await self._transport.send(where, request, request_response.CONTENTS_WRITE)
 
 
 class ChecksApi:

@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from github_sim.bodies import webhooks
 from github_sim.bodies.commits import changed_files_json, commit_json, comparison_json, git_commit_json
 from github_sim.bodies.pull_requests import pull_json, simple_pull_json
-from github_sim.rest.exchange import ApiError, ApiRequest, Reply, Route, paginate
+from github_sim.rest.exchange import ApiError, ApiRequest, Reply, Route, paginate, validation_error
+from github_sim.webhooks.comments import app_account
 from github_sim.world.git_content import diff_trees
 from github_sim.world.records import GitCommit, Json, PullRequest, Repository
 from github_sim.world.world import ancestors, pull_changes
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 MOST_FILES_OF_PULL = 3_000
 MOST_FILES_OF_COMPARISON = 300
 MOST_COMMITS_OF_COMPARISON = 250
+MOST_TITLE = 256
 
 
 def find_pull(sim: "Simulation", request: ApiRequest, parameter: str = "pull_number") -> PullRequest:
@@ -26,6 +29,78 @@ def find_pull(sim: "Simulation", request: ApiRequest, parameter: str = "pull_num
 
 async def get_pull(sim: "Simulation", request: ApiRequest) -> Reply:
     return Reply(200, pull_json(sim.base_url, sim.world, find_pull(sim, request)))
+
+
+async def list_pulls(sim: "Simulation", request: ApiRequest) -> Reply:
+    """By state, base and `owner:branch` of the head, newest first."""
+    state, head, base = (
+        request.query.get("state", "open"),
+        request.query.get("head"),
+        request.query.get("base"),
+    )
+    pulls = [
+        pull
+        for pull in sim.world.pulls.values()
+        if pull.repository_id == request.repository.id
+        and state in {"all", pull.state}
+        and base in {None, pull.base_ref}
+        and head in {None, _head_label(sim, pull)}
+    ]
+    page, headers = paginate(sim.base_url, request, sorted(pulls, key=lambda pull: -pull.number))
+    return Reply(200, [simple_pull_json(sim.base_url, sim.world, pull) for pull in page], headers)
+
+
+def _head_label(sim: "Simulation", pull: PullRequest) -> str:
+    return f"{sim.world.repositories[pull.head_repository_id].owner.login}:{pull.head_ref}"
+
+
+async def create_pull(sim: "Simulation", request: ApiRequest) -> Reply:
+    """From a branch of the same repository; one head and base have one open pull request."""
+    repository, sent = request.repository, request.json()
+    title, head, base = sent.get("title"), str(sent.get("head")), str(sent.get("base"))
+    for name, ref in (("head", head), ("base", base)):
+        if ref not in repository.branches:
+            raise validation_error("PullRequest", name, f"{name} is invalid")
+    if not isinstance(title, str) or not title.strip() or len(title) > MOST_TITLE:
+        raise validation_error(
+            "PullRequest", "title", f"title is blank or longer than {MOST_TITLE} characters"
+        )
+    head_sha, base_sha = repository.branches[head], repository.branches[base]
+    own = set(ancestors(repository, head_sha)) - set(ancestors(repository, base_sha))
+    if not own:
+        raise validation_error("PullRequest", "head", f"No commits between {base} and {head}")
+    if any(
+        (pull.repository_id, pull.head_repository_id, pull.head_ref, pull.base_ref, pull.state)
+        == (repository.id, repository.id, head, base, "open")
+        for pull in sim.world.pulls.values()
+    ):
+        label = f"{repository.owner.login}:{head}"
+        raise validation_error("PullRequest", "head", f"A pull request already exists for {label}.")
+    bot, now = app_account(sim), sim.clock.now()
+    pull = PullRequest(
+        id=sim.world.next_id("pull_request"),
+        number=repository.next_number,
+        repository_id=repository.id,
+        title=title,
+        body=sent.get("body"),
+        author=bot,
+        author_association="NONE",
+        head_repository_id=repository.id,
+        head_ref=head,
+        head_sha=head_sha,
+        base_ref=base,
+        base_sha=base_sha,
+        created_at=now,
+        updated_at=now,
+        draft=bool(sent.get("draft")),
+        commits=len(own),
+    )
+    repository.next_number += 1
+    pull.files = tuple(pull_changes(repository, pull)[1])
+    sim.world.pulls[(repository.id, pull.number)] = pull
+    opened = webhooks.pull_request(sim.base_url, sim.world, pull, "opened", None)
+    pull.last_delivery = await sim.emit("pull_request", opened, repository, bot)
+    return Reply(201, pull_json(sim.base_url, sim.world, pull))
 
 
 async def list_pull_files(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -125,6 +200,8 @@ def _files(
 _REPO = "/repos/{owner}/{repo}"
 _CONTENTS, _PULLS = ("contents", "read"), ("pull_requests", "read")
 ROUTES = (
+    Route("GET", f"{_REPO}/pulls", list_pulls, permission=_PULLS),
+    Route("POST", f"{_REPO}/pulls", create_pull, permission=("pull_requests", "write")),
     Route("GET", f"{_REPO}/pulls/{{pull_number}}/files", list_pull_files, permission=_PULLS),
     Route("GET", f"{_REPO}/pulls/{{pull_number}}", get_pull, permission=_PULLS),
     Route("GET", f"{_REPO}/commits/{{ref}}", get_commit, permission=_CONTENTS),

@@ -8,11 +8,15 @@ import base64
 import json
 from typing import TYPE_CHECKING
 
+from github_sim.bodies import webhooks
+from github_sim.bodies.commits import git_commit_json
 from github_sim.bodies.repositories import account_json, full_repository_json, installation_json, node_id
 from github_sim.rest.exchange import ApiError, ApiRequest, Auth, Reply, Route, validation_error
+from github_sim.webhooks.comments import app_account
 from github_sim.world.git_content import blob_sha
 from github_sim.world.records import (
     LEGACY_PERMISSIONS,
+    NO_COMMIT,
     GitCommit,
     Json,
     Repository,
@@ -28,6 +32,7 @@ MOST_PAYLOAD_KEYS = 10
 MOST_PAYLOAD_BYTES = 65_536
 RAW = "application/vnd.github.raw"
 GIT_SERVICE = "git-upload-pack"
+_HEADS = "refs/heads/"
 
 
 async def get_repository(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -67,10 +72,65 @@ async def get_contents(sim: "Simulation", request: ApiRequest) -> Reply:
     return Reply(200, body, headers)
 
 
-def _entry(sim: "Simulation", request: ApiRequest, path: str, content: bytes) -> Json:
+async def put_contents(sim: "Simulation", request: ApiRequest) -> Reply:
+    """Create or replace one file in a commit of its own; `sha` must be that of the replaced file."""
+    repository, sent, path = request.repository, request.json(), request.params["path"].strip("/")
+    branch = sent.get("branch") or repository.default_branch
+    if branch not in repository.branches:
+        raise ApiError(404, f"Branch {branch} not found")
+    message, content = sent.get("message"), _decode_base64(sent.get("content"))
+    if not isinstance(message, str) or not message:
+        raise ApiError(422, 'Invalid request.\n\n"message" wasn\'t supplied.')
+    before = repository.branches[branch]
+    present = repository.commits[before].tree.get(path)
+    if present is not None and "sha" not in sent:
+        raise ApiError(422, 'Invalid request.\n\n"sha" wasn\'t supplied.')
+    if sent.get("sha") != (None if present is None else blob_sha(present)):
+        raise ApiError(409, f"{path} does not match {sent.get('sha')}")
+    bot = app_account(sim)
+    commit = sim.world.commit(repository, message, bot, parent=before, changes={path: content})
+    repository.branches[branch] = commit.sha
+    for pull in sim.world.pulls.values():
+        if (pull.head_repository_id, pull.head_ref, pull.state) == (repository.id, branch, "open"):
+            pull.head_sha = commit.sha
+    await _send_push(sim, repository, branch, before=before, commits=[commit])
+    body = {
+        "content": _entry(sim, request, path, content, ref=branch),
+        "commit": git_commit_json(sim.base_url, repository, commit),
+    }
+    return Reply(201 if present is None else 200, body)
+
+
+def _decode_base64(text: object) -> bytes:
+    try:
+        return base64.b64decode(text if isinstance(text, str) else "?", validate=True)
+    except ValueError:
+        raise ApiError(422, "content is not valid Base64") from None
+
+
+async def _send_push(
+    sim: "Simulation", repository: Repository, branch: str, *, before: str, commits: list[GitCommit]
+) -> None:
+    after, bot = repository.branches[branch], app_account(sim)
+    body = webhooks.push(
+        sim.base_url,
+        repository,
+        ref=f"refs/heads/{branch}",
+        before=before,
+        after=after,
+        commits=commits,
+        forced=False,
+        pusher=bot,
+    )
+    await sim.emit("push", body, repository, bot)
+
+
+def _entry(
+    sim: "Simulation", request: ApiRequest, path: str, content: bytes, *, ref: str | None = None
+) -> Json:
     name, sha = request.repository.full_name, blob_sha(content)
     api, site = f"{sim.base_url}/repos/{name}", f"{sim.base_url}/{name}"
-    ref = request.query.get("ref") or request.repository.default_branch
+    ref = ref or request.query.get("ref") or request.repository.default_branch
     links = {
         "self": f"{api}/contents/{path}?ref={ref}",
         "git": f"{api}/git/blobs/{sha}",
@@ -160,6 +220,33 @@ async def list_matching_refs(sim: "Simulation", request: ApiRequest) -> Reply:
     )
 
 
+async def get_ref(sim: "Simulation", request: ApiRequest) -> Reply:
+    """One ref by its whole name; GitHub answers 404 where only longer names begin like it."""
+    ref = f"refs/{request.params['ref']}"
+    sha = request.repository.branches.get(ref.removeprefix(_HEADS)) if ref.startswith(_HEADS) else None
+    if sha is None:
+        raise ApiError(404, "Not Found")
+    return Reply(200, _ref_json(sim.base_url, request.repository.full_name, ref, sha))
+
+
+async def create_ref(sim: "Simulation", request: ApiRequest) -> Reply:
+    repository, sent = request.repository, request.json()
+    ref, sha = sent.get("ref"), sent.get("sha")
+    if not isinstance(ref, str) or not ref.startswith(_HEADS) or ref == _HEADS:
+        raise ApiError(422, "Reference name is not valid: the simulator has branches only")
+    if sha not in repository.commits:
+        raise ApiError(422, "Object does not exist")
+    branch = ref.removeprefix(_HEADS)
+    # Git keeps a branch as a file: one cannot lie below another.
+    if any(
+        f"{name}/".startswith(f"{branch}/") or branch.startswith(f"{name}/") for name in repository.branches
+    ):
+        raise ApiError(422, "Reference already exists")
+    repository.branches[branch] = sha
+    await _send_push(sim, repository, branch, before=NO_COMMIT, commits=[])
+    return Reply(201, _ref_json(sim.base_url, repository.full_name, ref, sha))
+
+
 def _ref_json(base: str, full_name: str, ref: str, sha: str) -> Json:
     api = f"{base}/repos/{full_name}/git"
     return {
@@ -191,12 +278,13 @@ def _packet_line(text: str) -> bytes:
 
 
 _REPO = "/repos/{owner}/{repo}"
-_CONTENTS_READ = ("contents", "read")
+_CONTENTS_READ, _CONTENTS_WRITE = ("contents", "read"), ("contents", "write")
 ROUTES = (
     Route("GET", _REPO, get_repository, permission=("metadata", "read")),
     Route("GET", f"{_REPO}/installation", get_installation, Auth.APP),
     Route("GET", f"{_REPO}/contents/{{path}}", get_contents, permission=_CONTENTS_READ),
-    Route("POST", f"{_REPO}/dispatches", create_dispatch, permission=("contents", "write")),
+    Route("PUT", f"{_REPO}/contents/{{path}}", put_contents, permission=_CONTENTS_WRITE),
+    Route("POST", f"{_REPO}/dispatches", create_dispatch, permission=_CONTENTS_WRITE),
     Route(
         "GET",
         f"{_REPO}/collaborators/{{username}}/permission",
@@ -204,5 +292,7 @@ ROUTES = (
         permission=("metadata", "read"),
     ),
     Route("GET", f"{_REPO}/git/matching-refs/{{ref}}", list_matching_refs, permission=_CONTENTS_READ),
+    Route("GET", f"{_REPO}/git/ref/{{ref}}", get_ref, permission=_CONTENTS_READ),
+    Route("POST", f"{_REPO}/git/refs", create_ref, permission=_CONTENTS_WRITE),
     Route("GET", "/{owner}/{repo}/info/refs", advertise_refs, Auth.OPEN),
 )

@@ -205,6 +205,17 @@ async def test_a_demotion_holds_for_its_level_until_it_is_overridden(store: Stor
         await levels.set_override(UPSTREAM, RepoName("un/known"), override, who="ada", now=store.clock.now())
 
 
+async def test_the_first_pull_request_of_a_proposal_stays_recorded(store: StoreRows) -> None:
+    levels, now = make_levels(store), store.clock.now()
+    assert await levels.find_proposal(UPSTREAM, "abc") is None
+    for who, url in (("ada", "https://github.test/1"), ("mia", "https://github.test/2")):
+        await levels.record_proposal(UPSTREAM, "abc", url, who=who, now=now)
+    assert await levels.find_proposal(UPSTREAM, "abc") == "https://github.test/1"
+    assert await levels.find_proposal(RepoName("an/other"), "abc") is None
+    [act] = rows_of(store, main_tables.audit)
+    assert (act["who"], act["act"], act["subject"]) == ("ada", "levels_proposed", "https://github.test/1")
+
+
 async def test_a_head_that_came_with_a_gating_backend_keeps_it(store: StoreRows) -> None:
     record_standing(store, "gate/one", 4)
     allowlist = read_allowlist(LISTED).allowlist

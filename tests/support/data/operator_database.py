@@ -33,6 +33,23 @@ L2:
   - org/secret: {visibility: hidden}
 """
 
+_ELIGIBLE = (
+    "INSERT INTO level_standings (upstream, downstream, level, standing, since_at, changed_at, evaluated_at, results,"
+    " left_out, reason) VALUES ('pytorch-like/core', 'org/reporter', 2, 'holds', 0, 0, 0, ?, 0, 'every criterion is met')"
+)
+_CRITERION = {
+    "name": "pass_rate",
+    "title": "jobs passed",
+    "target": "≥ 90%",
+    "measured": "96% of 400 jobs",
+    "value": 96.0,
+    "met": "met",
+    "met_since": "2026-03-01T00:00:00+00:00",
+    "leaves": "< 85%",
+    "leave_measured": "96% of 200 jobs",
+    "broken": False,
+}
+
 
 @dataclass(frozen=True)
 class OperatorShell:
@@ -59,6 +76,16 @@ class OperatorShell:
         found = [dict(row) for row in connection.execute(sql, params)]
         connection.close()
         return found
+
+    def write(self, sql: str, *params: object) -> None:
+        connection = sqlite3.connect(self.folder / "crcr.db")
+        with connection:
+            connection.execute(sql, params)
+        connection.close()
+
+    def make_eligible(self) -> None:
+        """Have Org/Reporter meet the criteria of L3."""
+        self.write(_ELIGIBLE, json.dumps([_CRITERION]))
 
     def copy_effect(self, effect_id: int, *, times: int) -> None:
         columns = "upstream, kind, target, lane, delivery, state, due_at, created_at, finished_at"

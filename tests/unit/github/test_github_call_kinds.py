@@ -15,6 +15,7 @@ from crcr.decide.model import RepoName
 from crcr.errors import OutsideFault
 from crcr.github.api import (
     actions,
+    branches,
     checks,
     comments_and_roles,
     commits,
@@ -30,7 +31,7 @@ from crcr.github.http.transport import GitHubTransport, call_kind, status_class
 from support.clock import ManualClock
 from support.github.fake_github import PEM, FakeGitHub
 
-MODULES = (request_response, actions, delivery_log, checks, commits, comments_and_roles, setup)
+MODULES = (request_response, actions, branches, delivery_log, checks, commits, comments_and_roles, setup)
 SHOWN = CheckContent(status=CheckStatus.QUEUED, conclusion=None, title="t", summary="s")
 NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
 BY_NAME: dict[str, Any] = {

@@ -66,6 +66,37 @@ PERMISSIONS: list[tuple[Call, str, object, dict[str, str]]] = [
         {"pull_requests": "read"},
     ),
     (
+        lambda g: g.pull_requests.find_from_branch(HERE, "b", "main"),
+        "/repos/org/up/pulls",
+        [],
+        {"pull_requests": "read"},
+    ),
+    (
+        lambda g: g.pull_requests.create(HERE, head="b", base="main", title="t", body=""),
+        "/repos/org/up/pulls",
+        {"number": 3},
+        {"pull_requests": "write"},
+    ),
+    (
+        lambda g: g.branches.read_sha(HERE, "a/b"),
+        "/repos/org/up/git/ref/heads/a/b",
+        {"object": {"type": "commit", "sha": "d"}},
+        {"contents": "read"},
+    ),
+    (lambda g: g.branches.create(HERE, "b", "d"), "/repos/org/up/git/refs", {}, {"contents": "write"}),
+    (
+        lambda g: g.branches.read_file(HERE, "a/b.yml", "main"),
+        "/repos/org/up/contents/a/b.yml",
+        {},
+        {"contents": "read"},
+    ),
+    (
+        lambda g: g.branches.write_file(HERE, "a/b.yml", "", branch="b", replaces="d", message="m"),
+        "/repos/org/up/contents/a/b.yml",
+        {},
+        {"contents": "write"},
+    ),
+    (
         lambda g: g.commits.compare(HERE, "a", "b"),
         "/repos/org/up/compare/a...b",
         {"total_commits": 0, "commits": []},

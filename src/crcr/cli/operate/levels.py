@@ -1,6 +1,7 @@
 """`crcr levels`: print the standings, evaluate now, propose an edit of the allowlist, override a demotion."""
 
 import sys
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,12 +18,21 @@ from crcr.cli.options import (
     parse_duration,
     parse_repo_name,
 )
-from crcr.cli.printing import Cell, print_json, print_line, print_outcome, print_table, print_warning
+from crcr.cli.printing import (
+    Cell,
+    print_error,
+    print_json,
+    print_line,
+    print_outcome,
+    print_table,
+    print_warning,
+)
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import OperatorSession
     from crcr.decide.levels.proposal import LevelProposal
     from crcr.decide.levels.standings import BackendLevel, LevelsView
+    from crcr.deliver.level_proposals import ProposalOutcome
     from crcr.settings import UpstreamSetting
 
 app = CommandLine(
@@ -43,6 +53,13 @@ DeviceOption = Annotated[
 OutputOption = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write the edited allowlist to this file."),
+]
+OpenOption = Annotated[
+    bool,
+    typer.Option(
+        "--open",
+        help="Open the pull request through the App, once per proposal. It needs Contents: write and Pull requests: write.",
+    ),
 ]
 UntilOption = Annotated[
     timedelta | None,
@@ -91,35 +108,42 @@ def levels(
     epilog=examples(
         "crcr levels propose",
         "crcr levels propose --device org/backend=npu --output allowlist.yml",
+        "crcr levels propose --open",
     )
 )
 def propose(
     device: DeviceOption = None,
     output: OutputOption = None,
+    opens: OpenOption = False,
     as_json: JsonOption = False,
     config: ConfigOption = None,
     upstream: UpstreamOption = None,
 ) -> None:
-    """Propose the allowlist that the standings lead to: its patch, and the text of the pull request."""
+    """Propose the allowlist that the standings lead to: its patch, and the text of the pull request.
+
+    With --open, the exit code is 1 when the pull request could not be opened, and 2 when the allowlist is a file. The patch is
+    printed then.
+    """
     from crcr.cli.operator_session import run_in_session
 
     devices = dict(map(_parse_device, device or ()))
 
-    async def act(session: "OperatorSession") -> "tuple[UpstreamSetting, LevelProposal | None]":
-        chosen = session.upstream_to_read(upstream)
+    async def act(session: "OperatorSession") -> "_Proposed | None":
+        chosen = session.upstream_to_change(upstream) if opens else session.upstream_to_read(upstream)
         setting = next(one for one in session.settings.upstreams if one.name == chosen)
-        return setting, await _make_proposal(session, setting, devices)
+        return await _propose(session, setting, devices, opens=opens)
 
-    setting, proposal = run_in_session(config, act)
-    if proposal is None:
+    proposed = run_in_session(config, act)
+    if proposed is None:
         print_outcome("no backend should move", {"moves": []}, as_json=as_json)
         return
     if output is not None:
-        output.write_text(proposal.text)
+        output.write_text(proposed.proposal.text)
     if as_json:
-        print_json(_proposal_fields(proposal))
-        return
-    _print_proposal(setting, proposal)
+        print_json(_proposal_fields(proposed))
+    else:
+        _print_proposed(proposed)
+    _exit_unless_opened(proposed, opens=opens)
 
 
 @app.command(
@@ -172,21 +196,58 @@ def _parse_device(text: str) -> tuple[str, str]:
     return parse_repo_name(name).key, device
 
 
-async def _make_proposal(
-    session: "OperatorSession", setting: "UpstreamSetting", devices: dict[str, str]
-) -> "LevelProposal | None":
+@dataclass(frozen=True, slots=True)
+class _Proposed:
+    setting: "UpstreamSetting"
+    proposal: "LevelProposal"
+    outcome: "ProposalOutcome | None" = None
+    """Of `--open`; None without it, and for an allowlist in a file."""
+
+
+async def _propose(
+    session: "OperatorSession", setting: "UpstreamSetting", devices: dict[str, str], *, opens: bool
+) -> _Proposed | None:
     from crcr.decide.levels.proposal import propose_levels
     from crcr.receive.allowlist_yaml import read_allowlist
 
     view = await session.open_pages().levels(setting.name, session.now())
     text = await session.views.allowlist_text(setting.name)
-    return propose_levels(
+    proposal = propose_levels(
         text,
         view.backends,
         lambda content: read_allowlist(content).allowlist,
         devices=devices,
         path=_file_name(setting),
     )
+    if proposal is None:
+        return None
+    outcome = await _open_pull_request(session, setting, proposal, text) if opens else None
+    return _Proposed(setting, proposal, outcome)
+
+
+async def _open_pull_request(
+    session: "OperatorSession", setting: "UpstreamSetting", proposal: "LevelProposal", base_text: str
+) -> "ProposalOutcome | None":
+    from crcr.clock import SystemClock
+    from crcr.deliver.level_proposals import ProposalOpener, ProposalRequest
+    from crcr.github.http.connections import open_http
+    from crcr.settings import AllowlistFile
+    from crcr.wiring.core import build_github_client
+
+    source = setting.allowlist
+    if isinstance(source, AllowlistFile):
+        return None
+    request = ProposalRequest(
+        upstream=setting.name,
+        file=source.location,
+        web_url=source.web,
+        base_text=base_text,
+        proposal=proposal,
+        who=session.who,
+    )
+    async with open_http(session.settings.github_api_url) as http:
+        github = build_github_client(session.settings, http, SystemClock())
+        return await ProposalOpener(session.levels, github).open(request, session.now())
 
 
 def _file_name(setting: "UpstreamSetting") -> str:
@@ -205,19 +266,37 @@ def _edit_link(setting: "UpstreamSetting") -> str | None:
     return f"{setting.allowlist.web}/{file.repository}/edit/{file.ref}/{file.path}"
 
 
-def _print_proposal(setting: "UpstreamSetting", proposal: "LevelProposal") -> None:
+def _print_proposed(proposed: _Proposed) -> None:
+    proposal, outcome = proposed.proposal, proposed.outcome
     for move in proposal.moves:
         if not move.edited:
             print_warning(
                 f"{move.backend} must be moved to {move.after.name} by hand: its form is not edited"
             )
     print_line(proposal.title)
+    if outcome is not None and outcome.url is not None:
+        print_line(f"{_OUTCOMES[outcome.state]} {outcome.url}")
+        return
     print_line("")
-    print_line(proposal.body)
+    for line in proposal.body.splitlines():
+        print_line(line)
     sys.stdout.write(proposal.diff)
-    link = _edit_link(setting)
+    link = _edit_link(proposed.setting)
     if link is not None:
         print_line(f"edit it at {link}")
+
+
+_OUTCOMES = {"opened": "opened", "found": "it was opened before:"}
+
+
+def _exit_unless_opened(proposed: _Proposed, *, opens: bool) -> None:
+    outcome = proposed.outcome
+    if opens and outcome is None:
+        print_error("--open works for an allowlist on GitHub; this one is a file", "apply the patch to it")
+        raise typer.Exit(2)
+    if outcome is not None and outcome.url is None:
+        print_error(f"no pull request was opened: {outcome.reason}", outcome.hint)
+        raise typer.Exit(1)
 
 
 def _cells(backend: "BackendLevel") -> list[Cell]:
@@ -248,7 +327,8 @@ def _fields(backend: "BackendLevel") -> dict[str, object]:
     }
 
 
-def _proposal_fields(proposal: "LevelProposal") -> dict[str, object]:
+def _proposal_fields(proposed: _Proposed) -> dict[str, object]:
+    proposal, outcome = proposed.proposal, proposed.outcome
     moves = [
         {
             "backend": str(move.backend),
@@ -266,4 +346,6 @@ def _proposal_fields(proposal: "LevelProposal") -> dict[str, object]:
         "body": proposal.body,
         "diff": proposal.diff,
         "text": proposal.text,
+        "edit_url": _edit_link(proposed.setting),
+        "pull_request": asdict(outcome) if outcome is not None else None,
     }

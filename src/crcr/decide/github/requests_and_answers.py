@@ -62,6 +62,14 @@ class FileText:
 
 
 @dataclass(frozen=True, slots=True)
+class FileVersion:
+    """A file at one commit, with git's hash of its content."""
+
+    text: str
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
 class ListedCheck:
     """A check run in GitHub's list; `external_id` is our own id of it."""
 

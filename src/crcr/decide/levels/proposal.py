@@ -8,10 +8,11 @@ is listed to be moved by hand. A proposal never promotes to L4.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from difflib import unified_diff
 from hashlib import sha256
 
-from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
+from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry, Visibility
 from crcr.decide.levels.criteria import Met
 from crcr.decide.levels.standings import BackendLevel
 from crcr.decide.model import Level, RepoName
@@ -34,7 +35,11 @@ class ProposedMove:
     after: Level
     device: str | None = None
     """The device that an entry at L3 is grouped under."""
+    since: datetime | None = None
+    """When the backend came to its present level."""
     evidence: tuple[str, ...] = ()
+    hidden: bool = False
+    """Its figures are not public."""
     edited: bool = True
     """False where the text could not be edited and a person has to move the entry."""
 
@@ -50,9 +55,12 @@ class LevelProposal:
 
     @property
     def digest(self) -> str:
-        """Identifies the proposal: one with the same moves is opened once."""
-        moves = [f"{move.backend.key} {move.before:d} {move.after:d}" for move in self.moves]
-        return sha256("\n".join(sorted(moves)).encode()).hexdigest()[:16]
+        """Identifies the proposal: the same text for backends at their level since the same time is opened once.
+
+        The time distinguishes a second promotion, after a demotion, from the first one. Figures are left out: they change daily.
+        """
+        moves = sorted(f"{move.backend.key} {move.since}" for move in self.moves if move.edited)
+        return sha256("\n".join((*moves, self.text)).encode()).hexdigest()[:16]
 
     @property
     def branch(self) -> str:
@@ -68,13 +76,16 @@ def propose_levels(
     path: str = "allowlist.yml",
 ) -> LevelProposal | None:
     """Return the proposal of the backends' standings; None when every backend stays. `devices` is by the backend's key."""
-    edited, moves = text, []
-    for backend in backends:
+    edited, moves, listed = text, [], read(text)
+    # By name: the same moves make the same text, whatever the order of the page.
+    for backend in sorted(backends, key=lambda backend: backend.name):
         if backend.proposed_level is None:
             continue
         move = _plan_move(backend, backend.proposed_level, devices or {})
         after = _apply(edited, move, read)
-        moves.append(replace(move, edited=after is not None))
+        entry = listed.find(backend.name) if listed else None
+        hidden = entry is None or entry.visibility is not Visibility.PUBLIC
+        moves.append(replace(move, edited=after is not None, hidden=hidden))
         edited = after if after is not None else edited
     if not moves:
         return None
@@ -93,7 +104,12 @@ def _plan_move(backend: BackendLevel, after: Level, devices: Mapping[str, str]) 
         named = devices.get(backend.name.key) or backend.name.name
         device = _NOT_IN_DEVICE.sub("-", named)[:_MOST_DEVICE]
     return ProposedMove(
-        backend=backend.name, before=backend.level, after=after, device=device, evidence=_evidence(backend)
+        backend=backend.name,
+        before=backend.level,
+        after=after,
+        device=device,
+        since=backend.level_since,
+        evidence=_evidence(backend),
     )
 
 
@@ -331,7 +347,7 @@ def _body(moves: Sequence[ProposedMove]) -> str:
     sections = ["The relay proposes these levels. Its figures, as of its last evaluation:"]
     for move in moves:
         head = f"### {move.backend}: {move.before.name} → {move.after.name}"
-        lines = [f"- {text}" for text in move.evidence]
+        lines = ["- its figures are not public"] if move.hidden else [f"- {text}" for text in move.evidence]
         if move.device is not None and move.edited:
             lines.append(
                 f"- its device is `{move.device}` here: correct it if its label should have another name"

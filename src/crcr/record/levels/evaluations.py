@@ -39,6 +39,7 @@ from crcr.record.schema.levels import (
     level_changes,
     level_days,
     level_evaluations,
+    level_proposals,
     level_standings,
 )
 from crcr.record.store.database import Database, Row, Tx
@@ -100,6 +101,12 @@ _OVERRIDE = Statement(
         " WHERE upstream = :upstream AND downstream = :downstream"
     )
 )
+_ADD_PROPOSAL = Statement(
+    inserting(level_proposals, "digest", "upstream", "at", "who", "url")
+    .on_conflict_do_nothing()
+    .returning(level_proposals.c.digest)
+)
+_PROPOSAL = Statement(text("SELECT url FROM level_proposals WHERE digest = :digest AND upstream = :upstream"))
 
 
 class Levels:
@@ -237,6 +244,28 @@ class Levels:
             await note_act(tx, upstream, who=who, act=act, subject=str(downstream), now=now, **detail)
             await note_change(tx, upstream, "backend", downstream=downstream.key, now=now)
             await self._refresher.refresh_all_heads(tx, upstream, now, has_checks=True)
+
+        await self._database.write(unit)
+
+    async def find_proposal(self, upstream: RepoName, digest: str) -> str | None:
+        """Return the address of the pull request that was opened for a proposal."""
+        row = await self._database.quick_read(
+            lambda tx: tx.one(_PROPOSAL, digest=digest, upstream=upstream.key)
+        )
+        return row["url"] if row else None
+
+    async def record_proposal(
+        self, upstream: RepoName, digest: str, url: str, *, who: str, now: datetime
+    ) -> None:
+        """Record the pull request of a proposal, with who opened it. The first record stays."""
+
+        async def unit(tx: Tx) -> None:
+            if await tx.all(
+                _ADD_PROPOSAL, digest=digest, upstream=upstream.key, at=to_us(now), who=who, url=url
+            ):
+                await note_act(
+                    tx, upstream, who=who, act="levels_proposed", subject=url, now=now, digest=digest
+                )
 
         await self._database.write(unit)
 

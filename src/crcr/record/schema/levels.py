@@ -1,4 +1,4 @@
-"""The tables of levels: daily sums that only levels need, the standing of each backend, its evaluations and changes."""
+"""The tables of levels: daily sums that only levels need, the standing of each backend, its evaluations and changes, proposals."""
 
 from sqlalchemy import BigInteger, Column, Index, Integer, SmallInteger, Table, Text
 
@@ -67,3 +67,15 @@ level_changes = Table(
     Index("ix_level_changes_recent", "upstream", "level_change_id"),
     sqlite_autoincrement=True,
 )
+
+level_proposals = Table(
+    "level_proposals",
+    metadata,
+    key("digest"),
+    key("upstream"),
+    Column("at", BigInteger, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""The pull request of each proposal that was opened: the same proposal is opened once."""

@@ -1,31 +1,6 @@
 """`crcr levels` on a relay's database: what it prints, proposes and overrides."""
 
-import json
-import sqlite3
-
 from support.data.operator_database import OperatorShell
-
-_STANDING = (
-    "INSERT INTO level_standings (upstream, downstream, level, standing, since_at, changed_at, evaluated_at, results,"
-    " left_out, reason) VALUES ('pytorch-like/core', 'org/reporter', 2, 'holds', 0, 0, 0, ?, 0, 'every criterion is met')"
-)
-_CRITERION = {
-    "name": "pass_rate",
-    "title": "jobs passed",
-    "target": "≥ 90%",
-    "measured": "96% of 400 jobs",
-    "value": 96.0,
-    "met": "met",
-    "met_since": "2026-03-01T00:00:00+00:00",
-    "leaves": "< 85%",
-    "leave_measured": "96% of 200 jobs",
-    "broken": False,
-}
-
-
-def make_eligible(shell: OperatorShell) -> None:
-    with sqlite3.connect(shell.folder / "crcr.db") as connection:
-        connection.execute(_STANDING, (json.dumps([_CRITERION]),))
 
 
 def test_it_evaluates_and_prints_every_backend(shell: OperatorShell) -> None:
@@ -41,7 +16,7 @@ def test_it_evaluates_and_prints_every_backend(shell: OperatorShell) -> None:
 
 def test_it_proposes_a_patch_with_its_text_and_writes_the_file(shell: OperatorShell) -> None:
     assert shell.ok("levels", "propose") == "no backend should move\n"
-    make_eligible(shell)
+    shell.make_eligible()
     printed = shell.ok("levels", "propose", "--device", "org/reporter=npu")
     assert "Levels by evidence: Org/Reporter from L2 to L3" in printed
     assert "jobs passed ≥ 90%: 96% of 400 jobs, met since 2026-03-01" in printed
@@ -64,7 +39,7 @@ def test_an_override_needs_a_reason_and_an_end(shell: OperatorShell) -> None:
     for words in wrong:
         assert shell.crcr("levels", "override", "org/reporter", *words).exit_code == 2
     assert shell.crcr("levels", "override", "un/known", "--end").exit_code == 1
-    make_eligible(shell)
+    shell.make_eligible()
     shell.ok("levels", "override", "org/reporter", "--for", "7d", "--because", "new machines")
     [row] = shell.rows("SELECT override_reason FROM level_standings")
     assert row["override_reason"] == "new machines"

@@ -1,5 +1,6 @@
 """The proposal of levels: entries move in the file's text, and everything else stays as it is."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -115,6 +116,28 @@ def test_the_text_of_the_pull_request_has_the_evidence_and_the_same_moves_have_o
     assert proposal.branch == again.branch != propose(text, both[0]).branch
     staying = backend("org/b", Level.L2, LevelStanding.FAILS)
     assert propose_levels(text, [staying], lambda content: read_allowlist(content).allowlist) is None
+
+
+def test_a_proposal_is_the_same_until_its_text_or_the_time_of_a_level_differs() -> None:
+    text = "L2:\n  - org/a\n  - org/b\n"
+    one, two = (replace(backend(name, *PROMOTED[1:]), level_since=NOW) for name in ("org/a", "org/b"))
+    proposal = propose(text, one, two, a="npu", b="npu")
+    later = replace(one, criteria=(replace(one.criteria[0], measured="97% of 410 jobs"),))
+    assert propose(text, two, later, a="npu", b="npu").branch == proposal.branch
+    others = (
+        propose(text, one, two, a="npu", b="gpu"),
+        propose(f"# new\n{text}", one, two, a="npu", b="npu"),
+        propose(text, one, replace(two, level_since=NOW.replace(year=2027)), a="npu", b="npu"),
+    )
+    assert len({proposal.branch, *(other.branch for other in others)}) == 4
+
+
+@pytest.mark.parametrize("visibility", ["hidden", "name"])
+def test_figures_that_are_not_public_are_left_out_of_the_pull_request(visibility: str) -> None:
+    proposal = propose(f"L2:\n  - org/a: {{visibility: {visibility}}}\n  - org/b\n", backend(*PROMOTED))
+    assert "96%" not in proposal.body
+    assert "its figures are not public" in proposal.body
+    assert "96%" in proposal.moves[0].evidence[0]  # for the operator's terminal
 
 
 def test_a_file_with_many_entries_is_edited_in_linear_time() -> None:

@@ -1,13 +1,14 @@
 """Requests for changed files, comparisons, trees and pull requests, and incomplete lists."""
 
 import json
+from base64 import b64decode
 
 import pytest
 
-from crcr.decide.github.requests_and_answers import ChangedFiles, Comparison, Target
+from crcr.decide.github.requests_and_answers import ChangedFiles, Comparison, FileLocation, Target
 from crcr.decide.model import RepoName
 from crcr.errors import OutsideRefused, OutsideUnsure
-from crcr.github.api import commits
+from crcr.github.api import branches, commits
 from crcr.github.api.request_response import MAX_LIST_BYTES, Response, find_next_link, with_page
 
 REPO = RepoName("Org/Up")
@@ -168,3 +169,35 @@ def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: object) -> 
         commits.parse_tree_sha(answer)
     with pytest.raises(OutsideUnsure):
         commits.parse_open_pulls(answer, HERE)
+
+
+def test_a_written_file_goes_to_its_branch_and_names_the_content_that_it_replaces() -> None:
+    read = branches.parse_file_version(Response(200, {}, "L1: []\r\n# é\n".encode()))
+    assert read.text == "L1: []\r\n# é\n"
+    assert branches.parse_file_version(Response(200, {}, b"hello\n")).sha == (
+        "ce013625030ba8dba906f756967f9e9ca394464a"  # git hash-object
+    )
+    file = FileLocation(REPO, "crcr/b", "a b/é.yml")
+    request = branches.write_file(file, read.text, replaces=read.sha, message="m")
+    assert request.path == "/repos/Org/Up/contents/a%20b/%C3%A9.yml"
+    sent = json.loads(request.body or b"")
+    assert b64decode(sent["content"]).decode() == read.text
+    assert (sent["branch"], sent["sha"]) == ("crcr/b", read.sha)
+    with pytest.raises(OutsideRefused):
+        branches.write_file(FileLocation(REPO, "b", "../x"), "", replaces="", message="m")
+    with pytest.raises(OutsideRefused):
+        branches.read_branch(REPO, "a/../../x")
+
+
+def test_of_the_pull_requests_of_a_branch_the_newest_of_this_repository_counts() -> None:
+    def pull(number: int, head: str = "b", base: str = "main", source: str | None = "Org/Up") -> object:
+        repo = {"repo": None if source is None else {"full_name": source}}
+        return {
+            "number": number,
+            "head": {"ref": head, **repo},
+            "base": {"ref": base, "repo": {"full_name": "Org/Up"}},
+        }
+
+    others = [pull(9, head="c"), pull(8, base="dev"), pull(7, source="Org/Fork"), pull(6, source=None)]
+    assert branches.find_pull_of_branch(page([*others, pull(3), pull(4)]), "b", "main") == 4
+    assert branches.find_pull_of_branch(page(others), "b", "main") is None

@@ -81,3 +81,13 @@ def _create_changes() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_level_changes_recent", "level_changes", ["upstream", "level_change_id"])
+    op.create_table(
+        "level_proposals",
+        sa.Column("digest", sa.Text(), nullable=False),
+        sa.Column("upstream", sa.Text(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("who", sa.Text(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("digest", "upstream", name=op.f("pk_level_proposals")),
+        sqlite_with_rowid=False,
+    )

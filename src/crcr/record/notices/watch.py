@@ -56,6 +56,12 @@ _ENDED_BY = {
     Topic.SETUP: (NoticeKind.SETUP_REPAIRED, Level.L1),
 }
 """How threads of a topic end when their backend is below this level; those of the base and of gates are judged anyway."""
+_ONLY_AT = {
+    NoticeKind.ELIGIBLE.value: Level.L2,
+    NoticeKind.DEMOTED.value: Level.L3,
+    NoticeKind.ALARMED.value: Level.L4,
+}
+"""The level that a thread is about: moved to another one in the allowlist, its backend begins anew there."""
 _MOST_MARKED = 1_000
 _REFUSALS_BACK = timedelta(days=7)
 _SHOWN_JOBS = 10
@@ -183,19 +189,26 @@ async def _judge_reporting(
 
 
 async def _find_unlisted(tx: Tx, upstream: RepoName, allowlist: Allowlist) -> list[NoticeEvent]:
-    """The ends of threads about backends that left the allowlist, or report no results any more."""
+    """The ends of threads about backends that left the allowlist, report no results any more, or moved to another level."""
     levels = {entry.name.key: entry.level for entry in allowlist.entries}
     events = []
     for topic, (kind, level) in _ENDED_BY.items():
         for thread in await read_open_threads(tx, upstream, topic):
-            if thread["backend"] and levels.get(thread["backend"], 0) < level:
+            if not thread["backend"]:
+                continue
+            listed, about = levels.get(thread["backend"], 0), _ONLY_AT.get(thread["kind"])
+            is_below = listed < level
+            if is_below or about not in {None, listed}:
                 end = NoticeEvent(
                     kind=kind,
                     upstream=upstream,
                     backend=RepoName(thread["backend"]),
                     number=thread["number"] or None,
                     item=thread["item"],
-                    summary=f"it is no longer on the allowlist at L{level} or above",
+                    summary=f"it is no longer on the allowlist at L{level} or above"
+                    if is_below
+                    else f"the allowlist has it at L{listed} now",
+                    path="/crcr/levels" if topic in {Topic.LEVEL, Topic.ELIGIBILITY} else "/crcr",
                 )
                 events.append(end)
     return events

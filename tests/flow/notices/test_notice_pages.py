@@ -5,6 +5,7 @@ import csv
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from crcr.decide.notices.notice import NoticeKind
+from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement
 from support.cli_command import run_in_process
 from support.notices.events import make_event, queue, tell_people
@@ -31,6 +33,10 @@ COMMENTED = Statement(
     )
 )
 BEARER = {"authorization": f"Bearer {ADMIN}"}
+
+
+async def write_comment(tx: Tx, number: int) -> None:
+    await tx.run(COMMENTED, upstream=UPSTREAM.lower(), destination=str(number))
 
 
 def channels(hook: WebhookReceiver) -> str:
@@ -109,8 +115,7 @@ async def test_closed_threads_are_deleted_with_the_audit_log_and_open_ones_stay(
             await queue(relay, make_event(kind))
         for number in (1, 2):
             await queue(relay, make_event(NoticeKind.GATE_FAILED, number=number))
-            comment = {"upstream": UPSTREAM.lower(), "destination": str(number)}
-            await relay.services.database.write(lambda tx, comment=comment: tx.run(COMMENTED, **comment))
+            await relay.services.database.write(partial(write_comment, number=number))
         await queue(relay, make_event(NoticeKind.GATE_RESOLVED, number=2))
         relay.clock.advance(31 * 86_400)
         await relay.services.sweeper.forget()

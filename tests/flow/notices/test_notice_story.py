@@ -368,6 +368,9 @@ async def test_a_backend_that_goes_silent_and_reports_again(tmp_path: Path) -> N
         await told.relay.pass_time(30 * HOUR)
         await told.look()
         assert told.hook_notices == [("silent", "opened")]
+        told.relay.clock.advance(20 * 24 * HOUR)  # that nobody is asked any more is no answer
+        await told.look()
+        assert told.hook_notices == [("silent", "opened")]
         await run_all(told.relay, GATING)
         await told.look()
         assert told.hook_notices == [("silent", "opened"), ("reporting", "closed")]

@@ -22,6 +22,7 @@ from crcr.decide.notices.notice import (
     SetupItem,
     Topic,
 )
+from crcr.decide.statistics.figures import SILENT_WITHIN
 from crcr.decide.views.failing import FailingJob
 from crcr.errors import NoAllowlist
 from crcr.record.notices.threads import changes_thread, queue_notice, read_closed_pulls, read_open_threads
@@ -170,8 +171,12 @@ async def _judge_reporting(
 ) -> list[NoticeEvent]:
     reporting = await read_reporting(tx, upstream, entry, now)
     where: dict[str, Any] = {"upstream": upstream, "backend": entry.name, "path": f"/crcr/{entry.name}"}
-    events = [NoticeEvent(kind=NoticeKind.REPORTING, summary="dispatches are answered", **where)]
-    if reporting.silent:
+    events = []
+    if not reporting.silent and reporting.last_at is not None and now - reporting.last_at < SILENT_WITHIN:
+        events = [NoticeEvent(kind=NoticeKind.REPORTING, summary="dispatches are answered", **where)]
+    if (
+        reporting.silent
+    ):  # and otherwise nothing is known: events have stopped, and nothing was answered since
         last = f"{reporting.last_at:%Y-%m-%d %H:%M} UTC" if reporting.last_at else "never"
         summary = f"dispatches are not answered; last report: {last}"
         events = [NoticeEvent(kind=NoticeKind.SILENT, summary=summary, **where)]

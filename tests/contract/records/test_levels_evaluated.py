@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,15 @@ async def test_run_times_answers_and_silence(store: StoreRows) -> None:
     assert never.arriving[CriterionName.SILENCE].value is None
 
 
+async def test_a_silence_does_not_end_because_events_stopped(store: StoreRows) -> None:
+    run(store, "good/backend", "success", days_ago=40)
+    for days in (30, 29, 28):
+        store.dispatch(store.delivery(hours_ago=days * 24), hours_ago=days * 24)
+    silence = (await measure(store)).leaving[CriterionName.SILENCE]
+    assert silence.value == pytest.approx(30 * 24)
+    assert silence.counted == 3
+
+
 async def test_two_evaluations_a_day_apart_demote_and_the_days_are_counted_once(store: StoreRows) -> None:
     levels, now = make_levels(store), store.clock.now()
     for days in (0.5, 1.5, 2.5):
@@ -170,6 +180,15 @@ async def test_two_evaluations_a_day_apart_demote_and_the_days_are_counted_once(
     standing = {row["downstream"]: row["standing"] for row in rows_of(store, level_standings)}
     assert standing["good/backend"] == LevelStanding.FAILS
     assert await levels.evaluate_now(UPSTREAM, now) == 0  # a clock that was set back changes nothing
+
+
+async def test_a_clock_that_was_far_ahead_stops_no_evaluation(store: StoreRows) -> None:
+    levels, now = make_levels(store), store.clock.now()
+    await levels.evaluate_now(UPSTREAM, now + 300 * DAY)
+    assert await levels.evaluate_due(now) == 3
+    assert await levels.evaluate_due(now) == 0
+    assert {row["evaluated_at"] for row in rows_of(store, level_standings)} == {store.ago(days=0)}
+    assert {row["since_at"] for row in rows_of(store, level_standings)} == {store.ago(days=0)}
 
 
 async def demotions(store: StoreRows, policy: LevelPolicy = POLICY, **hours: float) -> dict[str, Demotion]:
@@ -232,6 +251,37 @@ async def test_a_head_that_came_with_a_gating_backend_keeps_it(store: StoreRows)
     assert await downgraded("1" * 40) == frozenset()
     assert await downgraded("2" * 40) == {"gate/one"}
     assert await downgraded("2" * 40, LevelPolicy()) == frozenset()
+
+
+async def test_a_head_keeps_a_gating_backend_that_was_renamed(store: StoreRows) -> None:
+    """Under its new name it goes silent; the head that came with it under the old one is delivered again."""
+    allowlist = read_allowlist(LISTED).allowlist
+    assert allowlist is not None
+    record_standing(store, "gate/one", 4)
+    heads = {"same id": "1" * 40, "other id": "2" * 40, "unknown id": "3" * 40}
+    for head, repository_id in zip(heads.values(), (44, 45, None), strict=True):
+        known = store.delivery(head_sha=head)
+        store.dispatch(known, "gate/old", level=4, repository_id=repository_id)
+
+    async def kept() -> set[str]:
+        now, found = store.clock.now(), set()
+        for case, head in heads.items():
+            read = partial(
+                find_downgraded,
+                upstream=UPSTREAM,
+                head_sha=head,
+                allowlist=allowlist,
+                policy=POLICY,
+                now=now,
+            )
+            if not await store.database.read(read):
+                found.add(case)
+        return found
+
+    assert await kept() == set(heads)  # whose id the new name has is not known yet
+    repository = {"upstream": UPSTREAM.key, "downstream": "gate/one", "name": "gate/one"}
+    store.add(main_tables.repositories, {**repository, "repository_id": 44, "confirmed": 1})
+    assert await kept() == {"same id", "unknown id"}
 
 
 async def test_time_at_l2_begins_with_the_last_time_below_it(store: StoreRows) -> None:

@@ -5,16 +5,20 @@ import csv
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from crcr.decide.notices.notice import NoticeKind
+from crcr.record.store.database import Tx
+from crcr.record.store.statement import Statement
 from support.cli_command import run_in_process
 from support.notices.events import make_event, queue, tell_people
 from support.notices.receivers import WebhookReceiver, webhook_receiver
-from support.running_relay import RunningRelay, environment, running_relay
+from support.running_relay import UPSTREAM, RunningRelay, environment, running_relay
 from support.sign_in import ADMIN, TOKENS
 
 ALLOWLIST = """
@@ -22,7 +26,17 @@ L2:
   - org/reporter: {oncalls: [alice], channels: [issues, chat, nobody]}
   - org/secret: {visibility: hidden, channels: [chat]}
 """
+COMMENTED = Statement(
+    text(
+        "INSERT INTO notice_posts (upstream, channel, destination, thread_id, attempted_at, remote_id)"
+        " VALUES (:upstream, 'pulls', :destination, 0, 1, 5)"
+    )
+)
 BEARER = {"authorization": f"Bearer {ADMIN}"}
+
+
+async def write_comment(tx: Tx, number: int) -> None:
+    await tx.run(COMMENTED, upstream=UPSTREAM.lower(), destination=str(number))
 
 
 def channels(hook: WebhookReceiver) -> str:
@@ -99,10 +113,16 @@ async def test_closed_threads_are_deleted_with_the_audit_log_and_open_ones_stay(
     async with running_relay(tmp_path, ALLOWLIST, CRCR_KEEP_AUDIT_DAYS="30") as relay:
         for kind in (NoticeKind.SILENT, NoticeKind.RED, NoticeKind.RECOVERED):
             await queue(relay, make_event(kind))
+        for number in (1, 2):
+            await queue(relay, make_event(NoticeKind.GATE_FAILED, number=number))
+            await relay.services.database.write(partial(write_comment, number=number))
+        await queue(relay, make_event(NoticeKind.GATE_RESOLVED, number=2))
         relay.clock.advance(31 * 86_400)
         await relay.services.sweeper.forget()
-        assert [row["kind"] for row in relay.rows("SELECT kind FROM notice_threads")] == ["silent"]
-        assert [row["kind"] for row in relay.rows("SELECT kind FROM notice_events")] == ["silent"]
+        for table in ("notice_threads", "notice_events"):
+            kinds = [row["kind"] for row in relay.rows(f"SELECT kind FROM {table}")]  # noqa: S608
+            assert kinds == ["silent", "gate_failed"]
+        assert relay.rows("SELECT destination FROM notice_posts") == [{"destination": "1"}]
 
 
 async def test_commands_test_a_channel_and_list_notices(tmp_path: Path) -> None:

@@ -368,6 +368,9 @@ async def test_a_backend_that_goes_silent_and_reports_again(tmp_path: Path) -> N
         await told.relay.pass_time(30 * HOUR)
         await told.look()
         assert told.hook_notices == [("silent", "opened")]
+        told.relay.clock.advance(20 * 24 * HOUR)  # that nobody is asked any more is no answer
+        await told.look()
+        assert told.hook_notices == [("silent", "opened")]
         await run_all(told.relay, GATING)
         await told.look()
         assert told.hook_notices == [("silent", "opened"), ("reporting", "closed")]
@@ -385,6 +388,21 @@ async def test_threads_of_a_backend_that_leaves_the_allowlist_are_ended(tmp_path
         await told.look()
         assert sorted(told.hook_notices[2:]) == [("recovered", "closed"), ("setup_repaired", "closed")]
         assert told.relay.rows("SELECT * FROM notice_threads WHERE state = 'open'") == []
+
+
+async def test_threads_about_a_level_end_when_the_allowlist_moves_the_backend(tmp_path: Path) -> None:
+    """As the relay itself proposed: nobody recovers at a level that it does not have any more."""
+    async with notifying_relay(tmp_path) as told:
+        where: dict[str, Any] = {"upstream": RepoName(UPSTREAM), "backend": RepoName(GATING)}
+        alarm = NoticeEvent(kind=NoticeKind.ALARMED, summary="it fails", **where)
+        queue = partial(queue_notice, event=alarm, now=told.relay.clock.now())
+        await told.relay.services.database.write(queue)
+        await told.look()
+        assert told.hook_notices == [("alarmed", "opened")]
+        told.relay.write_allowlist(f"L3:\n  npu:\n    - {GATING}: {{oncalls: [ann], channels: [hook]}}\n")
+        await told.relay.refresh()
+        await told.look()
+        assert told.hook_notices[1:] == [("restored", "closed")]
 
 
 async def test_an_uninstalled_app_and_a_bad_allowlist_are_told_and_ended(tmp_path: Path) -> None:

@@ -47,6 +47,9 @@ MAIL = Mail("A subject", "A text\n", "crcr-batch-1")
         ("64:ff9b::7f00:1", False),  # 127.0.0.1 behind NAT64
         ("64:ff9b::5db8:d822", True),
         ("2002:7f00:1::1", False),  # 127.0.0.1 behind 6to4
+        ("::127.0.0.1", False),  # the oldest way to write an IPv4 address in IPv6
+        ("fec0::1", False),  # site-local
+        ("64:ff9b:1::7f00:1", False),  # NAT64 of a network's own
         ("localhost", False),
         ("", False),
     ],

@@ -19,6 +19,8 @@ _MOST_LINES = 30
 _MOST_TITLE = 200
 _FEW_THREADS = 10
 _FEW_DETAILS = 3
+_MOST_COMMENT_BYTES = 60_000
+"""GitHub refuses a comment of more than 65,536."""
 _OWN_WORDS = re.compile(r"(?:[A-Za-z0-9 ,;'-]|(?<=[0-9]):(?=[0-9]))*")
 """Nothing that GitHub would make a link, a mention or markup of."""
 _HEADINGS: Mapping[NoticeKind, str] = {
@@ -28,9 +30,9 @@ _HEADINGS: Mapping[NoticeKind, str] = {
     NoticeKind.REPORTING: "{backend} reports to {upstream} again",
     NoticeKind.DEMOTED: "{backend} was demoted by {upstream}",
     NoticeKind.ALARMED: "{backend} gates {upstream} and fails the criteria of its level",
-    NoticeKind.RESTORED: "{backend} has its level at {upstream} again",
+    NoticeKind.RESTORED: "{backend} is no longer demoted or alarmed at {upstream}",
     NoticeKind.ELIGIBLE: "{backend} may move up a level at {upstream}",
-    NoticeKind.NOT_ELIGIBLE: "{backend} no longer meets the criteria of the next level at {upstream}",
+    NoticeKind.NOT_ELIGIBLE: "{backend} is no longer waiting to move up a level at {upstream}",
     NoticeKind.GATE_FAILED: "{backend} blocks {upstream}#{number} with a new failure",
     NoticeKind.GATE_RESOLVED: "{backend} no longer blocks {upstream}#{number}",
     NoticeKind.BISECTED: "A bisection of {backend} at {upstream} has ended",
@@ -111,17 +113,27 @@ def _mention(oncalls: Sequence[str]) -> list[str]:
 
 def comment_body(threads: Sequence[ThreadText], mark: str) -> str:
     """Return the one comment of a pull request; those who are no longer concerned stay visible as ended."""
-    lines = []
+    parts: list[str] = []
+    left = _MOST_COMMENT_BYTES
     for thread in sorted(threads, key=lambda thread: (not thread.is_open, str(thread.backend)))[:_MOST_LINES]:
-        sign = "❌" if thread.is_open else "✅"
-        lines.append(f"{sign} **{thread.heading}**: {_shown(thread.summary)}")
-        lines += [f"  - {_shown(detail)}" for detail in thread.details if thread.is_open]
-        if thread.is_open:
-            lines += _mention(thread.oncalls)
-        lines.append("")
+        part = _comment_part(thread, _some_details(thread, threads))
+        left -= len(part.encode())
+        if left < 0:
+            break
+        parts.append(part)
+    if len(parts) < len(threads):
+        parts.append(f"and {len(threads) - len(parts):,} more\n")
     if threads:
-        lines.append(f"[Details]({threads[0].url})")
-    return "\n".join([*lines, mark])
+        parts.append(f"[Details]({threads[0].url})")
+    return "\n".join([*parts, mark])
+
+
+def _comment_part(thread: ThreadText, details: Sequence[str]) -> str:
+    sign = "❌" if thread.is_open else "✅"
+    lines = [f"{sign} **{thread.heading}**: {_shown(thread.summary)}"]
+    if thread.is_open:
+        lines += [*(f"  - {_shown(detail)}" for detail in details), *_mention(thread.oncalls)]
+    return "\n".join([*lines, ""])
 
 
 def slack_body(threads: Sequence[ThreadText]) -> dict[str, Any]:
@@ -135,7 +147,16 @@ def _slack_line(thread: ThreadText) -> str:
     sign = ":white_check_mark:" if thread.change in ENDING else ":red_circle:"
     people = f" On call: {_escape_slack(', '.join(thread.oncalls))}." if thread.oncalls else ""
     link = f"<{thread.url}|details>"
-    return f"{sign} {_escape_slack(thread.heading)}: {_escape_slack(thread.summary)}{people} {link}"
+    return f"{sign} {_escape_slack(thread.heading)}: {_shown_in_slack(thread.summary)}{people} {link}"
+
+
+def _shown_in_slack(text: str) -> str:
+    """Like `_shown`: receivers that are compatible with Slack may resolve `@channel` and Markdown in a plain text."""
+    if _OWN_WORDS.fullmatch(text):
+        return text
+    own, colon, quoted = text.partition(": ")
+    words = f"{own}: " if colon and quoted and _OWN_WORDS.fullmatch(own) else ""
+    return f"{words}`{_escape_slack((quoted if words else text).replace('`', chr(39)))}`"
 
 
 def _escape_slack(text: str) -> str:

@@ -31,6 +31,8 @@ TIMESTAMP_HEADER = "X-Crcr-Timestamp"
 _TOTAL_S = 10.0
 _MOST_WAIT_S = 3600.0
 _NAT64 = ip_network("64:ff9b::/96")
+_UNICAST = ip_network("2000::/3")
+"""All of IPv6 that is assigned to the public internet; `is_global` also accepts `::127.0.0.1` and `fec0::1`."""
 _REFUSED_FOR_GOOD = frozenset({400, 401, 403, 404, 405, 410, 411, 413, 414, 415, 421, 422, 431, 451})
 _TOO_BUSY = frozenset({429, 503})
 _SMTP_PORTS = {"smtp": 587, "smtps": 465}
@@ -48,7 +50,10 @@ def is_public(text: str) -> bool:
         address = ip_address(text.partition("%")[0])
     except ValueError:
         return False
-    return all(part.is_global and not part.is_multicast for part in _parts(address))
+    return all(
+        part.is_global and not part.is_multicast and (part.version == 4 or part in _UNICAST)
+        for part in _parts(address)
+    )
 
 
 def _parts(address: IPv4Address | IPv6Address) -> list[IPv4Address | IPv6Address]:

@@ -23,9 +23,17 @@ STANDINGS = Statement(text("SELECT * FROM level_standings WHERE upstream = :upst
 # A head keeps the members that it was recorded with: by every delivery of the commit, whatever its base and pull request.
 _GATED = Statement(
     text(
-        "SELECT DISTINCT d.downstream FROM deliveries v CROSS JOIN dispatches d WHERE v.head_sha = :head_sha"
+        "SELECT DISTINCT d.downstream, coalesce(d.repository_id, r.repository_id) AS repository_id"
+        " FROM deliveries v CROSS JOIN dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream"
+        " AND r.downstream = d.downstream WHERE v.head_sha = :head_sha"
         " AND v.upstream = :upstream AND v.head_sha IS NOT NULL AND d.delivery = v.guid AND d.upstream = v.upstream"
         " AND d.level = 4"
+    )
+)
+_CONFIRMED_ID = Statement(
+    text(
+        "SELECT repository_id FROM repositories WHERE upstream = :upstream AND downstream = :downstream"
+        " AND confirmed = 1"
     )
 )
 
@@ -75,4 +83,21 @@ async def find_downgraded(
     if Demotion.DOWNGRADED not in demotions.values():
         return frozenset()
     rows = await tx.all(_GATED, upstream=upstream.key, head_sha=head_sha)
-    return released_from_gate(demotions, {row["downstream"] for row in rows})
+    gated = {row["downstream"] for row in rows}
+    if gated:
+        gated |= await _find_renamed(tx, upstream, rows, allowlist)
+    return released_from_gate(demotions, gated)
+
+
+async def _find_renamed(tx: Tx, upstream: RepoName, rows: list[Row], allowlist: Allowlist) -> set[str]:
+    """The L4 backends that are, or may be, members of before under a new name; an unknown id may be any."""
+    listed = {entry.name.key for entry in allowlist.gating}
+    left = [row for row in rows if row["downstream"] not in listed]
+    known_ids = {row["repository_id"] for row in rows} - {None}
+    renamed = set()
+    for key in listed - {row["downstream"] for row in rows}:
+        found = await tx.one(_CONFIRMED_ID, upstream=upstream.key, downstream=key)
+        repository_id = found["repository_id"] if found else None
+        if repository_id in known_ids or any(None in (repository_id, row["repository_id"]) for row in left):
+            renamed.add(key)
+    return renamed

@@ -15,7 +15,6 @@ from sqlalchemy import text
 from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
 from crcr.decide.levels.criteria import CriterionName, Evaluation, evaluate
 from crcr.decide.levels.standings import (
-    APART,
     EVALUATE_EVERY,
     SUMMARIES,
     BackendStanding,
@@ -48,10 +47,12 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 from crcr.record.views.visibility import AllowlistReader
 
 KEEP_EVALUATIONS = timedelta(days=400)
+_FAR_AHEAD = timedelta(days=2)
+"""An evaluation later than this was written by a wrong clock; until then evaluations wait for a clock that was set back."""
 
-_STANDING = Statement(
-    text("SELECT * FROM level_standings WHERE upstream = :upstream AND downstream = :downstream")
-)
+_OWN_STANDING = "SELECT * FROM level_standings WHERE upstream = :upstream AND downstream = :downstream"
+# Locked: of two processes that evaluate at once, the second one follows what the first one recorded.
+_STANDING = Statement(text(_OWN_STANDING), on_postgresql=text(f"{_OWN_STANDING} FOR UPDATE"))
 _UPDATED = ("level", "standing", "since_at", "changed_at", "evaluated_at", "results", "left_out", "reason")
 _INSERT_STANDING = inserting(level_standings, "upstream", "downstream", *_UPDATED)
 _WRITE_STANDING = Statement(
@@ -170,9 +171,9 @@ class Levels:
             row = await tx.one(_STANDING, **key)
             if due_only and not _is_due(row, entry, now):
                 return False  # another process has just evaluated it
-            if row is not None and row["evaluated_at"] > to_us(now):
+            if row is not None and row["evaluated_at"] > to_us(now) and not _is_due(row, entry, now):
                 return False  # the clock was set back: evaluations stay in order
-            standing, change = follow_evaluation(_standing_from(row), entry.level, found, now)
+            standing, change = follow_evaluation(_standing_from(row, now), entry.level, found, now)
             await self._write_evaluation(tx, key, standing, found, measured)
             await note_change(tx, upstream, "backend", downstream=entry.name.key, now=now)
             if change is not None:
@@ -311,21 +312,23 @@ def _is_due(row: Row | None, entry: AllowlistEntry, now: datetime) -> bool:
     if row is None or row["level"] != int(entry.level):
         return True
     since = now - from_us(row["evaluated_at"])
-    return since >= EVALUATE_EVERY or since < -APART  # or a clock that was far ahead wrote it
+    return since >= EVALUATE_EVERY or since < -_FAR_AHEAD
 
 
-def _standing_from(row: Row | None) -> BackendStanding | None:
+def _standing_from(row: Row | None, now: datetime) -> BackendStanding | None:
+    """The recorded standing; times that a clock wrote which was far ahead count as now."""
     if row is None:
         return None
+    changed_at = from_us_or_none(row["changed_at"])
     return BackendStanding(
         level=Level(row["level"]),
         standing=LevelStanding(row["standing"]),
-        since=from_us(row["since_at"]),
-        changed_at=from_us_or_none(row["changed_at"]),
-        evaluated_at=from_us(row["evaluated_at"]),
+        since=min(from_us(row["since_at"]), now),
+        changed_at=None if changed_at is None else min(changed_at, now),
+        evaluated_at=min(from_us(row["evaluated_at"]), now),
         reason=row["reason"],
         met_since={
-            CriterionName(one["name"]): datetime.fromisoformat(one["met_since"])
+            CriterionName(one["name"]): min(datetime.fromisoformat(one["met_since"]), now)
             for one in json.loads(row["results"])
             if one["met_since"] is not None
         },

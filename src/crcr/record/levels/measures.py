@@ -23,7 +23,7 @@ from crcr.decide.levels.criteria import (
     median_from_slots,
     share_over,
 )
-from crcr.decide.statistics.figures import SILENT_WITHIN, Figures
+from crcr.decide.statistics.figures import Figures
 from crcr.decide.statistics.window import ResultKind, Window
 from crcr.record.statistics.sums import DAY_US
 from crcr.record.store.database import Row, Tx
@@ -41,6 +41,8 @@ _FINAL_AFTER_US = DAY_US
 _AGREEING = 3
 """Backends with the same failure on one commit, this one included, that make it the upstream's."""
 _MOST_UNANSWERED = 10
+_SILENT_BACK = timedelta(days=90)
+"""A backend that answered nothing is silent until it answers; that events stopped is no recovery."""
 _OF_DAY = (
     "j.upstream = :upstream AND j.downstream = :downstream AND j.in_progress_at >= :since AND j.in_progress_at < :until"
     " AND j.event = 'pull_request'"
@@ -284,7 +286,7 @@ async def _measure_silence(tx: Tx, backend: _Backend, criteria: LevelCriteria, n
     """How long dispatches have had no answer: a time without events, or before the first of them, is no silence."""
     last = await tx.one(_LAST_REPORT, **backend.key)
     reported = last["at"] if last else None
-    since = max(reported or 0, to_us(now - SILENT_WITHIN))
+    since = max(reported or 0, to_us(now - _SILENT_BACK))
     before = to_us(now - timedelta(hours=criteria.answer_hours))
     row = await tx.one(_UNANSWERED, since=since, before=before, most=_MOST_UNANSWERED, **backend.key)
     if row is None or not row["number"]:

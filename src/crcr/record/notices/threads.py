@@ -32,7 +32,7 @@ _NEWEST = Statement(
 )
 _OPEN_THREADS = Statement(
     text(
-        "SELECT thread_id, backend, number, item, summary, details FROM notice_threads WHERE upstream = :upstream"
+        "SELECT thread_id, backend, number, item, kind, summary, details FROM notice_threads WHERE upstream = :upstream"
         " AND topic = :topic AND state = 'open' ORDER BY backend, thread_id LIMIT :most"
     )
 )
@@ -68,7 +68,7 @@ _ADD_EVENT = Statement(
 )
 _OLD = Statement(
     text(
-        "SELECT thread_id FROM notice_threads WHERE upstream = :upstream AND state = 'closed' AND closed_at < :before"
+        "SELECT thread_id, number FROM notice_threads WHERE upstream = :upstream AND state = 'closed' AND closed_at < :before"
         " ORDER BY closed_at LIMIT :most"
     )
 )
@@ -78,6 +78,13 @@ _FORGET = tuple(
 )
 _FORGET_POSTS = Statement(
     text("DELETE FROM notice_posts WHERE upstream = :upstream AND thread_id = :thread_id")
+)
+# The one comment of a pull request goes with its last thread.
+_FORGET_COMMENTS = Statement(
+    text(
+        "DELETE FROM notice_posts WHERE upstream = :upstream AND thread_id = 0 AND destination = :destination"
+        " AND NOT EXISTS (SELECT 1 FROM notice_threads t WHERE t.upstream = :upstream AND t.number = :number)"
+    )
 )
 _MARK = Statement(inserting(notice_marks, "upstream", "backend", "at").on_conflict_do_nothing())
 _MOST_OPEN = 1_000
@@ -184,4 +191,7 @@ async def forget_threads(tx: Tx, *, upstream: str, before: int, most: int) -> in
         for statement in _FORGET:
             await tx.run(statement, thread_id=row["thread_id"])
         await tx.run(_FORGET_POSTS, upstream=upstream, thread_id=row["thread_id"])
+        if row["number"]:
+            number = {"number": row["number"], "destination": str(row["number"])}
+            await tx.run(_FORGET_COMMENTS, upstream=upstream, **number)
     return len(rows)

@@ -22,6 +22,7 @@ from crcr.decide.notices.notice import (
     SetupItem,
     Topic,
 )
+from crcr.decide.statistics.figures import SILENT_WITHIN
 from crcr.decide.views.failing import FailingJob
 from crcr.errors import NoAllowlist
 from crcr.record.notices.threads import changes_thread, queue_notice, read_closed_pulls, read_open_threads
@@ -56,6 +57,12 @@ _ENDED_BY = {
     Topic.SETUP: (NoticeKind.SETUP_REPAIRED, Level.L1),
 }
 """How threads of a topic end when their backend is below this level; those of the base and of gates are judged anyway."""
+_ONLY_AT = {
+    NoticeKind.ELIGIBLE.value: Level.L2,
+    NoticeKind.DEMOTED.value: Level.L3,
+    NoticeKind.ALARMED.value: Level.L4,
+}
+"""The level that a thread is about: moved to another one in the allowlist, its backend begins anew there."""
 _MOST_MARKED = 1_000
 _REFUSALS_BACK = timedelta(days=7)
 _SHOWN_JOBS = 10
@@ -164,8 +171,12 @@ async def _judge_reporting(
 ) -> list[NoticeEvent]:
     reporting = await read_reporting(tx, upstream, entry, now)
     where: dict[str, Any] = {"upstream": upstream, "backend": entry.name, "path": f"/crcr/{entry.name}"}
-    events = [NoticeEvent(kind=NoticeKind.REPORTING, summary="dispatches are answered", **where)]
-    if reporting.silent:
+    events = []
+    if not reporting.silent and reporting.last_at is not None and now - reporting.last_at < SILENT_WITHIN:
+        events = [NoticeEvent(kind=NoticeKind.REPORTING, summary="dispatches are answered", **where)]
+    if (
+        reporting.silent
+    ):  # and otherwise nothing is known: events have stopped, and nothing was answered since
         last = f"{reporting.last_at:%Y-%m-%d %H:%M} UTC" if reporting.last_at else "never"
         summary = f"dispatches are not answered; last report: {last}"
         events = [NoticeEvent(kind=NoticeKind.SILENT, summary=summary, **where)]
@@ -183,19 +194,26 @@ async def _judge_reporting(
 
 
 async def _find_unlisted(tx: Tx, upstream: RepoName, allowlist: Allowlist) -> list[NoticeEvent]:
-    """The ends of threads about backends that left the allowlist, or report no results any more."""
+    """The ends of threads about backends that left the allowlist, report no results any more, or moved to another level."""
     levels = {entry.name.key: entry.level for entry in allowlist.entries}
     events = []
     for topic, (kind, level) in _ENDED_BY.items():
         for thread in await read_open_threads(tx, upstream, topic):
-            if thread["backend"] and levels.get(thread["backend"], 0) < level:
+            if not thread["backend"]:
+                continue
+            listed, about = levels.get(thread["backend"], 0), _ONLY_AT.get(thread["kind"])
+            is_below = listed < level
+            if is_below or about not in {None, listed}:
                 end = NoticeEvent(
                     kind=kind,
                     upstream=upstream,
                     backend=RepoName(thread["backend"]),
                     number=thread["number"] or None,
                     item=thread["item"],
-                    summary=f"it is no longer on the allowlist at L{level} or above",
+                    summary=f"it is no longer on the allowlist at L{level} or above"
+                    if is_below
+                    else f"the allowlist has it at L{listed} now",
+                    path="/crcr/levels" if topic in {Topic.LEVEL, Topic.ELIGIBILITY} else "/crcr",
                 )
                 events.append(end)
     return events

@@ -150,13 +150,33 @@ def test_texts_from_outside_mention_nobody_and_add_no_header() -> None:
         assert "@everyone" not in outside_code
         assert "@ann" in outside_code
         assert "http://evil" not in outside_code
-    slack = slack_body([shown, thread()])["text"]
+    slack = slack_body([shown, thread(), thread(f"commit 1a2b broke it: {HOSTILE}")])["text"]
+    outside_code = "".join(slack.split("`")[::2])
+    assert "commit 1a2b broke it" in outside_code
+    assert "@everyone" not in outside_code
+    assert "http://evil" not in outside_code
     assert "<!channel>" not in slack
     assert "<https://evil" not in slack
     assert "\n" not in email_subject([shown]) + issue_title(shown)
     assert "\r" not in email_text([shown])
     [notice] = webhook_body([shown], delivery="1", at=NOW)["notices"]
     assert notice["summary"] == told.summary
+
+
+@pytest.mark.parametrize("number", [1, 10, 40, 100])
+def test_a_comment_is_as_long_as_github_accepts_and_counts_the_rest(number: int) -> None:
+    details = ("\N{SNOWMAN}`" * 150,) * 20
+    oncalls = tuple(f"{'o' * 39}{person}" for person in range(20))
+    threads = [
+        thread("x" * 300, details=details, oncalls=oncalls, backend=RepoName(f"{'o' * 39}/{'r' * 97}{one}"))
+        for one in range(number)
+    ]
+    body = comment_body(threads, "<!-- mark -->")
+    assert len(body.encode()) < 65_536
+    assert body.endswith("<!-- mark -->")
+    shown = body.count("❌")
+    assert shown > 0
+    assert shown == number or f"and {number - shown} more" in body
 
 
 def test_a_storm_is_one_message_that_counts_what_it_does_not_list() -> None:

@@ -126,8 +126,8 @@ def _part(at: datetime, tally: Tally) -> Part:
     return Part(
         at=at,
         tally=tally,
-        queue=Durations.of([60.0] * tally.decided),
-        execution=Durations.of([600.0] * tally.decided),
+        queue=Durations.from_seconds([60.0] * tally.decided),
+        execution=Durations.from_seconds([600.0] * tally.decided),
         sent=tally.decided,
     )
 

@@ -30,7 +30,7 @@ def figures(*tallies: Tally | None, span: Span = Span.FORTNIGHT, **more: Any) ->
 def _part(at: datetime, tally: Tally | None) -> Part:
     if tally is None:
         return Part(at=at)
-    took = Durations.of([60.0 * each for each in range(1, tally.decided + 1)])
+    took = Durations.from_seconds([60.0 * each for each in range(1, tally.decided + 1)])
     return Part(at=at, tally=tally, queue=took, execution=took, sent=1, delay_s=0.5)
 
 

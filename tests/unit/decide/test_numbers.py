@@ -124,7 +124,7 @@ def test_each_event_is_of_one_kind_and_a_test_is_of_none(event: str, kind: Resul
 numbers = st.integers(0, 10_000)
 tallies = st.builds(Tally, numbers, numbers, numbers, numbers, numbers)
 seconds = st.floats(0, 200_000, allow_nan=False).map(lambda each: round(each * 1024) / 1024)  # sums are exact
-durations = st.lists(seconds, max_size=20).map(Durations.of)
+durations = st.lists(seconds, max_size=20).map(Durations.from_seconds)
 moments = st.integers(0, 100).map(lambda hours: NOW - hours * HOUR)
 results = st.none() | st.builds(
     LastResult, st.just(JobState.COMPLETED), st.sampled_from(Conclusion), st.just("job"), moments
@@ -158,8 +158,8 @@ NOTHING = Figures(parts=tuple(Part(at=at) for at in STARTS))
 def test_durations_of_many_parts_add_up_to_those_of_all_their_jobs(
     parts: list[list[float]], exact: bool
 ) -> None:
-    durations = [Durations.of(part) for part in parts]
-    every = Durations.of([second for part in parts for second in part])
+    durations = [Durations.from_seconds(part) for part in parts]
+    every = Durations.from_seconds([second for part in parts for second in part])
     if not exact:
         durations, every = [replace(part, few=None) for part in durations], replace(every, few=None)
     assert Durations.sum_up(durations) == every
@@ -188,8 +188,10 @@ def test_a_rate_is_of_what_was_decided_and_of_nothing_it_is_none(tally: Tally) -
 
 @given(st.lists(seconds), st.lists(seconds))
 def test_durations_of_two_lists_are_the_durations_of_both(one: list[float], two: list[float]) -> None:
-    both = Durations.of(one) + Durations.of(two)
-    assert both == Durations.of(one + two) == Durations.of(two) + Durations.of(one)
+    both = Durations.from_seconds(one) + Durations.from_seconds(two)
+    assert (
+        both == Durations.from_seconds(one + two) == Durations.from_seconds(two) + Durations.from_seconds(one)
+    )
     assert both.known == sum(both.buckets) == len(one) + len(two)
 
 
@@ -247,7 +249,7 @@ def test_of_nothing_there_is_no_average_and_no_quantile() -> None:
 
 @given(st.lists(seconds, min_size=1), st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_share_never_stays_below_a_shorter_time(given_: list[float], one: float, two: float) -> None:
-    found = Durations.of(given_)
+    found = Durations.from_seconds(given_)
     low, high = found.quantile(min(one, two)), found.quantile(max(one, two))
     assert low is not None
     assert high is not None
@@ -256,7 +258,7 @@ def test_a_larger_share_never_stays_below_a_shorter_time(given_: list[float], on
 
 @given(st.lists(st.floats(0, 100_000, allow_nan=False), min_size=1), st.floats(0.001, 1))
 def test_a_quantile_lies_in_the_bucket_of_the_job_it_is_of(given_: list[float], share: float) -> None:
-    found = Durations.of(given_).quantile(share)
+    found = Durations.from_seconds(given_).quantile(share)
     rank = next(place for place in range(1, len(given_) + 1) if place >= share * len(given_))
     bucket = find_bucket(sorted(given_)[rank - 1])
     low, high = (0, *EDGES_S)[bucket], (*EDGES_S, 115_200)[bucket]
@@ -267,30 +269,30 @@ def test_a_quantile_lies_in_the_bucket_of_the_job_it_is_of(given_: list[float], 
 @given(st.lists(seconds, min_size=1, max_size=19), st.floats(0.001, 1))
 def test_of_few_a_quantile_is_the_duration_at_its_rank(given_: list[float], share: float) -> None:
     rank = next(place for place in range(1, len(given_) + 1) if place >= share * len(given_) - 1e-9)
-    assert Durations.of(given_).quantile(share) == sorted(given_)[rank - 1]
+    assert Durations.from_seconds(given_).quantile(share) == sorted(given_)[rank - 1]
 
 
 @given(st.lists(seconds, min_size=20, max_size=60), st.floats(0, 1))
 def test_of_many_a_quantile_is_not_beyond_the_shortest_and_the_longest(
     given_: list[float], share: float
 ) -> None:
-    found = Durations.of(given_).quantile(share)
+    found = Durations.from_seconds(given_).quantile(share)
     assert found is not None
     assert min(given_) - 1e-6 <= found <= max(given_) + 1e-6
 
 
 def test_one_job_is_its_own_percentile_and_of_many_alike_it_stays_so() -> None:
     for number in (1, 19, 20, 500):
-        alike = Durations.of([7.0] * number)
+        alike = Durations.from_seconds([7.0] * number)
         assert (alike.average_s, alike.p50_s, alike.p95_s) == (7.0, 7.0, 7.0)
 
 
 @pytest.mark.parametrize("place", range(len(EDGES_S)))
 def test_at_an_edge_a_quantile_is_exact(place: int) -> None:
     edge = EDGES_S[place]
-    half_below = Durations.of([edge, edge + 0.5])
+    half_below = Durations.from_seconds([edge, edge + 0.5])
     assert half_below.p50_s == edge
-    assert Durations.of([edge]).quantile(1) == edge
+    assert Durations.from_seconds([edge]).quantile(1) == edge
 
 
 @pytest.mark.parametrize("edge", EDGES_S)

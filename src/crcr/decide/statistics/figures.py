@@ -195,7 +195,7 @@ class Durations:
     """All of them, sorted, where they are fewer than `FEW` and were read one by one."""
 
     @classmethod
-    def of(cls, seconds: Sequence[float]) -> "Durations":
+    def from_seconds(cls, seconds: Sequence[float]) -> "Durations":
         buckets = [0] * BUCKETS
         for second in seconds:
             buckets[find_bucket(second)] += 1

@@ -218,7 +218,7 @@ def head_words(text: str) -> list[str]:
 async def test_columns_that_are_empty_for_a_tab_are_left_out() -> None:
     empty = await get_page(summary(backend_summary("a/b"), backend_summary("l/one", Level.L1)))
     assert head_words(empty) == ["Level", "Backend", "Last result"]
-    tally, took = Tally(success=3), Durations.of([60.0])
+    tally, took = Tally(success=3), Durations.from_seconds([60.0])
     day = figures(tally).parts[-1]
     nightly = Figures(parts=(replace(day, queue=Durations(), execution=took),))
     text = await get_page(summary(backend_summary("a/b", figures=nightly), kind=ResultKind.NIGHTLY))

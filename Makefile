@@ -96,7 +96,7 @@ release: .venv/.dev ## build wheel, sdist and bill of materials into dist/, and 
 	$(BIN)/python tools/release.py $(ARGS)
 
 pins: .venv/.dev ## compile requirements/*.in into pinned, hashed requirements/*.txt
-	for name in app commands stores chdb previews tracing build release site dev; do \
+	for name in app commands stores aws chdb previews tracing build release site dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --no-emit-find-links \
 	    --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 

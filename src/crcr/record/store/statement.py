@@ -10,17 +10,42 @@ from dataclasses import dataclass, field
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, cast
 
-from sqlalchemy import ClauseElement, Table, bindparam, text
+from sqlalchemy import BindParameter, ClauseElement, Table, bindparam, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert, insert  # its ON CONFLICT compiles for SQLite as well
 from sqlalchemy.sql.compiler import SQLCompiler
 
 _NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+
+
+class _ConstantsInText:
+    """A compiler that writes unnamed constants (`state <> 'completed'`) into the text instead of binding them.
+
+    SQLite prepares a statement again for each run where a bound value might make a partial index usable: for the update
+    that ends a job this took four times as long as the update. PostgreSQL uses a partial index only for values in the text.
+    """
+
+    def visit_bindparam(self, bindparam: BindParameter[Any], **options: Any) -> str:
+        if bindparam.unique and not bindparam.expanding and type(bindparam.value) in (str, int):
+            options["literal_binds"] = True
+        return super().visit_bindparam(bindparam, **options)  # type: ignore[misc, no-any-return]
+
+
+class _SqliteCompiler(_ConstantsInText, sqlite.dialect.statement_compiler):  # type: ignore[misc, name-defined]
+    pass
+
+
+class _PostgresqlCompiler(_ConstantsInText, postgresql.dialect.statement_compiler):  # type: ignore[misc, name-defined]
+    pass
+
+
 _DIALECTS = {
     "sqlite": sqlite.dialect(paramstyle="named"),
     "postgresql": postgresql.dialect(paramstyle="numeric_dollar"),  # type: ignore[no-untyped-call]
 }
+_DIALECTS["sqlite"].statement_compiler = _SqliteCompiler
+_DIALECTS["postgresql"].statement_compiler = _PostgresqlCompiler
 
 
 def storable(value: Any) -> Any:

@@ -67,7 +67,7 @@ check: .venv/.dev .venv/.site $(NPM)/.done ## format, lint, types, architecture,
 docs-check: setup
 	$(BIN)/python -m crcr.docs --check
 
-test-fast: .venv/.dev .venv/.site $(NPM)/.done ## unit, contract, simulator and document tests on SQLite: about a minute
+test-fast: .venv/.dev .venv/.site $(NPM)/.done ## unit, simulator and document tests: about a minute
 	@./tools/debian-packages $(SERVICES)
 	$(BIN)/pytest -q -n $(JOBS) -m "not slow" --ignore=tests/flow --hypothesis-profile=fewer
 

@@ -24,16 +24,14 @@ _SLOW = (
     "browser",
     "chaos",
     "e2e",
-    "contract/clickhouse",
-    "contract/postgres",
-    "contract/records/test_retention.py",
-    "contract/records/test_retention_steps.py",
-    "contract/records/test_sums.py",
+    "contract",
     "sim/runner/test_sim_traffic.py",
     "unit/decide/checks/test_gate_properties.py",
+    "unit/docs/test_site_build.py",
     "unit/join/test_workflows_hostile.py",
     "unit/join/test_workflows_linted.py",
     "unit/receive/test_linear_parsers.py",
+    "unit/show/test_released_values.py",
 )
 """Folders and modules with real processes, other stores than SQLite, or many rounds."""
 _LONGEST = (

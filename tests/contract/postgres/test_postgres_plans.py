@@ -15,7 +15,15 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from contract.store.test_query_plans import ALLOWLIST, BACKENDS, GROWING, PAGES, UPSTREAM, job_addresses
+from contract.store.test_query_plans import (
+    ALLOWLIST,
+    BACKENDS,
+    GROWING,
+    PAGES,
+    UPSTREAM,
+    all_statements,
+    job_addresses,
+)
 from crcr.decide.allowlist.entries import AllowlistReading
 from crcr.demo.history.fill import fill_database
 from crcr.demo.history.generate import HistoryPlan
@@ -110,6 +118,19 @@ def _is_end(scan: Mapping[str, Any]) -> bool:
 
 def _describe_scan(scan: Mapping[str, Any]) -> str:
     return f"{scan['Node Type']} of {scan.get('Relation Name')} by {scan.get('Index Name')}"
+
+
+async def test_every_statement_can_be_prepared() -> None:
+    """Their words, names and types are right, also of those that no test runs on PostgreSQL."""
+    connection = await asyncpg.connect(new_database())
+    wrong = {}
+    for name, statement in all_statements():
+        try:
+            await connection.prepare(statement.for_dialect("postgresql").sql)
+        except asyncpg.PostgresError as refused:
+            wrong[name] = str(refused)
+    await connection.close()
+    assert wrong == {}
 
 
 # What is asked all day, of large tables as the planner finds them

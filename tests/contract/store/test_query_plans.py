@@ -72,7 +72,8 @@ _QUERY = re.compile(r"\s*(SELECT|UPDATE|DELETE|WITH)", re.IGNORECASE)
 _STEP = re.compile(r"(SCAN|SEARCH) (\w+)(?: USING .*?(?:INDEX (\w+) )?\((.*)\))?")
 
 
-def statements() -> list[tuple[str, Statement]]:
+def all_statements() -> list[tuple[str, Statement]]:
+    """All statements of the store, with the name of each."""
     found = []
     for module in pkgutil.walk_packages(crcr.record.__path__, "crcr.record."):
         if module.name.startswith("crcr.record.migrations"):
@@ -82,9 +83,13 @@ def statements() -> list[tuple[str, Statement]]:
             found += [
                 (f"{module.name}.{name}{f'[{key}]' if key else ''}", one)
                 for key, one in values
-                if isinstance(one, Statement) and _QUERY.match(one.for_dialect("sqlite").sql)
+                if isinstance(one, Statement)
             ]
     return found
+
+
+def statements() -> list[tuple[str, Statement]]:
+    return [(name, one) for name, one in all_statements() if _QUERY.match(one.for_dialect("sqlite").sql)]
 
 
 def walks(connection: sqlite3.Connection, sql: str, params: Mapping[str, Any]) -> list[str]:

@@ -23,11 +23,8 @@ HIDDEN = f"L2:\n  - {BACKEND}: {{bisect: manual, visibility: hidden}}\n"
 RIVAL = "org/rival"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def relay(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> AsyncIterator[RunningRelay]:
-    monkeypatch.setenv("CRCR_TEST_STORE", request.param)
+@pytest.fixture
+async def relay(tmp_path: Path) -> AsyncIterator[RunningRelay]:
     listed = f"{BISECTED}  - {RIVAL}\n"
     async with running_relay(tmp_path, listed, downstreams=(BACKEND, RIVAL), **TOKENS) as running:
         for name in (BACKEND, RIVAL):

@@ -31,11 +31,8 @@ HOUR = 3600.0
 GATING = f"L4:\n  - {BACKEND}: {{bisect: manual, jobs: [test], oncalls: [ada]}}\n"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def relay(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> AsyncIterator[RunningRelay]:
-    monkeypatch.setenv("CRCR_TEST_STORE", request.param)
+@pytest.fixture
+async def relay(tmp_path: Path) -> AsyncIterator[RunningRelay]:
     async with running_relay(tmp_path, BISECTED, downstreams=(BACKEND,)) as running:
         running.github.repository(BACKEND).workflows = list(workflow_with_jobs("test"))
         yield running

@@ -23,11 +23,6 @@ from support.running_relay import UPSTREAM, RunningRelay, repo
 FLAKY = f"/crcr verdict {GATING} build is flaky because the lab was moved"
 
 
-@pytest.fixture(autouse=True, params=["sqlite", "postgresql"])
-def _store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CRCR_TEST_STORE", request.param)
-
-
 async def shown_verdict(relay: RunningRelay, pull: PullRequest) -> dict[str, Any]:
     answer = await relay.http.get(f"/api/v1/pulls/{pull.number}", params={"upstream": UPSTREAM})
     [verdict] = [

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from support.github.checks import check_names
 from support.github.gated_upstream import GATE, GATING, gated_upstream, latest_check, shown_check
 from support.github.verdict_history import BROKEN, JUDGED, OTHER, end_build, fail_pull, push_base
@@ -11,11 +9,6 @@ from support.running_relay import RELAY_URL, UPSTREAM, RunningRelay
 
 BACKEND, BUILD = check_names(GATING, "build")
 ALIKE = "pre-existing: the base failed alike 2 times in a row, last at the commit that this was built on"
-
-
-@pytest.fixture(autouse=True, params=["sqlite", "postgresql"])
-def _store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CRCR_TEST_STORE", request.param)
 
 
 def title(relay: RunningRelay, name: str, sha: str) -> str:

@@ -37,11 +37,6 @@ from support.running_relay import UPSTREAM, RunningRelay, settings_for
 BOTH = ["pre-existing", "flaky"]
 
 
-@pytest.fixture(autouse=True, params=["sqlite", "postgresql"])
-def _store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CRCR_TEST_STORE", request.param)
-
-
 @pytest.fixture
 def upstream(tmp_path: Path) -> Callable[..., Any]:
     def run(excuses: list[str] | None = BOTH, allowlist: str = JUDGED) -> Any:

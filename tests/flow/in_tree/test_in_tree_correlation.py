@@ -18,11 +18,8 @@ LISTED = f"L2:\n  - {BACKEND}: {{paths: ['**']}}\n"
 ALWAYS_RED = "nightly / flaky gpu"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def relay(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> AsyncIterator[RunningRelay]:
-    monkeypatch.setenv("CRCR_TEST_STORE", request.param)
+@pytest.fixture
+async def relay(tmp_path: Path) -> AsyncIterator[RunningRelay]:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as running:
         running.github.repository(BACKEND).workflows = list(workflow_with_jobs("test"))
         yield running

@@ -41,6 +41,7 @@ class World:
         pull = self.draw.choice(self.pulls)
         return [
             *("/crcr", "/crcr?range=24h", "/crcr?fragment=main", "/crcr/metrics", "/api/v1/summary"),
+            *("/crcr/failures", "/crcr/levels"),
             *(f"/crcr/{GATING}", f"/badge/{GATING}.svg", f"/api/v1/backends/{REPORTING}"),
             *(f"/crcr/pr/{pull.number}", f"/crcr/commit/{pull.head_sha}", f"/api/v1/pulls/{pull.number}"),
             f"/crcr/{HIDDEN}",

@@ -47,6 +47,7 @@ _KEPT_PATHS = frozenset(
         *("/api/v1/pulls", "/api/v1/commits"),
         *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing", "/api/v1/culprits", "/api/v1/bisections"),
         "/api/v1/search/suggest",
+        *("/crcr/failures", "/crcr/levels", "/api/v1/failures", "/api/v1/levels"),
     }
 )
 _OWN_PAGES = frozenset(

@@ -208,6 +208,7 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
         show_l3_pending=upstream.l3_pending == "in_progress",
         job_checks=JobChecks(upstream.job_checks),
         levels=level_policy(upstream),
+        breaking_label=upstream.breaking_label,
     )
 
 

@@ -19,7 +19,7 @@ from crcr.deliver.handlers.inspect_repository import InspectRepository
 from crcr.deliver.handlers.look_up_runs import LookUp
 from crcr.deliver.handlers.publish_checks import PublishChecks
 from crcr.deliver.handlers.rerun import Rerun
-from crcr.deliver.handlers.upstream_facts import ReadIssue, UpstreamTargets, VerifyCommit
+from crcr.deliver.handlers.upstream_facts import BackendTargets, ReadIssue, UpstreamTargets, VerifyCommit
 from crcr.deliver.notices.outgoing import MailAccount, MailSender, WebhookAddress, WebhookSender
 from crcr.deliver.notices.send import Channel, ChannelSenders, GitHubPosts, RouteNotices, SendNotices
 from crcr.deliver.worker import Handler
@@ -134,6 +134,7 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             writer,
             clock,
             read_health=core.health.read_upstream,
+            backends=BackendTargets(core.targets, github.repositories),
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(core.people_requests, upstreams, writer, clock),
         EffectKind.READ_ISSUE: ReadIssue(core.known_failures, upstreams, github.issues, clock),

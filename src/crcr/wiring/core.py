@@ -281,5 +281,6 @@ def build_github_client(
         limiter=limiter,
         clock=clock,
         counters=metrics.github if metrics else None,
+        read_only=settings.is_shadow,
     )
     return GitHubClient(transport)

@@ -1,5 +1,7 @@
 """The handler of each effect kind."""
 
+from collections.abc import Mapping
+
 import httpx
 
 from crcr.decide.model import EffectKind
@@ -35,6 +37,12 @@ from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import ChannelSetting, Settings
 from crcr.wiring.core import Core, build_failure_recorder, build_outcomes, web_url
+
+
+def shadow_plans(handlers: Mapping[EffectKind, Handler]) -> dict[EffectKind, Handler]:
+    """What shadow mode does in place of handlers that write outside: it decides and records, and calls nobody."""
+    planning = {kind: getattr(handler, "plan", None) for kind, handler in handlers.items()}
+    return {kind: plan for kind, plan in planning.items() if plan is not None}
 
 
 def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:

@@ -138,7 +138,12 @@ async def demote_gate(site: Site) -> None:
 async def fill(site: Site) -> list[str]:
     """Results of all kinds; returns the pages that exist only with them."""
     github = site.relay.github
-    pr = await github.open_pr(UPSTREAM, title="Fuse the attention kernels")
+    pr = await github.open_pr(
+        UPSTREAM,
+        title="Fuse the attention kernels",
+        body="## Downstream\nThe layout changes.",
+        labels=["crcr/breaking"],
+    )
     await site.relay.drain()
     run = github.runs("org/reporter")[0]
     for job, conclusion in (

@@ -18,6 +18,7 @@ from support.github.gated_upstream import (
 )
 from support.running_relay import UPSTREAM
 
+BREAKING = "crcr/breaking"
 REPORTING = "org/reporting"
 SILENT = "org/notified"
 GATED = f"""
@@ -161,7 +162,9 @@ async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -
     evil = "<script>alert('title')</script><img src=x onerror=alert(1)>"
     async with gated_site(tmp_path, browser) as site:
         page, relay = site.page, site.relay
-        pull = await open_pull(relay, title=evil, author="mallory")
+        pull = await open_pull(
+            relay, title=evil, author="mallory", body=f"## Downstream\n{evil}", labels=[BREAKING]
+        )
         await relay.github.label_pr(pull, evil[:50])
         await write_comment(relay, pull, f"/crcr waive {GATING}:{evil} because {evil}")
         run = newest_run(relay)
@@ -185,10 +188,17 @@ async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -
 async def test_a_narrow_window_needs_no_sideways_scrolling(tmp_path: Path, browser: Browser) -> None:
     async with gated_site(tmp_path, browser) as site:
         pull = await open_pull(
-            site.relay, title="Add an operator with a title that is long enough to wrap twice"
+            site.relay,
+            title="Add an operator with a title that is long enough to wrap twice",
+            body=f"## Downstream\nThe layout of {'packed_' * 20}weights changes.",
+            labels=[BREAKING],
         )
         await run_all(site.relay, test="failure")
+        await write_comment(site.relay, pull, f"/crcr ack {GATING}", author="bob")
         await site.page.set_viewport_size({"width": 390, "height": 844})
         await site.page.goto(f"{site.url}/crcr/pr/{pull.number}")
+        announcement = site.page.locator("#announcement")
+        await expect(announcement).to_contain_text("1 of 3 backends answered")
+        await expect(announcement.locator("tr", has_text=GATING)).to_contain_text("bob")
         wider = await site.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wider <= 0

@@ -26,6 +26,7 @@ from crcr.cli.operate import (
     notices,
     pull,
     repos_and_audit,
+    shadow,
     status,
     suspend_pause_dispatch,
 )
@@ -138,6 +139,7 @@ for group in (
     history_backfill.app,
     notices.app,
     levels.app,
+    shadow.app,
     repos_and_audit.repos,
     repos_and_audit.audit,
     admin_token.app,

@@ -42,6 +42,8 @@ class PullRequestEvent:
     """The base branch's commit that a merged pull request became; None for others."""
     opened_at: datetime | None = None
     """When it was opened, where the webhook contains it."""
+    downstream_note: str | None = None
+    """The paragraph for downstreams in its text, cut; None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)

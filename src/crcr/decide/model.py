@@ -195,3 +195,7 @@ class KnownPull:
     """The base branch's commit that it became; None until it is merged."""
     opened_at: datetime | None = None
     """When it was opened; None until an event that was received since this is recorded."""
+    downstream_note: str | None = None
+    """Its paragraph for downstreams while a label announces a breakage, empty where there is none; None without the label."""
+    downstream_note_at: datetime | None = None
+    """GitHub's time of the event that changed the paragraph."""

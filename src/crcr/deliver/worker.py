@@ -15,7 +15,14 @@ from typing import Protocol
 import structlog
 
 from crcr.decide.model import EffectKind
-from crcr.decide.outbox.effect import ClaimedEffect, EffectFault, FailedAttempt, effect_urgency
+from crcr.decide.outbox.effect import (
+    READ_ONLY_KINDS,
+    AttemptOutcome,
+    ClaimedEffect,
+    EffectFault,
+    FailedAttempt,
+    effect_urgency,
+)
 from crcr.decide.outbox.retry import CircuitBreaker, GiveUp, retry_after_fault, retry_after_limit
 from crcr.decide.trace_steps import TraceStep
 from crcr.deliver.held_effects import AlwaysPresent, HeldEffects, Presence
@@ -47,7 +54,9 @@ Handler = Callable[[ClaimedEffect], Awaitable[bool | None]]
 
 class EffectClaims(Protocol):
     async def claim(self, most: int, now: datetime) -> list[ClaimedEffect]: ...
-    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool: ...
+    async def finish(
+        self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime, shadowed: bool = False
+    ) -> bool: ...
     async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None: ...
     async def postpone(self, effect: ClaimedEffect, until: datetime) -> None: ...
     async def release(self, effects: list[ClaimedEffect]) -> None: ...
@@ -83,7 +92,14 @@ class Worker:
         monitoring: WorkerMonitoring,
         concurrency: int = 64,
         presence: Presence | None = None,
+        shadow_plans: Mapping[EffectKind, Handler] | None = None,
     ) -> None:
+        """`shadow_plans` are the handlers of shadow mode, None outside of it.
+
+        An effect of a kind that writes outside is then not carried out. Its plan decides and records what would be
+        sent, and calls nobody; a kind without a plan has nothing to decide.
+        """
+        self._shadow_plans = shadow_plans
         self._outbox = outbox
         self._handlers = handlers
         self._clock = clock
@@ -196,12 +212,11 @@ class Worker:
                 self._note_failure(queue, breaker, result, now)
                 await self._record(lambda: self._outbox.fail(effect, result, now))
             else:
-                if not result:
+                if result is not AttemptOutcome.DONE:
                     self._breakers[queue] = (
                         breaker  # no call was made, so nothing was learned about the target
                     )
-                done_at = began_at if result else None
-                await self._record(lambda: self._finish(effect, began_at=done_at, now=now))
+                await self._record(lambda: self._finish(effect, result, began_at=began_at, now=now))
             self._count(effect, result=result, began_at=began_at, now=now)
         except StoreUnavailable as fault:
             log.warning("outcome_not_recorded", effect=effect.effect_id, error=str(fault))
@@ -226,12 +241,17 @@ class Worker:
             await self._clock.sleep(_STORE_PAUSE_S)
 
     def _count(
-        self, effect: ClaimedEffect, *, result: FailedAttempt | bool, began_at: datetime, now: datetime
+        self,
+        effect: ClaimedEffect,
+        *,
+        result: FailedAttempt | AttemptOutcome,
+        began_at: datetime,
+        now: datetime,
     ) -> None:
         if isinstance(result, FailedAttempt):
             outcome = "parked" if isinstance(result.decision, GiveUp) else "retried"
         else:
-            outcome = "done" if result else "pointless"
+            outcome = result.value
         self._monitoring.counters.effect(effect.kind.value, outcome)
         if outcome == "done" and effect.kind is EffectKind.SEND_DISPATCH:
             self._monitoring.counters.dispatch_latency((now - effect.created_at).total_seconds())
@@ -254,22 +274,34 @@ class Worker:
             outcome=outcome,
         )
 
-    async def _finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> None:
-        if began_at is not None:
+    async def _finish(
+        self, effect: ClaimedEffect, outcome: AttemptOutcome, *, began_at: datetime, now: datetime
+    ) -> None:
+        if outcome is AttemptOutcome.DONE:
             self._breakers.pop((effect.upstream.key, effect.target), None)
-        if not await self._outbox.finish(effect, began_at=began_at, now=now):
+        done_at = None if outcome is AttemptOutcome.POINTLESS else began_at
+        shadowed = outcome is AttemptOutcome.SHADOWED
+        if not await self._outbox.finish(effect, began_at=done_at, now=now, shadowed=shadowed):
             log.warning("lease_lost", effect=effect.effect_id, kind=effect.kind)
 
-    async def _carry_out(self, effect: ClaimedEffect) -> bool:
-        """Call its handler, with the lease checked around each outgoing call; False when there was nothing to do."""
+    async def _carry_out(self, effect: ClaimedEffect) -> AttemptOutcome:
+        """Call its handler, with the lease checked around each outgoing call.
+
+        The one place that enforces shadow mode: no handler of a kind that writes outside is called in it.
+        """
+        handler: Handler | None = self._handlers[effect.kind]
+        outcome = AttemptOutcome.DONE
+        if self._shadow_plans is not None and effect.kind not in READ_ONLY_KINDS:
+            handler, outcome = self._shadow_plans.get(effect.kind), AttemptOutcome.SHADOWED
         before = check_lease.set(partial(self._held.confirm, effect))
         try:
-            return await self._handlers[effect.kind](effect) is not False
+            is_wanted = handler is None or await handler(effect) is not False
         finally:
             check_lease.reset(before)
+        return outcome if is_wanted else AttemptOutcome.POINTLESS
 
-    async def _attempt(self, effect: ClaimedEffect) -> FailedAttempt | bool:
-        """Run it and log the result; False when there was nothing to do."""
+    async def _attempt(self, effect: ClaimedEffect) -> FailedAttempt | AttemptOutcome:
+        """Run it and log the result."""
         who = {
             "effect": effect.effect_id,
             "kind": effect.kind.value,
@@ -293,7 +325,10 @@ class Worker:
                     **who,
                 )
             return failure
-        event = "effect_done" if result else "effect_pointless"
+        if result is AttemptOutcome.SHADOWED:
+            log.info("effect_shadowed", **who)
+            return result
+        event = "effect_done" if result is AttemptOutcome.DONE else "effect_pointless"
         log.info(event, attempts=effect.attempts, unsure=effect.unsure, **who)
         return result
 

@@ -14,7 +14,7 @@ import httpx
 from crcr.demo.in_tree_ci import InTreeCi
 from crcr.demo.opening_failures import FLAKY, NEW, ON_PULLS, PUSHES
 from crcr.demo.upstream_activity import FILES, UpstreamActivity
-from crcr.demo.world import AUTHORS, COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
+from crcr.demo.world import AUTHORS, BREAKING_LABEL, COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
 from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub
 from github_sim.simulation import Sleep
@@ -29,6 +29,10 @@ PAUSE_S = (3.5, 6.5)
 OPENING_PAUSE_S = (1.5, 2.5)
 MOST_WAITS = 10
 KEPT_RECORDS = 500
+_NOTE = (
+    "Backends that register a vectorised lowering get the strides as a tuple instead of a list from now on. Adapt\n"
+    "`register_lowering` before the next release; the old form raises a `TypeError`."
+)
 
 
 async def run_traffic(
@@ -69,7 +73,7 @@ async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
 
 
 class _Opening:
-    """Four pull requests that show checks by label, a blocking gate, a waiver, the merge queue, and verdicts.
+    """Four pull requests that show checks by label, a blocking gate, a waiver, the merge queue, verdicts, and an announced breakage.
 
     The commits that they are built on are pushed before, so that their failures have a history to be judged by. One push has
     several commits, of which one breaks a backend: a bisection finds it after two minutes.
@@ -109,14 +113,17 @@ class _Opening:
         flaked = await activity.open(
             "[inductor] Check strides before vectorising",
             [COMPILER_FILE],
+            labels=[BREAKING_LABEL],
             by=AUTHORS[3],
             failures={**ON_PULLS, **FLAKY},
+            downstream_note=_NOTE,
         )
         activity.staged, self._kept = [labelled, blocked, draft, flaked], [flaked]
         self._acts = [
             lambda: activity.ask(blocked),
             lambda: activity.waive_in_vain(blocked),
             lambda: activity.waive_rightly(blocked),
+            lambda: activity.acknowledge(flaked),
             lambda: activity.make_ready(draft),
             lambda: activity.merge(blocked),
             lambda: activity.merge(labelled),

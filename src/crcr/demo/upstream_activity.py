@@ -15,6 +15,7 @@ from crcr.demo.world import (
     GATING,
     MAINTAINERS,
     NPU_LABEL,
+    ONCALL,
     OUTSIDERS,
     CommandLimits,
 )
@@ -99,8 +100,13 @@ class UpstreamActivity:
         labels: Sequence[str] = (),
         by: tuple[str, str] | None = None,
         failures: Failures | None = None,
+        downstream_note: str | None = None,
     ) -> PullRequest:
-        """Open a pull request, by anybody or by that author; with `failures` exactly these jobs fail on it."""
+        """Open a pull request, by anybody or by that author; with `failures` exactly these jobs fail on it.
+
+        `downstream_note` is what its text says to downstreams.
+        """
+        section = f"\n\n## Downstream\n\n{downstream_note}" if downstream_note else ""
         author, association = by or self._chance.choice(AUTHORS)
 
         def prepare(pull: PullRequest) -> None:
@@ -114,7 +120,7 @@ class UpstreamActivity:
         pull = await self._github.open_pr(
             self._upstream,
             title=title,
-            body="Summary of the change.\n\nTest plan: CI.",
+            body=f"Summary of the change.\n\nTest plan: CI.{section}",
             author=author,
             author_association=association,
             draft=draft,
@@ -241,6 +247,12 @@ class UpstreamActivity:
 
     async def ask(self, pull: PullRequest) -> bool:
         return await self._comment(pull, [pull.author.login], "What am I waiting for?", "/crcr status")
+
+    async def acknowledge(self, pull: PullRequest) -> bool:
+        """An on-call answers the breakage that the pull request announces."""
+        return await self._comment(
+            pull, [ONCALL], "We adapt our kernels this week.", f"/crcr ack {GATING[0]}"
+        )
 
     async def waive(self, pull: PullRequest, by: Sequence[str]) -> bool:
         """Waive the blocking backends; False when none blocks, or `by` have reached their command limit."""

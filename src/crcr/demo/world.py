@@ -17,6 +17,8 @@ from github_sim.world.actions import Behaviour, JobSpec, Workflow
 UPSTREAM = "tensorium/tensorium"
 GATE = "crcr/gate"
 NPU_LABEL = "ciflow/crcr/npu"
+BREAKING_LABEL = "crcr/breaking"
+ONCALL = "anja-weiss"
 GATING = ("novagpu/tensorium-nova", "serveflow/serveflow")
 COMPILER_FILE = "torch/_inductor/lowering.py"
 XPU_MESSAGE = "ImportError: libxpu_rt.so.3: cannot open shared object file"

@@ -20,6 +20,7 @@ from crcr.settings.setting import FROZEN, Setting, settings_of
 from crcr.settings.upstreams import UpstreamSetting
 
 _SHORT = 16
+SHADOW_WARNING = "CRCR_SHADOW is on: nothing is dispatched, published, commented, sent or forwarded; the relay records what it would do."
 
 
 class ObservabilitySettings(BaseModel):
@@ -391,6 +392,17 @@ class Settings(StoreSettings, ObservabilitySettings):
             secret=True,
         ),
     ] = ()
+    shadow: Annotated[
+        Literal["on", "off"],
+        Setting(
+            "SHADOW",
+            "shadow",
+            single_values.switch,
+            "`1` or `on`: the relay decides and records everything, and sends nothing: no dispatch, check, comment, notice or "
+            "forward; for running it beside the relay that it replaces (docs/moving-from-test-infra.md)",
+            default="off",
+        ),
+    ]
     sandbox: Annotated[
         Literal["off", "on"],
         Setting(
@@ -501,6 +513,10 @@ class Settings(StoreSettings, ObservabilitySettings):
         values = (getattr(self, field) for field in type(self).model_fields)
         return tuple(text for value in values for text in _secret_texts(value))
 
+    @property
+    def is_shadow(self) -> bool:
+        return self.shadow == "on"
+
     def warnings(self) -> tuple[str, ...]:
         """Return warnings about unwise settings, for the log at start."""
         short = [
@@ -510,7 +526,8 @@ class Settings(StoreSettings, ObservabilitySettings):
             and not isinstance(value, ServiceUrl)
             and len(value.get_secret_value()) < _SHORT
         ]
-        return (*short, *self._exposed(), *self._unknown_channels())
+        shadow = (SHADOW_WARNING,) if self.is_shadow else ()
+        return (*shadow, *short, *self._exposed(), *self._unknown_channels())
 
     def _unknown_channels(self) -> tuple[str, ...]:
         known = {channel.name for channel in self.channels}

@@ -58,6 +58,11 @@ def _channel_names(raw: RawValue) -> tuple[str, ...]:
     return () if names == ("none",) else names
 
 
+def _label(raw: RawValue) -> str:
+    label = single_values.text(raw).strip()
+    return "" if label == "none" else label
+
+
 def _on_or_off(raw: RawValue) -> str:
     if isinstance(raw.value, bool):
         return "on" if raw.value else "off"
@@ -292,6 +297,16 @@ class UpstreamSetting(BaseModel):
             "`auto`: an L4 backend that fails the criteria of L3 does not gate heads that arrive from then on; gates that "
             "are open keep it. `off`: it is alarmed only",
             default="off",
+        ),
+    ]
+    breaking_label: Annotated[
+        str,
+        Setting(
+            "",
+            "upstream.breaking_label",
+            _label,
+            "the label of pull requests that announces a breakage to the backends that they concern; `none`: no label does",
+            default="crcr/breaking",
         ),
     ]
     ignore_refs: Annotated[

@@ -208,6 +208,7 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
         show_l3_pending=upstream.l3_pending == "in_progress",
         job_checks=JobChecks(upstream.job_checks),
         levels=level_policy(upstream),
+        breaking_label=upstream.breaking_label,
     )
 
 
@@ -280,5 +281,6 @@ def build_github_client(
         limiter=limiter,
         clock=clock,
         counters=metrics.github if metrics else None,
+        read_only=settings.is_shadow,
     )
     return GitHubClient(transport)

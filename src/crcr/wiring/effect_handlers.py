@@ -1,5 +1,7 @@
 """The handler of each effect kind."""
 
+from collections.abc import Mapping
+
 import httpx
 
 from crcr.decide.model import EffectKind
@@ -19,7 +21,7 @@ from crcr.deliver.handlers.inspect_repository import InspectRepository
 from crcr.deliver.handlers.look_up_runs import LookUp
 from crcr.deliver.handlers.publish_checks import PublishChecks
 from crcr.deliver.handlers.rerun import Rerun
-from crcr.deliver.handlers.upstream_facts import ReadIssue, UpstreamTargets, VerifyCommit
+from crcr.deliver.handlers.upstream_facts import BackendTargets, ReadIssue, UpstreamTargets, VerifyCommit
 from crcr.deliver.notices.outgoing import MailAccount, MailSender, WebhookAddress, WebhookSender
 from crcr.deliver.notices.send import Channel, ChannelSenders, GitHubPosts, RouteNotices, SendNotices
 from crcr.deliver.worker import Handler
@@ -35,6 +37,12 @@ from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
 from crcr.settings import ChannelSetting, Settings
 from crcr.wiring.core import Core, build_failure_recorder, build_outcomes, web_url
+
+
+def shadow_plans(handlers: Mapping[EffectKind, Handler]) -> dict[EffectKind, Handler]:
+    """What shadow mode does in place of handlers that write outside: it decides and records, and calls nobody."""
+    planning = {kind: getattr(handler, "plan", None) for kind, handler in handlers.items()}
+    return {kind: plan for kind, plan in planning.items() if plan is not None}
 
 
 def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> dict[EffectKind, Handler]:
@@ -134,6 +142,7 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             writer,
             clock,
             read_health=core.health.read_upstream,
+            backends=BackendTargets(core.targets, github.repositories),
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(core.people_requests, upstreams, writer, clock),
         EffectKind.READ_ISSUE: ReadIssue(core.known_failures, upstreams, github.issues, clock),

@@ -68,7 +68,7 @@ from crcr.show.live.shared_health import SharedHealth
 from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_failure_recorder, build_outcomes, open_core
-from crcr.wiring.effect_handlers import effect_handlers
+from crcr.wiring.effect_handlers import effect_handlers, shadow_plans
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
 from crcr.wiring.rate_limits import RelayRateLimits, open_rate_limits
 
@@ -234,9 +234,10 @@ def _rules(settings: Settings) -> dict[str, Rule]:
 
 
 def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, presence: Presence) -> Worker:
+    handlers = effect_handlers(core, refreshers)
     return Worker(
         Outbox(core.database, core.upstreams, core.refresher, owner=owner, lease=LEASE),
-        effect_handlers(core, refreshers),
+        handlers,
         clock=core.clock,
         chance=core.seams.chance,
         monitoring=WorkerMonitoring(
@@ -247,6 +248,7 @@ def _worker(core: Core, refreshers: dict[str, AllowlistRefresher], owner: str, p
         ),
         concurrency=core.settings.worker_concurrency,
         presence=presence,
+        shadow_plans=shadow_plans(handlers) if core.settings.is_shadow else None,
     )
 
 

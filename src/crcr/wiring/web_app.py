@@ -130,6 +130,7 @@ def _frame(services: Services, views: SqlViews) -> Frame:
         github_url=web_url(services.settings),
         public_url=services.settings.public_url,
         sandbox=services.settings.sandbox == "on",
+        shadow=services.settings.is_shadow,
         health=services.health,
         is_public=services.settings.hud_access == "public",
     )

@@ -28,7 +28,7 @@ async def tell_people(relay: RunningRelay, backend: str = "org/reporter") -> Non
     """Open a thread of every topic, end some, and have the messages of the first ones sent."""
     for kind, (_, step) in KINDS.items():
         if step is not ThreadStep.CLOSE:
-            number = 1 if kind is NoticeKind.GATE_FAILED else None
+            number = 1 if kind in {NoticeKind.GATE_FAILED, NoticeKind.BREAKING} else None
             await queue(relay, make_event(kind, backend, number=number, path=f"/crcr/{backend}"))
     await relay.drain()
     await relay.pass_time(61)

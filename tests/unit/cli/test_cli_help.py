@@ -47,7 +47,7 @@ def test_the_commands_are_these() -> None:
         *("allowlist check", "allowlist diff", "allowlist refresh", "allowlist show"),
         *("deliveries list", "deliveries show", "deliveries replay", "effects list", "effects retry"),
         *("history backfill", "notices test", "notices list"),
-        *("levels", "levels propose", "levels override"),
+        *("levels", "levels propose", "levels override", "shadow compare"),
         *("repos list", "repos rebind", "audit list", "admin token"),
     }
 

@@ -50,7 +50,9 @@ class OneEffect:
         claimed, self._waiting = self._waiting[:most], []
         return claimed
 
-    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
+    async def finish(
+        self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime, shadowed: bool = False
+    ) -> bool:
         return True
 
     async def fail(self, effect: ClaimedEffect, failure: FailedAttempt, now: datetime) -> None:
@@ -204,7 +206,9 @@ class Forgetful(OneEffect):
 
     away = 0
 
-    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
+    async def finish(
+        self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime, shadowed: bool = False
+    ) -> bool:
         if self.away:
             self.away -= 1
             raise StoreUnavailable("PostgreSQL is away")

@@ -36,7 +36,9 @@ class Store(OneEffect):
         self.renewed_at.append(now)
         return {} if self.taken_over else dict.fromkeys(effect_ids, now + LEASE)
 
-    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
+    async def finish(
+        self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime, shadowed: bool = False
+    ) -> bool:
         self.finished.append(effect.effect_id)
         return not self.taken_over
 

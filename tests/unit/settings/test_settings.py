@@ -102,6 +102,7 @@ def test_an_upstream_has_the_documented_policy_by_default(tmp_path: Path) -> Non
     assert upstream.label_prefixes == ("ciflow/crcr/",)
     assert (upstream.l3_conclusion, upstream.l3_pending) == ("neutral", "in_progress")
     assert upstream.excuses == ()
+    assert upstream.breaking_label == "crcr/breaking"
     assert upstream.ignore_refs == ("refs/heads/gh/**", "refs/heads/gh-readonly-queue/**")
 
 
@@ -125,6 +126,8 @@ READ: list[tuple[str, str, str, Any]] = [
     ("KEEP_EFFECTS_DAYS", "1", "keep_effects_days", 1),
     ("KEEP_AUDIT_DAYS", "365", "keep_audit_days", 365),
     ("DRAIN_S", "10", "drain_s", 10),
+    ("SHADOW", "1", "is_shadow", True),
+    ("SHADOW", "Off", "is_shadow", False),
     ("HUD_ACCESS", "public", "hud_access", "public"),
     ("HUD_STREAMS_PER_ADDRESS", "500", "hud_streams_per_address", 500),
     ("HUD_PROXY_HEADER", "X-Remote-User", "hud_proxy_header", "X-Remote-User"),
@@ -226,6 +229,7 @@ WRONG = [
     ("KEEP_AUDIT_DAYS", "-1", "0 or a whole number from 30"),
     ("KEEP_EFFECTS_DAYS", "0", "1 to 3650"),
     ("DRAIN_S", "1h", "0 to 300"),
+    ("SHADOW", "maybe", "on or off"),
 ]
 
 

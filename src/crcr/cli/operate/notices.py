@@ -50,6 +50,7 @@ def send_test_notice(
 
     from crcr.cli.operator_session import choose_upstream_to_read, read_settings
     from crcr.decide.model import RepoName, is_repo_name
+    from crcr.errors import NotPossible
 
     settings = read_settings(config)
     found = next((one for one in settings.channels if one.name == channel), None)
@@ -58,6 +59,8 @@ def send_test_notice(
         raise typer.BadParameter(f"no channel has the name {channel}; the settings have: {names}")
     if repo is not None and not is_repo_name(repo):
         raise typer.BadParameter("write owner/name", param_hint="--repo")
+    if settings.is_shadow:
+        raise NotPossible("the relay runs in shadow mode: nothing is sent", hint="turn CRCR_SHADOW off first")
     name = choose_upstream_to_read(tuple(one.name for one in settings.upstreams), upstream)
     place = RepoName(repo) if repo else None
     shown = asyncio.run(_send_test(settings, found, name, repo=place, pull=pull))

@@ -9,6 +9,7 @@
     unknown owner/repo[:job] or fingerprint or <url>
     bisect owner/repo:job [good 1a2b3c4] [bad 5d6e7f8]
     bisect stop 12
+    ack [owner/repo]
     status
 
 Where a job's name ends: before the first ` because `, and there before the last ` until ` and an ` at ` with a
@@ -154,6 +155,14 @@ class BisectCommand:
     """The number of the bisection to stop."""
 
 
+@dataclass(frozen=True, slots=True)
+class AckCommand:
+    """Answer, for a backend, a breakage that this pull request announces."""
+
+    downstream: RepoName | None
+    """None means the only backend that the author may answer for."""
+
+
 Command = (
     WaiveCommand
     | UnwaiveCommand
@@ -163,6 +172,7 @@ Command = (
     | KnownCommand
     | UnknownCommand
     | BisectCommand
+    | AckCommand
     | StatusCommand
 )
 
@@ -195,6 +205,8 @@ REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
         VerdictCommand: RequiredRole(Role.MAINTAIN, author=False),
         RetryCommand: RequiredRole(Role.WRITE, author=True),
         StatusCommand: RequiredRole(Role.WRITE, author=True),
+        # The backend's own people answer: their role there is judged, not the one in this repository.
+        AckCommand: RequiredRole(Role.NONE, author=False),
     }
 )
 
@@ -234,7 +246,7 @@ def format_command(command: Command) -> str:
             words.append(_target_text(downstream, job))
         case VerdictCommand(downstream, job, kind):
             words += [_target_text(downstream, job), "is", kind.value]
-        case RetryCommand(downstream=RepoName() as downstream):
+        case RetryCommand(downstream=RepoName() as downstream) | AckCommand(RepoName() as downstream):
             words.append(str(downstream))
         case KnownCommand(url, failure, until, _):
             words += [url, *_failure_words(failure)]
@@ -333,6 +345,10 @@ def _parse_verdict(text: str) -> VerdictCommand:
 def _parse_status(text: str) -> StatusCommand:
     _refuse_words(text)
     return StatusCommand()
+
+
+def _parse_ack(text: str) -> AckCommand:
+    return AckCommand(_parse_downstream(text.strip()) if text.strip() else None)
 
 
 def _parse_known(text: str) -> KnownCommand:
@@ -561,5 +577,6 @@ _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
     ),
     "unknown": ("/crcr unknown owner/repo[:job] or fingerprint or <url>", _parse_unknown),
     "bisect": ("/crcr bisect owner/repo:job [good 1a2b3c4] [bad 5d6e7f8], or bisect stop 12", _parse_bisect),
+    "ack": ("/crcr ack [owner/repo]", _parse_ack),
     "status": ("/crcr status", _parse_status),
 }

@@ -63,7 +63,13 @@ def with_newest_details(event: PullRequestEvent, known: KnownPull | None) -> Pul
         return event
     if known.updated_at == event.updated_at and event.action != "opened":
         return event  # within the same second, the known state is newer than the opening
-    return replace(event, labels=known.labels, draft=known.draft, title=known.title)
+    return replace(
+        event,
+        labels=known.labels,
+        draft=known.draft,
+        title=known.title,
+        downstream_note=known.downstream_note,
+    )
 
 
 def move_head(event: PullRequestEvent, known: KnownPull | None) -> KnownPull:
@@ -172,4 +178,5 @@ def _pull_from_event(event: PullRequestEvent) -> KnownPull:
         base_sha=event.base_sha,
         merge_commit_sha=event.merge_commit_sha,
         opened_at=event.opened_at,
+        downstream_note=event.downstream_note,
     )

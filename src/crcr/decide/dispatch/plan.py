@@ -69,6 +69,8 @@ BASE_CHANGED = "base_changed"
 """`relay.reason` of a dispatch that goes out because the pull request has another base now."""
 HEAD_IN_DOUBT = "head in doubt"
 SUSPENDED = "suspended"
+SHADOW_REASON = "shadow"
+"""The reason of a dispatch that counts as sent, and was not: the relay ran in shadow mode."""
 
 
 class Drop(StrEnum):

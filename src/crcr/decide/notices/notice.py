@@ -39,6 +39,8 @@ class Topic(StrEnum):
     GATE = "gate"
     BISECTION = "bisection"
     SETUP = "setup"
+    BREAKING = "breaking"
+    """A change that a pull request announces to the backends that it concerns."""
 
 
 class ThreadStep(StrEnum):
@@ -65,6 +67,8 @@ class NoticeKind(StrEnum):
     BISECTED = "bisected"
     SETUP_BROKEN = "setup_broken"
     SETUP_REPAIRED = "setup_repaired"
+    BREAKING = "breaking"
+    BREAKING_ENDED = "breaking_ended"
     TEST = "test"
     """Sent by `crcr notices test`."""
 
@@ -84,6 +88,8 @@ KINDS: Mapping[NoticeKind, tuple[Topic, ThreadStep]] = {
     NoticeKind.BISECTED: (Topic.BISECTION, ThreadStep.REPORT),
     NoticeKind.SETUP_BROKEN: (Topic.SETUP, ThreadStep.OPEN),
     NoticeKind.SETUP_REPAIRED: (Topic.SETUP, ThreadStep.CLOSE),
+    NoticeKind.BREAKING: (Topic.BREAKING, ThreadStep.OPEN),
+    NoticeKind.BREAKING_ENDED: (Topic.BREAKING, ThreadStep.CLOSE),
     NoticeKind.TEST: (Topic.SETUP, ThreadStep.REPORT),
 }
 

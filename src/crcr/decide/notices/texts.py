@@ -38,6 +38,8 @@ _HEADINGS: Mapping[NoticeKind, str] = {
     NoticeKind.BISECTED: "A bisection of {backend} at {upstream} has ended",
     NoticeKind.SETUP_BROKEN: "The set-up of {subject} is broken",
     NoticeKind.SETUP_REPAIRED: "The set-up of {subject} works again",
+    NoticeKind.BREAKING: "{upstream}#{number} announces a breaking change for {backend}",
+    NoticeKind.BREAKING_ENDED: "{upstream}#{number} has ended its announcement of a breaking change for {backend}",
     NoticeKind.TEST: "A test notice of {upstream}",
 }
 
@@ -129,6 +131,9 @@ def comment_body(threads: Sequence[ThreadText], mark: str) -> str:
 
 
 def _comment_part(thread: ThreadText, details: Sequence[str]) -> str:
+    if thread.is_open and thread.kind is NoticeKind.BREAKING:
+        # The paragraph is in the text of the pull request itself, and the same for all backends.
+        return "\n".join([f"📣 **{thread.heading}**", *_mention(thread.oncalls), ""])
     sign = "❌" if thread.is_open else "✅"
     lines = [f"{sign} **{thread.heading}**: {_shown(thread.summary)}"]
     if thread.is_open:

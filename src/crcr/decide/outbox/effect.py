@@ -26,6 +26,34 @@ _DETAILS = frozenset(
         EffectKind.SEND_NOTICES,
     }
 )
+READ_ONLY_KINDS = frozenset(
+    {
+        EffectKind.IDENTIFY_REPOSITORY,
+        EffectKind.CONFIRM_HEAD,
+        EffectKind.REFRESH_ALLOWLIST,
+        EffectKind.ASK_FILES,
+        EffectKind.READ_GROUP,
+        EffectKind.LOOK_UP,
+        EffectKind.VERIFY_COMMIT,
+        EffectKind.READ_ISSUE,
+        EffectKind.INSPECT_REPOSITORY,
+        EffectKind.ADVANCE_BISECTION,
+        EffectKind.ROUTE_NOTICES,
+        EffectKind.FEED_HISTORY,
+    }
+)
+"""Effects that only ask, or only change the relay's own stores: all that shadow mode carries out. A kind that is not
+listed here, a new one for example, is not carried out."""
+SHADOWED = "shadowed: not carried out in shadow mode"
+"""What a shadowed effect says in place of an error."""
+
+
+class AttemptOutcome(StrEnum):
+    DONE = "done"
+    POINTLESS = "pointless"
+    """It was no longer wanted, and nothing was done."""
+    SHADOWED = "shadowed"
+    """Shadow mode decided everything, and sent nothing."""
 
 
 def effect_urgency(kind: EffectKind, target: str) -> Urgency:

@@ -18,6 +18,7 @@ from crcr.decide.checks.text.verdict import part_verdict, verdict_text
 from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
+from crcr.decide.notices.announcements import AnnouncementAnswer, AnnouncementState
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.bisections import CulpritBisection
 from crcr.decide.views.failures import CommitGroup, VerdictView
@@ -337,6 +338,33 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncedBackend:
+    """A backend that an announced breakage concerns, or concerned."""
+
+    name: RepoName
+    oncalls: tuple[str, ...]
+    notified_at: datetime | None
+    """None until its people are told, within a minute."""
+    ended_at: datetime | None
+    """When the announcement ended for it."""
+    answers: tuple[AnnouncementAnswer, ...]
+    """Oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnouncementView:
+    """A breakage that a label announces."""
+
+    state: AnnouncementState
+    note: str
+    """The paragraph for downstreams; empty where it is missing."""
+    changed_at: datetime | None
+    """When the paragraph was last changed."""
+    backends: tuple[AnnouncedBackend, ...]
+    """Those without an answer first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullView:
     upstream: RepoName
     number: int
@@ -366,6 +394,8 @@ class PullView:
     """The upstream's own CI on its head; None where no check was recorded."""
     bisections: tuple[CulpritBisection, ...] = ()
     """Those that found the commit that it became to have broken a job."""
+    announcement: AnnouncementView | None = None
+    """The breakage that it announces to backends; None where its label is not set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

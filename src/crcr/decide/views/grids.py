@@ -30,6 +30,8 @@ class PullFilter(StrEnum):
     """A job that counts failed in a backend that the reader sees."""
     WAITING = "waiting"
     """A backend is held until the draft is ready for review, or a maintainer approves the author's change."""
+    BREAKING = "breaking"
+    """Its label announces a breakage to the backends that it concerns."""
 
 
 class PullSort(StrEnum):

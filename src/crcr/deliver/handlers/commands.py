@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 import structlog
 
 from crcr.decide.commands.answers import CommandAnswer, CommandAuthor, comment_marker
-from crcr.decide.commands.grammar import StatusCommand, parse_commands
+from crcr.decide.commands.grammar import AckCommand, Command, InvalidCommand, StatusCommand, parse_commands
 from crcr.decide.github.requests_and_answers import Role, Target
 from crcr.decide.health.relay import Health
 from crcr.decide.model import RepoName
 from crcr.decide.outbox.effect import ClaimedEffect
-from crcr.deliver.handlers.upstream_facts import UpstreamTargets
+from crcr.deliver.handlers.upstream_facts import BackendTargets, UpstreamTargets
 from crcr.errors import OutsideRefused
 from crcr.github.client import CommentsApi
 from crcr.ports import Clock
@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 _LOOK_BACK = timedelta(hours=1)
 """Clocks differ, and GitHub may deliver one comment twice."""
+_UNREADABLE = frozenset({403, 404, 451})
 
 
 class CommentWriter:
@@ -57,9 +58,11 @@ class AnswerCommand:
         clock: Clock,
         *,
         read_health: Callable[[RepoName], Awaitable[Health | None]],
+        backends: BackendTargets,
     ) -> None:
         self._commands = commands
         self._read_health = read_health
+        self._backends = backends
         self._upstreams = upstreams
         self._comments = comments
         self._writer = writer
@@ -95,7 +98,30 @@ class AnswerCommand:
         commands = parse_commands(str(request["body"]))
         asks_status = any(isinstance(command, StatusCommand) for command in commands)
         health = await self._read_health(effect.upstream) if asks_status else None
-        return await self._commands.obey(effect.upstream, speaker, commands, now, health=health)
+        roles = await self._read_backend_roles(effect.upstream, speaker, commands)
+        return await self._commands.obey(
+            effect.upstream, speaker, commands, now, health=health, backend_roles=roles
+        )
+
+    async def _read_backend_roles(
+        self, upstream: RepoName, speaker: CommandAuthor, commands: tuple[Command | InvalidCommand, ...]
+    ) -> dict[str, Role]:
+        """Read the author's roles in the repositories of backends that they may answer for."""
+        answers = [command for command in commands if isinstance(command, AckCommand)]
+        if not answers:
+            return {}
+        backends = await self._commands.find_backends_to_ask(
+            upstream, speaker.number, speaker.who, answers, self._clock.now()
+        )
+        return {backend.key: await self._read_role(upstream, backend, speaker.who) for backend in backends}
+
+    async def _read_role(self, upstream: RepoName, backend: RepoName, who: str) -> Role:
+        try:
+            return await self._comments.read_role(await self._backends.target(upstream, backend), who)
+        except OutsideRefused as refusal:
+            if refusal.status not in _UNREADABLE:
+                raise
+            return Role.NONE  # the App is not installed there: only the on-calls may answer
 
     async def _react(self, target: Target, comment_id: int, content: str) -> None:
         try:

@@ -38,11 +38,21 @@ class SendDispatch:
         load = await self._loads.load(effect)
         if load is None:
             return False  # no longer wanted
+        await self._deliver(effect.upstream, load, await self._make_body(effect, load))
+        return True
+
+    async def plan(self, effect: ClaimedEffect) -> bool:
+        """Make the dispatch and record how it is trimmed, and send nothing."""
+        load = await self._loads.load(effect)
+        if load is not None:
+            await self._make_body(effect, load)
+        return load is not None
+
+    async def _make_body(self, effect: ClaimedEffect, load: DispatchLoad) -> bytes:
         made = load.payload.dispatch(self._relay(effect.upstream, load))
         if made.trimmed != load.trimmed:
             await self._loads.note_trimmed(effect, made.trimmed)
-        await self._deliver(effect.upstream, load, made.body)
-        return True
+        return made.body
 
     async def _deliver(self, upstream: RepoName, load: DispatchLoad, body: bytes) -> None:
         if load.installation_id is None:

@@ -38,6 +38,11 @@ class PublishChecks:
         done = await self._publish_all(effect, tier, checks)
         return done or await self(effect)
 
+    async def plan(self, effect: ClaimedEffect) -> bool:
+        """Judge the commit and record its gate, and publish nothing."""
+        tier, head_sha = Tier(effect.target.removeprefix(CHECKS_QUEUE)), effect.lane
+        return bool(await self._checks.plan_publication(effect.upstream, head_sha, tier, self._clock.now()))
+
     async def _publish_all(self, effect: ClaimedEffect, tier: Tier, checks: list[CheckToPublish]) -> bool:
         """Publish every check; one that GitHub refuses does not stop the others."""
         target = await self._upstreams.target(effect.upstream)

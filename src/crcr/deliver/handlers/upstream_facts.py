@@ -46,6 +46,23 @@ class UpstreamTargets:
         return Target(name, repository_id, installation_id)
 
 
+class BackendTargets:
+    """A backend as the target of calls: its repository under its present name, and the App's installation on it."""
+
+    def __init__(self, targets: Downstreams, repositories: RepositoriesApi) -> None:
+        self._targets = targets
+        self._repositories = repositories
+
+    async def target(self, upstream: RepoName, backend: RepoName) -> Target:
+        found = await self._targets.read_downstream(upstream, backend)
+        name = RepoName(found.name) if found else backend
+        installation_id = found.installation_id if found else None
+        if installation_id is None:
+            installation_id = await self._repositories.find_installation(name)
+        bound = found.binding.repository_id if found and found.binding else None
+        return Target(name, bound, installation_id)
+
+
 class VerifyCommit:
     def __init__(
         self, tested_commits: ReportedCommits, upstreams: UpstreamTargets, commits: CommitsApi, clock: Clock

@@ -24,7 +24,7 @@ from crcr.decide.notices.texts import (
     slack_body,
     webhook_body,
 )
-from crcr.decide.outbox.effect import ClaimedEffect
+from crcr.decide.outbox.effect import SHADOWED, ClaimedEffect
 from crcr.deliver.handlers.upstream_facts import UpstreamTargets
 from crcr.deliver.notices.outgoing import (
     Mail,
@@ -227,6 +227,13 @@ class SendNotices:
             await self._messages.finish(queue, batch, self._clock.now())
             is_done = True
         return is_done
+
+    async def plan(self, effect: ClaimedEffect) -> bool:
+        """Drop what waits, with the reason: nobody wants it later."""
+        sent = json.loads(effect.payload or b"{}")
+        queue = MessageQueue(effect.upstream, str(sent["channel"]), str(sent["destination"]))
+        await self._messages.drop_all(queue, SHADOWED, self._clock.now())
+        return True
 
     async def _send(self, channel: Channel, queue: MessageQueue, batch: Batch) -> None:
         if channel.kind is ChannelKind.ISSUE:

@@ -81,7 +81,10 @@ class GitHubTransport:
         clock: Clock,
         counters: CallCounters | None = None,
         total_s: float = 10.0,
+        read_only: bool = False,
     ) -> None:
+        """With `read_only` a request that would write is refused here, whoever makes it; tokens are still requested."""
+        self._read_only = read_only
         self._http = http
         self._api_url = api_url.rstrip("/")
         self._auth = auth
@@ -109,11 +112,20 @@ class GitHubTransport:
         return await self.send_in_scope(request, token_scope(target, permissions))
 
     async def send_in_scope(self, request: Request, scope: TokenScope) -> Response:
+        self._refuse_write(request)
         cached = self._etags.find(request, scope)
         response = await self._send_with_token(conditional(request, cached), scope)
         return self._etags.resolve(request, scope, response, cached)
 
-    async def send_as_app(self, request: Request, *, points: int | None = None) -> Response:
+    async def send_as_app(self, request: Request) -> Response:
+        self._refuse_write(request)
+        return await self._send_as_app(request)
+
+    def _refuse_write(self, request: Request) -> None:
+        if self._read_only and (request.writes or request.method != "GET"):
+            raise OutsideRefused("Shadow mode: nothing is written to GitHub.", status=403)
+
+    async def _send_as_app(self, request: Request, *, points: int | None = None) -> Response:
         token = self._auth.token()
         try:
             return await self._send_within_limits(request, token, APP, points)
@@ -144,7 +156,7 @@ class GitHubTransport:
         )
         # GitHub counts it for the App, on an endpoint per installation, and there is at most one an hour and scope:
         # points for it would delay a start with a thousand installations for minutes. Blocks do count.
-        return request_response.parse_token(await self.send_as_app(request, points=0))
+        return request_response.parse_token(await self._send_as_app(request, points=0))
 
     # Within which limits
 

@@ -46,7 +46,8 @@ _DELIVERY = Statement(
 _UNSENT = Statement(
     text(
         "SELECT downstream, delivery, lane, state, number, reason FROM dispatches WHERE upstream = :upstream AND delivery = :delivery"
-        " AND ((state IN ('parked', 'cancelled') AND superseded_at IS NULL) OR (:all = 1 AND state <> 'waiting'))"
+        " AND ((state IN ('parked', 'cancelled') AND superseded_at IS NULL) OR (state = 'sent' AND reason = 'shadow')"
+        " OR (:all = 1 AND state <> 'waiting'))"
     )
 )
 _REOPEN = Statement(

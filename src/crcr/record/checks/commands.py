@@ -3,6 +3,7 @@
 The author's role was read from GitHub before; this module executes a command or refuses it.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -22,6 +23,7 @@ from crcr.decide.commands.answers import (
 )
 from crcr.decide.commands.grammar import (
     MOST_COMMANDS_AN_HOUR,
+    AckCommand,
     ApproveCommand,
     BisectCommand,
     BisectionTarget,
@@ -40,8 +42,17 @@ from crcr.decide.commands.grammar import (
     refuse_role,
 )
 from crcr.decide.failures.known import KNOWN_FOR, parse_issue_url
+from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.health.relay import Health
 from crcr.decide.model import KnownPull, Level, RepoName
+from crcr.decide.notices.announcements import (
+    MISSING_NOTE,
+    AnnouncementState,
+    announcement_state,
+    announcement_text,
+    choose_answered,
+    choose_backends_to_ask,
+)
 from crcr.errors import BadRequest, CrcrError, NotFound, NotPossible
 from crcr.record.bisection.bisections import Bisections
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -70,6 +81,7 @@ from crcr.record.failures.person_verdicts import (
     load_failed_jobs,
     load_person_verdicts,
 )
+from crcr.record.notices.announcements import add_answer, read_answers, read_concerned
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.checks import commands
 from crcr.record.store.database import Database, Tx
@@ -127,6 +139,7 @@ class _CommandContext:
     pull: KnownPull
     head: KnownHead
     health: Health | None
+    backend_roles: Mapping[str, Role]
     now: datetime
 
 
@@ -170,14 +183,17 @@ class Commands:
         now: datetime,
         *,
         health: Health | None = None,
+        backend_roles: Mapping[str, Role] | None = None,
     ) -> CommandAnswer:
         """Do what may be done, refuse the rest, and write down the answer; all of it once.
 
         `health` was read before, since reading it takes long with many waiting effects; only `status` uses it.
+        `backend_roles` are the author's roles in the repositories that `find_backends_to_ask` returned; for `ack`.
         """
 
         async def unit(tx: Tx) -> CommandAnswer:
-            replies = await self._replies(tx, upstream, speaker, commands, now, health=health)
+            facts = health, backend_roles or {}
+            replies = await self._replies(tx, upstream, speaker, commands, now, facts=facts)
             return await _record(tx, upstream, speaker, replies, now)
 
         return await self._database.write(unit)
@@ -197,16 +213,16 @@ class Commands:
         commands: tuple[Command | InvalidCommand, ...],
         now: datetime,
         *,
-        health: Health | None,
+        facts: tuple[Health | None, Mapping[str, Role]],
     ) -> list[_Reply]:
         pull = await load_pull(tx, upstream, speaker.number)
         if pull is None:
             return [_Reply(ok=False, words="this pull request is not known to the relay yet")]
-        if await _given_lately(tx, upstream, speaker, now) + len(commands) > MOST_COMMANDS_AN_HOUR:
+        if await _given_lately(tx, upstream, speaker.who, now) + len(commands) > MOST_COMMANDS_AN_HOUR:
             words = f"at most {MOST_COMMANDS_AN_HOUR} commands an hour are accepted from one person"
             return [_Reply(ok=False, words=words, counts=False)]
         head = await _known_head(tx, upstream, pull)
-        context = _CommandContext(tx, upstream, speaker, pull, head, health, now)
+        context = _CommandContext(tx, upstream, speaker, pull, head, *facts, now)
         return [await self._reply(context, line) for line in commands]
 
     async def _reply(self, context: _CommandContext, command: Command | InvalidCommand) -> _Reply:
@@ -250,6 +266,8 @@ class Commands:
                 return await self._unlink(context, command)
             case BisectCommand():
                 return await self._bisect(context, command)
+            case AckCommand():
+                return await self._acknowledge(context, command)
             case StatusCommand():
                 return await self._status(context)
 
@@ -444,17 +462,68 @@ class Commands:
         await note_change(tx, upstream, "job", downstream=command.downstream.key, number=pull.number, now=now)
         return _DONE
 
+    async def find_backends_to_ask(
+        self, upstream: RepoName, number: int, who: str, commands: Iterable[AckCommand], now: datetime
+    ) -> tuple[RepoName, ...]:
+        """The backends in whose repositories the role of a comment's author decides about an `ack`.
+
+        None for a person who is over the limit of commands: GitHub's budget is not spent on them.
+        """
+
+        async def unit(tx: Tx) -> tuple[RepoName, ...]:
+            pull = await load_pull(tx, upstream, number)
+            if pull is None or announcement_state(pull) is not AnnouncementState.ANNOUNCED:
+                return ()
+            if await _given_lately(tx, upstream, who, now) >= MOST_COMMANDS_AN_HOUR:
+                return ()
+            allowlist = await self._allowlists.in_force(tx, upstream)
+            found = await read_concerned(tx, upstream, pull, allowlist)
+            named = [command.downstream for command in commands]
+            return tuple(entry.name for entry in choose_backends_to_ask(found.concerned, who, named))
+
+        return await self._database.quick_read(unit)
+
+    async def _acknowledge(self, context: _CommandContext, command: AckCommand) -> _Reply:
+        tx, upstream, pull, who = context.tx, context.upstream, context.pull, context.speaker.who
+        state = announcement_state(pull)
+        if state is not AnnouncementState.ANNOUNCED:
+            missing = state is AnnouncementState.INCOMPLETE
+            return _Reply(ok=False, words=MISSING_NOTE if missing else "no breaking change is announced here")
+        found = await read_concerned(tx, upstream, pull, await self._allowlists.in_force(tx, upstream))
+        chosen = choose_answered(found.concerned, who, context.backend_roles, command.downstream)
+        if isinstance(chosen, str):
+            return _Reply(ok=False, words=f"{code(format_command(command))}: {chosen}")
+        await add_answer(tx, upstream, pull.number, chosen.name, who=who, at=context.speaker.spoke_at)
+        await note_change(
+            tx, upstream, "gate", downstream=chosen.name.key, number=pull.number, now=context.now
+        )
+        return _DONE
+
+    async def _announcement(self, context: _CommandContext) -> list[str]:
+        """State what the pull request announces, and which of the backends that everybody sees have answered."""
+        tx, upstream, pull = context.tx, context.upstream, context.pull
+        state = announcement_state(pull)
+        if state is None or state is AnnouncementState.ENDED:
+            return []
+        found = await read_concerned(tx, upstream, pull, await self._allowlists.in_force(tx, upstream))
+        answers = await read_answers(tx, upstream, pull)
+        return [announcement_text(state, found.concerned, answers)]
+
     async def _status(self, context: _CommandContext) -> _Reply:
         tx, upstream, head_sha = context.tx, context.upstream, context.pull.head_sha
         commit, judgement = await self._requests.judge_commit(tx, upstream, head_sha, context.now)
+        announced = await self._announcement(context)
         if judgement is None:
-            return _Reply(ok=True, words="no open delivery of this pull request's head is recorded")
+            unknown = "no open delivery of this pull request's head is recorded"
+            return _Reply(ok=True, words="\n\n".join([unknown, *announced]))
         words = gate_words(judgement, head_sha)
         late = await self._late(context, judgement.state.value)
         persons = await load_person_verdicts(tx, upstream, head_sha)
         contradictions = {key: (row["who"], row["verdict"], row["reason"]) for key, row in persons.items()}
         failing = failing_jobs_text(commit, context.pull.number, contradictions)
-        return _Reply(ok=True, words="\n\n".join([code(words.title), *late, words.summary, *failing]))
+        return _Reply(
+            ok=True, words="\n\n".join([code(words.title), *late, words.summary, *failing, *announced])
+        )
 
     async def _late(self, context: _CommandContext, state: str) -> list[str]:
         """State that GitHub does not show yet, and the reasons why the relay is not healthy."""
@@ -491,8 +560,8 @@ async def _known_head(tx: Tx, upstream: RepoName, pull: KnownPull) -> KnownHead:
     )
 
 
-async def _given_lately(tx: Tx, upstream: RepoName, speaker: CommandAuthor, now: datetime) -> int:
-    row = await tx.one(_LAST_HOUR, upstream=upstream.key, who=speaker.who, since=to_us(now - _HOUR))
+async def _given_lately(tx: Tx, upstream: RepoName, who: str, now: datetime) -> int:
+    row = await tx.one(_LAST_HOUR, upstream=upstream.key, who=who, since=to_us(now - _HOUR))
     return row["given"] if row else 0
 
 

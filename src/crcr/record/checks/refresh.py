@@ -78,6 +78,8 @@ class UpstreamPolicy:
     show_l3_pending: bool = True
     job_checks: JobChecks = JobChecks.FAILURES
     levels: LevelPolicy = field(default_factory=LevelPolicy)
+    breaking_label: str = "crcr/breaking"
+    """The label that announces a breakage; empty where none does."""
 
 
 class CheckRefresher:

@@ -25,6 +25,7 @@ from crcr.decide.dispatch.selection import PATHS, may_need_approval
 from crcr.decide.dispatch.webhook_body import is_too_old
 from crcr.decide.events import DispatchedEvent, MergeGroupEvent, PullRequestEvent, PushEvent
 from crcr.decide.model import DeliveryState, EffectKind, KnownPull, RepoName
+from crcr.decide.notices.announcements import settle_note
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.deliveries.dispatches import (
@@ -185,7 +186,8 @@ class Inbox:
         now = receipt.received_at
         number = event.number if isinstance(event, PullRequestEvent) else None
         if planned.pull is not None:
-            await save_pull(tx, event.upstream, planned.pull)
+            label = self._refresher.policy(event.upstream).breaking_label
+            await save_pull(tx, event.upstream, settle_note(planned.pull, facts.pull, label))
             # Of a pull request that is new here nothing can be dropped: it is let go with its last delivery.
             if planned.drop is not Drop.NONE and facts.pull is not None:
                 cause = planned.reason

@@ -23,7 +23,7 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 _COLUMNS = (
     *("upstream", "number", "head_sha", "previous_sha", "head_at", "updated_at"),
     *("is_open", "draft", "labels", "base_ref", "base_at", "title", "author", "author_association", "merged"),
-    *("base_sha", "merge_base", "merge_commit_sha", "opened_at"),
+    *("base_sha", "merge_base", "merge_commit_sha", "opened_at", "downstream_note", "downstream_note_at"),
 )
 _LOAD = Statement(
     select(pulls).where(pulls.c.upstream == bindparam("upstream"), pulls.c.number == bindparam("number"))
@@ -65,6 +65,8 @@ async def load_pull(tx: Tx, upstream: RepoName, number: int) -> KnownPull | None
         merge_base=row["merge_base"],
         merge_commit_sha=row["merge_commit_sha"],
         opened_at=from_us_or_none(row["opened_at"]),
+        downstream_note=row["downstream_note"],
+        downstream_note_at=from_us_or_none(row["downstream_note_at"]),
     )
 
 
@@ -90,6 +92,8 @@ async def save_pull(tx: Tx, upstream: RepoName, pull: KnownPull) -> None:
         merge_base=pull.merge_base,
         merge_commit_sha=pull.merge_commit_sha,
         opened_at=to_us(pull.opened_at) if pull.opened_at else None,
+        downstream_note=pull.downstream_note,
+        downstream_note_at=to_us(pull.downstream_note_at) if pull.downstream_note_at else None,
     )
 
 

@@ -15,15 +15,18 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
 from crcr.decide.model import EffectKind, RepoName
+from crcr.decide.notices.announcements import may_comment
 from crcr.decide.notices.notice import (
     CHANGES_SENT,
     ENDING,
     GATHERING,
     UNSENT_FOR,
+    ChannelKind,
     ChannelRules,
     NoticeEvent,
     NoticeKind,
     ThreadChange,
+    Topic,
     find_destination,
     quiet_end,
     send_at,
@@ -43,7 +46,7 @@ from crcr.record.store.times import from_us, from_us_or_none, to_us
 _MOST_ROUTED = 200
 _MOST_IN_BATCH = 200
 _THREAD = (
-    "t.thread_id, t.upstream, t.backend, t.number, t.item, t.state, t.kind, t.change, t.summary, t.details,"
+    "t.thread_id, t.upstream, t.topic, t.backend, t.number, t.item, t.state, t.kind, t.change, t.summary, t.details,"
     " t.path, t.opened_at, t.closed_at"
 )
 _UNROUTED = Statement(
@@ -216,7 +219,8 @@ class NoticeMessages:
             if rules is None or change not in CHANGES_SENT[rules.kind]:
                 continue
             destination = find_destination(rules.kind, event)
-            if destination is None:
+            is_hidden = rules.kind is ChannelKind.COMMENT and not may_comment(event.topic, entry)
+            if destination is None or is_hidden:
                 continue
             queue, due_at = MessageQueue(event.upstream, name, destination), send_at(rules, now)
             await tx.run(
@@ -321,12 +325,13 @@ class NoticeMessages:
             allowlist = await self._read_allowlist(tx, upstream)
             newest: dict[tuple[Any, ...], Row] = {}
             for row in await tx.all(_OF_PULL, upstream=upstream.key, number=number):
-                newest.setdefault((row["backend"], row["item"]), row)
+                newest.setdefault((row["topic"], row["backend"], row["item"]), row)
             texts = []
             for row in newest.values():
                 entry = allowlist.find(RepoName(row["backend"])) if row["backend"] else None
                 oncalls = entry.oncalls if entry else ()
-                texts.append(self._thread_text(row, oncalls))
+                if may_comment(Topic(row["topic"]), entry):
+                    texts.append(self._thread_text(row, oncalls))
             return tuple(texts)
 
         return await self._database.quick_read(unit)

@@ -25,6 +25,7 @@ from crcr.decide.notices.notice import (
 from crcr.decide.statistics.figures import SILENT_WITHIN
 from crcr.decide.views.failing import FailingJob
 from crcr.errors import NoAllowlist
+from crcr.record.notices.announcements import find_announcement_events
 from crcr.record.notices.threads import changes_thread, queue_notice, read_closed_pulls, read_open_threads
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.store.database import Database, Tx
@@ -75,13 +76,21 @@ class NoticeWatch:
         self._upstreams = upstreams
 
     async def look_at_base(self, now: datetime) -> None:
-        """Find backends that turned red or recovered, and gates of closed pull requests; a unit for each change."""
+        """Find backends that turned red or recovered, gates of closed pull requests, and announced breakages; a unit for each change."""
         for upstream in self._upstreams:
             for backend in await self._database.read(partial(self._find_changed, upstream=upstream, now=now)):
                 await self._database.write(
                     partial(self._judge_base, upstream=upstream, backend=backend, now=now)
                 )
             await self._database.write(partial(_end_closed_pulls, upstream=upstream, now=now))
+            for event in await self._database.read(
+                partial(self._find_announcements, upstream=upstream, now=now)
+            ):
+                await self._database.write(partial(queue_notice, event=event, now=now))
+
+    async def _find_announcements(self, tx: Tx, *, upstream: RepoName, now: datetime) -> list[NoticeEvent]:
+        allowlist = await self._read_allowlist(tx, upstream)
+        return await find_announcement_events(tx, upstream, allowlist, now) if allowlist else []
 
     async def _find_changed(self, tx: Tx, *, upstream: RepoName, now: datetime) -> list[str]:
         """Marked backends, and red ones that say something else than their thread."""

@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
+from crcr.decide.dispatch.plan import SHADOW_REASON
 from crcr.decide.model import EffectKind, RepoName
-from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt, effect_urgency
+from crcr.decide.outbox.effect import SHADOWED, ClaimedEffect, FailedAttempt, effect_urgency
 from crcr.decide.outbox.retry import GiveUp
 from crcr.record.change_and_audit_log import note_change
 from crcr.record.checks.refresh import CheckRefresher
@@ -80,6 +81,18 @@ _DONE = Statement(
     text(
         "UPDATE effects SET state = 'done', finished_at = :at, lease_owner = NULL, lease_until = NULL, payload = NULL"
         " WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_SHADOW = Statement(
+    text(
+        "UPDATE effects SET state = 'cancelled', finished_at = :at, last_error = :error, lease_owner = NULL,"
+        " lease_until = NULL, payload = NULL WHERE effect_id = :effect_id AND state = 'claimed' AND lease_owner = :owner"
+    )
+)
+_SHADOW_DISPATCH = Statement(
+    text(
+        "UPDATE dispatches SET reason = :reason WHERE upstream = :upstream AND delivery = :delivery"
+        " AND downstream = :downstream AND state = 'sent'"
     )
 )
 _RETRY = Statement(
@@ -227,18 +240,24 @@ class Outbox:
             self._alone_at = now
         return await self._database.write(unit, lane=None if alone else _CLAIMS)
 
-    async def finish(self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime) -> bool:
+    async def finish(
+        self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime, shadowed: bool = False
+    ) -> bool:
         """Record that the effect was carried out; False, and nothing recorded, when another worker has taken it over.
 
-        Without `began_at` there was nothing left to do, and its dispatch keeps its state.
+        Without `began_at` there was nothing left to do, and its dispatch keeps its state. A shadowed dispatch counts as sent,
+        so that everything after it goes on as it would, and says that it was not.
         """
 
         async def unit(tx: Tx) -> bool:
-            held = await tx.run(_DONE, effect_id=effect.effect_id, owner=self._owner, at=to_us(now))
+            claim = {"effect_id": effect.effect_id, "owner": self._owner, "at": to_us(now)}
+            held = await (tx.run(_SHADOW, error=SHADOWED, **claim) if shadowed else tx.run(_DONE, **claim))
             if held and began_at is not None and effect.kind is EffectKind.SEND_DISPATCH:
                 dispatch = await mark_sent(
                     tx, _dispatch_key(effect), began_at, now, waited_since=effect.created_at
                 )
+                if shadowed:
+                    await tx.run(_SHADOW_DISPATCH, reason=SHADOW_REASON, **_dispatch_key(effect))
                 await self._note(tx, effect, dispatch, now)
             return bool(held)
 

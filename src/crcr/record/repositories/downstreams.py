@@ -158,6 +158,9 @@ class Downstreams:
             row["name"], binding, row["installation_id"], suspended, row["default_branch"]
         )
 
+    async def read_downstream(self, upstream: RepoName, downstream: RepoName) -> DownstreamTarget | None:
+        return await self._database.quick_read(lambda tx: self.find(tx, upstream, downstream))
+
     async def read_upstream(self, upstream: RepoName) -> tuple[RepoName, int | None, int | None]:
         """The upstream's written name, its repository id and its installation id, None where unknown."""
         row = await self._database.quick_read(lambda tx: tx.one(_UPSTREAM, upstream=upstream.key))

@@ -99,6 +99,7 @@ repositories = Table(
 
 _IS_OPEN = text("is_open = 1")
 _IS_MERGED = text("merge_commit_sha IS NOT NULL")
+_ANNOUNCES = text("is_open = 1 AND downstream_note <> ''")
 
 pulls = Table(
     "pulls",
@@ -123,11 +124,14 @@ pulls = Table(
     Column("stacked_on", Text),
     Column("merge_commit_sha", Text),
     Column("opened_at", BigInteger),
+    Column("downstream_note", Text),
+    Column("downstream_note_at", BigInteger),
     Index("ix_pulls_head", "head_sha", "upstream", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
     partial_index("ix_pulls_merged_as", "merge_commit_sha", "upstream", where=_IS_MERGED),
     Index("ix_pulls_author", text("lower(author)"), "upstream"),
     Index("ix_pulls_updated", "upstream", "updated_at", "number"),
     partial_index("ix_pulls_open", "upstream", "updated_at", "number", where=_IS_OPEN),
+    partial_index("ix_pulls_announcing", "number", "upstream", where=_ANNOUNCES),
     sqlite_with_rowid=False,
 )
 

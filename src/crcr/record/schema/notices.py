@@ -113,3 +113,15 @@ notice_marks = Table(
     sqlite_with_rowid=False,
 )
 """Backends with a new failure on the base, which the leader's next look takes off."""
+
+announcement_answers = Table(
+    "announcement_answers",
+    metadata,
+    key("upstream"),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    key("backend"),
+    key("who"),
+    Column("at", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Who answered a breakage that a pull request announces, for which backend; `at` is when the comment was written."""

@@ -121,6 +121,9 @@ _DROP_PULL = Statement(
         " AND NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.upstream = pulls.upstream AND v.number = pulls.number)"
     )
 )
+_DROP_ANSWERS = Statement(
+    text("DELETE FROM announcement_answers WHERE upstream = :upstream AND number = :number")
+)
 
 DeletionCursor = tuple[int, str]
 START: DeletionCursor = (0, "")
@@ -201,7 +204,9 @@ async def _drop_delivery(tx: Tx, row: Row, before: int, budget: int) -> tuple[in
         return budget, False
     await tx.run(_DROP_DELIVERY, **delivery_key)
     if row["number"] is not None:
-        budget -= await tx.run(_DROP_PULL, upstream=row["upstream"], number=row["number"], before=before)
+        pull = {"upstream": row["upstream"], "number": row["number"]}
+        if await tx.run(_DROP_PULL, **pull, before=before):
+            budget -= 1 + await tx.run(_DROP_ANSWERS, **pull)
     return budget - 1, True
 
 

@@ -37,6 +37,10 @@ _TAKEN_HEADERS = frozenset(
 """Headers that browsers and proxies send without a sign-in; also `Sec-…` and `If-…`."""
 _SHOWN = 80
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_SWITCH = {
+    **dict.fromkeys(("1", "on", "true", "yes"), "on"),
+    **dict.fromkeys(("0", "off", "false", "no"), "off"),
+}
 
 
 def quote(value: object) -> str:
@@ -146,6 +150,14 @@ def one_of(*known: str) -> Callable[[RawValue], str]:
         return value
 
     return read
+
+
+def switch(raw: RawValue) -> str:
+    """Read `1`, `on`, `true` or `yes`, and their opposites."""
+    word = str(raw.value).strip().lower() if isinstance(raw.value, str | int) else ""
+    if word not in _SWITCH:
+        raise InvalidValue(f"must be on or off, not {quote(raw.value)}.")
+    return _SWITCH[word]
 
 
 def texts(raw: RawValue) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ class Frame:
         github_url: str = "https://github.com",
         public_url: str = "http://127.0.0.1:8000",
         sandbox: bool = False,
+        shadow: bool = False,
         health: SharedHealth | None = None,
         is_public: bool = False,
     ) -> None:
@@ -67,6 +68,7 @@ class Frame:
         self.site = public_url.rstrip("/")
         """The public address; the `Host` of a request may be anything."""
         self.sandbox = sandbox
+        self.shadow = shadow
         self.is_public = is_public
         self._health = health
         self._views = views
@@ -138,6 +140,7 @@ class Frame:
             "preview": None,
             "feed": None,
             "sandbox": self.sandbox,
+            "shadow": self.shadow,
             "relay_health": health,
             "health_mark": health_signature(health),
             "now": self.clock.now(),

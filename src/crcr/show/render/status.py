@@ -187,7 +187,9 @@ WAIVERS = {
 
 _NOTICE_SIGNS = {
     **dict.fromkeys((NoticeKind.RED, NoticeKind.GATE_FAILED), ("X", "bad")),
-    **dict.fromkeys((NoticeKind.SILENT, NoticeKind.DEMOTED, NoticeKind.SETUP_BROKEN), ("!", "warn")),
+    **dict.fromkeys(
+        (NoticeKind.SILENT, NoticeKind.DEMOTED, NoticeKind.SETUP_BROKEN, NoticeKind.BREAKING), ("!", "warn")
+    ),
     **dict.fromkeys(
         (NoticeKind.ELIGIBLE, NoticeKind.BISECTED, NoticeKind.NOT_ELIGIBLE, NoticeKind.TEST), ("~", "off")
     ),

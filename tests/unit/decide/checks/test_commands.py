@@ -274,7 +274,7 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
     hint = _why(text).hint
     assert hint == (
         "the commands are `waive`, `unwaive`, `retry`, `approve`, `verdict`, `known`, `unknown`,"
-        " `bisect`, `status`"
+        " `bisect`, `ack`, `status`"
     )
 
 

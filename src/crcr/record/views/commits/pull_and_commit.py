@@ -14,8 +14,11 @@ from typing import Any
 from sqlalchemy import text
 
 from crcr.decide.model import DeliveryState, DispatchState, KnownPull, RepoName
+from crcr.decide.notices.announcements import AnnouncementState, announcement_state
 from crcr.decide.views.bisections import CulpritBisection
 from crcr.decide.views.commit import (
+    AnnouncedBackend,
+    AnnouncementView,
     Arrival,
     CommitBackend,
     CommitView,
@@ -32,6 +35,7 @@ from crcr.errors import NotFound
 from crcr.record.deliveries.merge_groups import load_group
 from crcr.record.deliveries.pull_requests import load_pull
 from crcr.record.jobs.tested_commits import read_commit_place
+from crcr.record.notices.announcements import read_answers, read_concerned, read_notified
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
@@ -132,11 +136,40 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         groups=_add_in_tree(groups, in_tree),
         in_tree=in_tree,
         bisections=await _read_bisections(reader, pull.merge_commit_sha),
+        announcement=await _read_announcement(reader, pull),
         **{name: getattr(pull, name) for name in _AS_STORED},
     )
 
 
 _AS_STORED: tuple[Any, ...] = ("title", "author", "draft", "labels", "base_ref", "head_sha")
+
+
+async def _read_announcement(reader: CommitReader, pull: KnownPull) -> AnnouncementView | None:
+    """The announced breakage with the backends that the reader may see; None where none is announced."""
+    state = announcement_state(pull)
+    if state is None:
+        return None
+    tx, upstream, public = reader.tx, reader.upstream, reader.visible.public
+    told = await read_notified(tx, upstream, pull.number)
+    found = await read_concerned(tx, upstream, pull, reader.allowlist)
+    concerned = set(found.concerned) if state is AnnouncementState.ANNOUNCED else set()
+    answers = await read_answers(tx, upstream, pull)
+    backends = [
+        AnnouncedBackend(
+            name=public[key].name,
+            oncalls=public[key].oncalls,
+            notified_at=told[key][0] if key in told else None,
+            ended_at=told[key][1] if key in told else None,
+            answers=answers.get(key, ()),
+        )
+        for key in sorted({*told, *concerned} & public.keys())
+    ]
+    return AnnouncementView(
+        state=state,
+        note=pull.downstream_note or "",
+        changed_at=pull.downstream_note_at,
+        backends=tuple(sorted(backends, key=lambda backend: bool(backend.answers))),
+    )
 
 
 async def commit_view(reader: CommitReader, head_sha: str, delivery: str | None) -> CommitView:

@@ -39,9 +39,7 @@ from crcr.record.views.visibility import VisibleBackends
 MOST_SEARCHED = 2_500
 _AFTER_ALL = 2**62
 _BEFORE_ALL = -(2**62)
-_COLUMNS = (
-    "upstream, number, head_sha, updated_at, is_open, merged, draft, base_ref, title, author, opened_at"
-)
+_COLUMNS = "upstream, number, head_sha, updated_at, is_open, merged, draft, base_ref, title, author, opened_at, downstream_note"
 _SCOPES = {PullScope.OPEN: " AND is_open = 1", PullScope.CLOSED: " AND is_open = 0", PullScope.ALL: ""}
 _BY_AUTHOR = " AND lower(author) = :author"
 _ORDERS = {
@@ -88,6 +86,7 @@ _FILTERS = (
     f" AND (CAST(:only AS TEXT) <> '{PullFilter.BLOCKED}' OR g.state = '{GateShown.FAILED}')"
     f" AND (CAST(:only AS TEXT) <> '{PullFilter.WAITING}' OR EXISTS ({_HELD}))"
     f" AND (CAST(:only AS TEXT) <> '{PullFilter.FAILING}' OR EXISTS (SELECT 1 {_FAILED_JOBS}))"
+    f" AND (CAST(:only AS TEXT) <> '{PullFilter.BREAKING}' OR p.downstream_note IS NOT NULL)"
 )
 _WITH_GATE = "LEFT JOIN gates g ON g.head_sha = p.head_sha AND g.upstream = p.upstream"
 

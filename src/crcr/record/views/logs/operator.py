@@ -4,6 +4,7 @@ Nothing here writes. Pages have read models of their own (`record.views`), which
 """
 
 import json
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.dispatch.webhook_body import decompress_body
 from crcr.decide.health.relay import Health, judge_health
 from crcr.decide.model import Level, RepoName
+from crcr.decide.shadow import OwnRecords
 from crcr.decide.views.bisections import BisectionDetail, BisectionPage, BisectionQuery
 from crcr.decide.views.failing import FailingPage, FailingQuery
 from crcr.decide.views.failures import ContradictedVerdicts
@@ -38,6 +40,7 @@ from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.culprits.bisections import bisection_detail, bisection_page
 from crcr.record.views.failures.failing_jobs import failing_page
 from crcr.record.views.relay.health import NOTHING_HINDERS, health_facts, waiting_reason
+from crcr.record.views.relay.shadow import read_own_records
 from crcr.record.views.visibility import AllowlistReader, allowlist_state, visible_backends
 
 _DELIVERY = (
@@ -122,6 +125,12 @@ class OperatorViews:
         if in_force is None:
             raise NoAllowlist(f"no valid allowlist was ever read for {upstream}")
         return in_force
+
+    async def own_records(
+        self, upstream: RepoName, since: datetime, until: datetime, named: Collection[str]
+    ) -> OwnRecords:
+        """Read the dispatches and results of a time, for a comparison with another relay."""
+        return await self._database.read(lambda tx: read_own_records(tx, upstream, since, until, named))
 
     async def contradicted(self, upstream: RepoName, now: datetime) -> ContradictedVerdicts:
         return await self._database.read(lambda tx: load_contradicted(tx, upstream, now))

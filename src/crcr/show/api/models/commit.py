@@ -2,6 +2,7 @@
 
 from crcr.decide.culprits.ranking import CulpritCandidate
 from crcr.decide.health.texts import GatePublication
+from crcr.decide.notices import announcements
 from crcr.decide.views import bisections, culprits, failing, failures, in_tree
 from crcr.decide.views import commit as views
 from crcr.show.api.models import examples
@@ -288,6 +289,31 @@ IN_TREE = derive_model(
     described={"failing": "By name; the first 500."},
     example=examples.IN_TREE,
 )
+ANNOUNCEMENT_ANSWER = derive_model(
+    announcements.AnnouncementAnswer,
+    "AnnouncementAnswer",
+    described={
+        "at": "When the comment was written.",
+        "is_outdated": "Whether the paragraph was changed afterwards.",
+    },
+)
+ANNOUNCED_BACKEND = derive_model(
+    views.AnnouncedBackend,
+    "AnnouncedBackend",
+    described={
+        "notified_at": "Null until its people are told, within a minute.",
+        "ended_at": "When the announcement ended for it; null while it stands.",
+    },
+)
+ANNOUNCEMENT = derive_model(
+    views.AnnouncementView,
+    "Announcement",
+    "A breakage that a label announces to the backends that the pull request concerns.",
+    described={
+        "note": "The paragraph for downstreams in the pull request's text; empty where it is missing.",
+        "backends": "Those without an answer first.",
+    },
+)
 _DESCRIBED = {
     "in_tree": "Null where no check of the upstream's own CI was recorded.",
     "groups": "The failures by fingerprint, those of the most backends first.",
@@ -298,7 +324,7 @@ PULL_REQUEST = derive_model(
     views.PullView,
     "PullRequest",
     "`gate` is null until it is evaluated for the head.",
-    described=_DESCRIBED,
+    described={**_DESCRIBED, "announcement": "Null where no breakage is announced."},
 )
 COMMIT = derive_model(
     views.CommitView,

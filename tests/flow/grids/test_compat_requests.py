@@ -86,9 +86,16 @@ async def test_a_tag_of_a_version_has_a_column_until_it_is_deleted(tmp_path: Pat
         tag = {"ref": "refs/tags/v2.1.0", "commits": 0}
         await push(relay, {"org/two": "success"}, created=True, **tag)
         await push(relay, {}, created=True, ref="refs/tags/ciflow/trunk/7", commits=0)
+        await push(relay, {"org/two": "failure"}, message="<script>=1()")
         groups = (await relay.http.get("/api/v1/compat")).json()["groups"]
         [tagged] = next(group for group in groups if group["kind"] == "tags")["commits"]
         assert (tagged["label"], tagged["sha"], tagged["is_green"]) == ("v2.1.0", sha, True)
+        await push(relay, {}, created=True, ref='refs/tags/v3.0"><script>', commits=0)
+        page = (await relay.http.get("/crcr/compat", headers={"Accept": "text/html"})).text
+        assert ("v3.0" in page, "<script>" in page) == (True, False)
+        lines = (await relay.http.get("/api/v1/compat.csv")).text
+        assert "<script>=1()" in lines
+        await push(relay, {}, deleted=True, ref='refs/tags/v3.0"><script>', commits=0)
         await push(relay, {}, deleted=True, **tag)
         groups = (await relay.http.get("/api/v1/compat")).json()["groups"]
         assert [group["kind"] for group in groups] == ["branch"]

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 from sqlalchemy import insert, select
 
 from crcr.decide.compatibility import CommitState, CompatQuery, GroupKind, LatestGreen, Match
+from crcr.decide.events import PushEvent
 from crcr.decide.model import Level, RepoName
 from crcr.errors import BadRequest
+from crcr.record.failures.base_commits import note_pushed_commits
 from crcr.record.schema import failures, joining, main_tables
 from support.data.store_rows import UPSTREAM, StoreRows, open_store_rows
 
@@ -261,6 +264,37 @@ async def test_the_newest_common_green_commit_and_every_cell_are_the_oracles(
 
 def _sha(latest: LatestGreen | None) -> str | None:
     return latest.commit.sha if latest else None
+
+
+async def test_a_late_push_moves_no_tag_back_and_an_annotated_tag_has_its_commit(store: StoreRows) -> None:
+    async def push(after: str, commit: str | None, minutes: int, *, deleted: bool = False) -> None:
+        at = store.clock.now() + timedelta(minutes=minutes)
+        event = PushEvent(
+            upstream=UPSTREAM,
+            repository_id=1,
+            ref="refs/tags/v1.0",
+            before="0" * 40,
+            after=after,
+            deleted=deleted,
+            changed_paths=frozenset(),
+            installation_id=None,
+            pushed_at=at,
+            head_commit=commit,
+        )
+        await store.database.write(lambda tx: note_pushed_commits(tx, event, store.clock.now()))
+
+    def tags() -> list[Any]:
+        with store.engine.begin() as connection:
+            return [tuple(row)[1:4] for row in connection.execute(select(failures.upstream_tags)).all()]
+
+    await push("b" * 40, None, 2)
+    await push("a" * 40, "c" * 40, 1)
+    assert tags() == [("v1.0", "b" * 40, "b" * 40)]
+    await push("a" * 40, "c" * 40, 3)
+    await push("0" * 40, None, 2, deleted=True)
+    assert tags() == [("v1.0", "c" * 40, "a" * 40)]
+    await push("0" * 40, None, 3, deleted=True)
+    assert tags() == []
 
 
 async def test_hidden_backends_are_unknown_to_strangers_and_chosen_for_administrators(

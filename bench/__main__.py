@@ -23,6 +23,7 @@ from bench.github_budget.demo_hours import measure_demo
 from bench.github_budget.peak_hours import measure_peak
 from bench.in_tree.check_cost import measure_in_tree
 from bench.model.checks import measure_model
+from bench.pages.compatibility import measure_compatibility
 from bench.pages.live_streams import measure_live_streams
 from bench.pages.many_backends import measure_many_backends
 from bench.pages.many_pulls import measure_pulls
@@ -54,6 +55,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "many-backends": partial(measure_many_backends, folder),
         "pulls": partial(measure_pulls, folder),
         "pages": partial(measure_pages, folder, options.cache, options.jobs, console),
+        "compat": partial(measure_compatibility, folder, options.cache, options.jobs, console),
         "verdicts": partial(measure_verdict_cost, folder, options.cache, options.jobs, console),
         "readers": partial(measure_readers, folder, console),
         "flood": partial(measure_flood, folder, console),
@@ -80,6 +82,7 @@ def _parse_options() -> Options:
             "live-streams",
             "pulls",
             "pages",
+            "compat",
             "verdicts",
             "readers",
             "flood",

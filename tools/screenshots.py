@@ -21,6 +21,7 @@ PAGES = {
     "job": BACKEND,
     "metrics": "/crcr/metrics?range=30d",
     "failing": "/crcr/failing",
+    "compat": "/crcr/compat",
     "deliveries": "/crcr/deliveries",
     "onboarding": "/crcr/onboarding?repository=lumen-hpc/xpu-ops&command=./ci/test-xpu&nightly=1",
 }

@@ -37,6 +37,8 @@ PAGES = (
     "/crcr?q=nobody",
     "/crcr/metrics",
     "/crcr/levels",
+    "/crcr/compat?level=L2",
+    "/crcr/compat?backends=org/nobody",
     "/crcr/org/gate",
     "/crcr/org/reporter",
     "/crcr/org/reporter?older=1&result=failure",

@@ -76,6 +76,8 @@ class PushEvent:
     pushed_at: datetime | None = None
     commits: tuple[PushedCommit, ...] = ()
     """Its commits, oldest first, as far as the payload lists them."""
+    head_commit: str | None = None
+    """The commit that `ref` names after the push; `after` of an annotated tag is the tag object."""
 
 
 @dataclass(frozen=True, slots=True)

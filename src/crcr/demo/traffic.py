@@ -127,6 +127,7 @@ class _Opening:
             lambda: activity.make_ready(draft),
             lambda: activity.merge(blocked),
             lambda: activity.merge(labelled),
+            activity.tag_release,
         ]
 
     async def go_on(self) -> None:

@@ -48,6 +48,7 @@ _REASONS = (
     "the vendor ships the matching kernel tonight", "this breaks on purpose, the migration is announced",
     "their main is red for the same reason", "the fix is merged on their side and waits for a release",
 )  # fmt: skip
+_RELEASE, _RELEASE_TAG = "release/2.1", "v2.1.0"
 
 
 class UpstreamActivity:
@@ -199,10 +200,35 @@ class UpstreamActivity:
         author, _ = self._chance.choice(AUTHORS)
         await self._github.push(
             self._upstream,
-            ref="refs/heads/release/2.1",
+            ref=f"refs/heads/{_RELEASE}",
             author=author,
             message=f"Pick: {self._chance.choice(_CHANGES)}",
         )
+
+    async def tag_release(self) -> bool:
+        """Push a commit that every backend passes to the release branch, and tag it."""
+        repository, author = self._github.repository(self._upstream), AUTHORS[0][0]
+
+        def stage() -> None:
+            self._player.staged[repository.branches[_RELEASE]] = {}
+
+        await self._github.push(
+            self._upstream,
+            ref=f"refs/heads/{_RELEASE}",
+            author=author,
+            message=f"Release {_RELEASE_TAG}",
+            before_webhook=stage,
+        )
+        head = repository.branches[_RELEASE]
+        await self._github.push(
+            self._upstream,
+            ref=f"refs/tags/{_RELEASE_TAG}",
+            author=author,
+            commits=0,
+            created=True,
+            start=head,
+        )
+        return True
 
     # Merging
 

@@ -97,9 +97,13 @@ class RepositoryDriver(Simulation):
         author: str | None = None,
         message: str = "Update",
         messages: Sequence[str] = (),
+        start: str | None = None,
         before_webhook: Callable[[], None] = lambda: None,
     ) -> WebhookDelivery | None:
-        """Push so many commits with one message, or one commit for each of `messages`."""
+        """Push so many commits with one message, or one commit for each of `messages`; a new ref begins at `start`.
+
+        A tag has no commits of its own: push it with `commits=0`.
+        """
         repository = self.repository(full_name)
         target = ref or f"{BRANCHES}{repository.default_branch}"
         branch = target.removeprefix(BRANCHES)
@@ -110,10 +114,12 @@ class RepositoryDriver(Simulation):
             repository.branches.pop(branch, None)
             after = NO_COMMIT
         else:
-            parent = before if before in repository.commits else repository.head_sha
+            parent = before if before in repository.commits else start or repository.head_sha
             changes = encode_files(files or {})
             new_commits = self._commits(repository, pusher, parent, messages or [message] * commits, changes)
-            after = repository.branches[branch] = new_commits[-1].sha if new_commits else parent
+            after = new_commits[-1].sha if new_commits else parent
+            if target.startswith(BRANCHES):
+                repository.branches[branch] = after
         repository.updated_at = self.clock.now()
         before_webhook()
         body = webhooks.push(

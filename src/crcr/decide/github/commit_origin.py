@@ -16,6 +16,7 @@ MOST_RELEASES = 10
 """How many release branches are compared with one commit, the newest first."""
 
 _DIGITS = re.compile(r"(\d{1,18})")
+_VERSION = re.compile(r"(?:^|[/_-])v?[0-9]{1,9}\.[0-9]", re.IGNORECASE)
 
 
 class CommitStanding(StrEnum):
@@ -45,15 +46,27 @@ UNKNOWN = CommitPlace(CommitStanding.UNKNOWN)
 
 def branches_to_ask(default: str, releases: Iterable[str]) -> tuple[str, ...]:
     """Return the branches to compare, the likeliest first: most nightlies test the default branch, few an old release."""
-    newest = sorted(
-        (branch for branch in releases if branch.startswith(RELEASE_BRANCHES)),
-        key=_release_sort_key,
-        reverse=True,
-    )
+    newest = newest_releases(branch for branch in releases if branch.startswith(RELEASE_BRANCHES))
     return tuple(dict.fromkeys((default, NIGHTLY_BRANCH, *newest[:MOST_RELEASES])))
 
 
+def newest_releases(names: Iterable[str]) -> list[str]:
+    """Return release branches, or tags, with the highest version first."""
+    return sorted(names, key=_release_sort_key, reverse=True)
+
+
+def is_version_tag(name: str) -> bool:
+    """Return whether a tag names a version, such as `v2.9.0-rc1`: CI systems push tags for each pull request."""
+    return _VERSION.search(name) is not None
+
+
 def _release_sort_key(branch: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort by the numbers in the name, so that 2.10 is newer than 2.9; a word is older than a number."""
-    parts = _DIGITS.split(branch.removeprefix(RELEASE_BRANCHES))
-    return tuple((1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts if part)
+    """Sort by the numbers in the name, so that 2.10 is newer than 2.9, and 2.9.0 than 2.9.0-rc1; a word is older than a number."""
+    parts = filter(None, _DIGITS.split(branch.removeprefix(RELEASE_BRANCHES)))
+    return (*map(_part_sort_key, parts), (0, 1, ""))
+
+
+def _part_sort_key(part: str) -> tuple[int, int, str]:
+    if part.isdecimal():
+        return 1, int(part), ""
+    return 0, 2 if part == "." else 0, part

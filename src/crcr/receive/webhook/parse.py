@@ -128,6 +128,7 @@ def _push(body: structs.PushBody) -> PushEvent:
         commits=tuple(
             _pushed_commit(sha, commit) for commit in body.commits or () if (sha := _sha_or_none(commit.id))
         ),
+        head_commit=_sha_or_none(body.head_commit.get("id")) if isinstance(body.head_commit, dict) else None,
     )
 
 

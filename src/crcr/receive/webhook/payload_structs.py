@@ -117,6 +117,8 @@ class PushBody(Struct):
     repository: PushedRepositoryPart
     deleted: bool = False
     commits: list[CommitPart] | None = None
+    head_commit: object = None
+    """Of any type: no push is refused because of it."""
     installation: IdPart | None = None
 
 

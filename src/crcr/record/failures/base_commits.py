@@ -1,4 +1,4 @@
-"""The order of each branch's commits, and what their push says about them, written with each push to it."""
+"""The order of each branch's commits, what their push says about them, and the commits of version tags, written with each push."""
 
 import json
 from datetime import datetime
@@ -7,12 +7,13 @@ from sqlalchemy import text
 
 from crcr.decide.events import PushedCommit, PushEvent
 from crcr.decide.failures.history import Push, order_pushes
+from crcr.decide.github.commit_origin import is_version_tag
 from crcr.record.schema.failures import base_commits
 from crcr.record.store.database import Tx
 from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import to_us
 
-_BRANCH = "refs/heads/"
+_BRANCH, _TAG = "refs/heads/", "refs/tags/"
 _LONGEST_REF = 1_000
 """In bytes: PostgreSQL's indexes hold no longer ones, and Git has no such branches."""
 _MOST_COMMITS = 500
@@ -47,10 +48,23 @@ _PLACE = Statement(
         *("title", "number", "reverts", "paths", "path_count"),
     ).on_conflict_do_nothing()
 )
+# A push that arrives late must not move a tag back.
+_SET_TAG = Statement(
+    text(
+        "INSERT INTO upstream_tags (upstream, name, sha, object_sha, pushed_at) VALUES (:upstream, :name, :sha, :object_sha, :at)"
+        " ON CONFLICT (upstream, name) DO UPDATE SET sha = excluded.sha, object_sha = excluded.object_sha,"
+        " pushed_at = excluded.pushed_at WHERE excluded.pushed_at >= upstream_tags.pushed_at"
+    )
+)
+_DROP_TAG = Statement(
+    text("DELETE FROM upstream_tags WHERE upstream = :upstream AND name = :name AND pushed_at <= :at")
+)
 
 
 async def note_pushed_commits(tx: Tx, event: PushEvent, now: datetime) -> None:
     """Give the commits of a push to a branch their positions; a branch's commits keep their order whatever arrives when."""
+    if event.ref.startswith(_TAG):
+        await _note_tag(tx, event, event.pushed_at or now)
     if event.deleted or not event.ref.startswith(_BRANCH) or len(event.ref.encode()) > _LONGEST_REF:
         return
     branch = {"upstream": event.upstream.key, "ref": event.ref.removeprefix(_BRANCH)}
@@ -76,6 +90,17 @@ async def note_pushed_commits(tx: Tx, event: PushEvent, now: datetime) -> None:
     )
     if newest is not None and newest["sha"] != event.before:
         await _put_in_order(tx, branch)
+
+
+async def _note_tag(tx: Tx, event: PushEvent, at: datetime) -> None:
+    name = event.ref.removeprefix(_TAG)
+    if not is_version_tag(name) or len(event.ref.encode()) > _LONGEST_REF:
+        return
+    tag = {"upstream": event.upstream.key, "name": name, "at": to_us(at)}
+    if event.deleted:
+        await tx.run(_DROP_TAG, **tag)
+    else:
+        await tx.run(_SET_TAG, sha=event.head_commit or event.after, object_sha=event.after, **tag)
 
 
 def _describe(commit: PushedCommit | None) -> dict[str, object]:

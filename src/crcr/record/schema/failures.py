@@ -31,6 +31,20 @@ base_commits = Table(
 `number` is the pull request that its message names, `reverts` the commit that it says it reverts. `paths` has the first of
 the files that it touches, as a JSON list, and `path_count` is the number of all; null where the push does not describe it."""
 
+upstream_tags = Table(
+    "upstream_tags",
+    metadata,
+    key("upstream"),
+    key("name"),
+    Column("sha", Text, nullable=False),
+    Column("object_sha", Text, nullable=False),
+    Column("pushed_at", BigInteger, nullable=False),
+    Index("ix_upstream_tags_age", "upstream", "pushed_at"),
+    sqlite_with_rowid=False,
+)
+"""The upstream's tags that name a version, and the commit of each. `object_sha` is what its push names: of an annotated tag the tag
+object, otherwise the commit."""
+
 _ON_BASE = text("kind <> 'pull_request'")
 _ON_PULL = text("kind = 'pull_request'")
 

@@ -168,6 +168,12 @@ _DROP_BASE_COMMITS = Statement(
         " ORDER BY b.pushed_at LIMIT :most)"
     )
 )
+_DROP_TAGS = Statement(
+    text(
+        "DELETE FROM upstream_tags WHERE (upstream, name) IN (SELECT upstream, name FROM upstream_tags"
+        " WHERE upstream = :upstream AND pushed_at < :before ORDER BY pushed_at LIMIT :most)"
+    )
+)
 _DROP_OPINIONS = Statement(
     text(
         "DELETE FROM person_verdicts WHERE person_verdict_id IN (SELECT person_verdict_id FROM person_verdicts"
@@ -190,7 +196,7 @@ _DROP_BISECTIONS = Statement(
     )
 )
 OTHER_ROWS = (
-    *(_DROP_GROUPS, _DROP_TESTS, _DROP_KNOWN, _DROP_BASE_COMMITS, _DROP_OPINIONS, DROP_COMMITS),
+    *(_DROP_GROUPS, _DROP_TESTS, _DROP_KNOWN, _DROP_BASE_COMMITS, _DROP_TAGS, _DROP_OPINIONS, DROP_COMMITS),
     *(_DROP_BISECTION_RUNS, _DROP_BISECTIONS),
 )
 """What is deleted after the failures: each deletes at most `most` rows of an `upstream` from `before` a time."""

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from crcr.decide.checks.gate import GatePolicies, GatePolicy
+from crcr.decide.compatibility import CompatQuery, CompatView, LatestGreen
 from crcr.decide.feeds.backend_results import BackendFeed
 from crcr.decide.github.repository_setup import SetupFacts
 from crcr.decide.health.relay import Health
@@ -68,6 +69,7 @@ from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
+from crcr.record.views.compatibility.matrix import compat_view, latest_green
 from crcr.record.views.culprits.bisections import bisection_detail, bisection_page, bisections_by_id
 from crcr.record.views.culprits.job_culprits import culprit_list
 from crcr.record.views.failures.failing_jobs import failing_page
@@ -246,6 +248,12 @@ class SqlViews:
 
     async def commits(self, query: CommitListQuery) -> CommitList:
         return await self._view(query.upstream, lambda tx, visible: commit_list(tx, query, visible))
+
+    async def compat(self, query: CompatQuery, now: datetime) -> CompatView:
+        return await self._view(query.upstream, lambda tx, visible: compat_view(tx, query, visible, now))
+
+    async def latest_green(self, query: CompatQuery, now: datetime) -> LatestGreen | None:
+        return await self._view(query.upstream, lambda tx, visible: latest_green(tx, query, visible, now))
 
     async def pull(self, upstream: RepoName, number: int, now: datetime) -> PullView:
         return await self._commit_view(upstream, now, lambda reader: pull_view(reader, number))

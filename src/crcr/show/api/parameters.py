@@ -134,11 +134,11 @@ HitKindParam = Annotated[
 ]
 
 
-def _text(description: str, most: int = 200) -> Any:
+def text_query(description: str, most: int = 200) -> Any:
     return Query(max_length=most, pattern=_TEXT, description=description)
 
 
-DeliveryParam = Annotated[str | None, _text("a delivery's GUID, to find an older commit")]
+DeliveryParam = Annotated[str | None, text_query("a delivery's GUID, to find an older commit")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ RequestParam = Annotated[ReadRequest, Depends(read_api_request)]
 def read_table_filters(
     *,
     q: Annotated[
-        str | None, _text("only backends whose name, hardware or on-call contains this text", 100)
+        str | None, text_query("only backends whose name, hardware or on-call contains this text", 100)
     ] = None,
     level: Annotated[
         Literal["L1", "L2", "L3", "L4"] | None, Query(description="only backends of this level")
@@ -225,14 +225,14 @@ def backend_query(
     *,
     kind: KindParam = ResultKind.PULLS,
     span: RangeParam = Span.FORTNIGHT,
-    job: Annotated[str | None, _text("only jobs whose name or workflow contains this text")] = None,
-    author: Annotated[str | None, _text("only events of this author", 100)] = None,
+    job: Annotated[str | None, text_query("only jobs whose name or workflow contains this text")] = None,
+    author: Annotated[str | None, text_query("only events of this author", 100)] = None,
     result: Annotated[CountedAs | None, Query(description="only events with a job of this result")] = None,
     verdict: Annotated[
         VerdictKind | None, Query(description="only events with a failed job of this verdict of the rules")
     ] = None,
     q: Annotated[
-        str | None, _text("only events whose number, commit, branch, title or author contains this text")
+        str | None, text_query("only events whose number, commit, branch, title or author contains this text")
     ] = None,
     older: Annotated[bool, Query(description="include superseded commits and closings")] = False,
     day: Annotated[date | None, Query(description="only events of this day (UTC)")] = None,
@@ -260,7 +260,7 @@ def job_query(
     downstream: Annotated[
         str | None, Query(pattern=f"^{_ORG}/{_REPO}$", description="`owner/repo` of a backend")
     ] = None,
-    delivery: Annotated[str | None, _text("a delivery's GUID")] = None,
+    delivery: Annotated[str | None, text_query("a delivery's GUID")] = None,
     number: NumberParam = None,
     state: Annotated[JobState | None, Query(description="only jobs in this state")] = None,
     verdict: Annotated[
@@ -281,7 +281,7 @@ def job_query(
 
 def delivery_query(
     *,
-    event: Annotated[str | None, _text("GitHub's name of the event", 64)] = None,
+    event: Annotated[str | None, text_query("GitHub's name of the event", 64)] = None,
     state: Annotated[DeliveryState | None, Query(description="only deliveries in this state")] = None,
     number: NumberParam = None,
     sha: Annotated[
@@ -305,8 +305,8 @@ def delivery_query(
 def effect_query(
     *,
     state: Annotated[EffectFilter | None, Query(description="default: all that are not finished")] = None,
-    target: Annotated[str | None, _text("only effects for this target")] = None,
-    delivery: Annotated[str | None, _text("only effects of this delivery, by its GUID")] = None,
+    target: Annotated[str | None, text_query("only effects for this target")] = None,
+    delivery: Annotated[str | None, text_query("only effects of this delivery, by its GUID")] = None,
     cursor: CursorParam = None,
 ) -> Callable[..., EffectQuery]:
     return partial(
@@ -320,7 +320,9 @@ def effect_query(
 
 def notice_query(
     *,
-    backend: Annotated[str | None, _text("only notices about backends whose name contains this text")] = None,
+    backend: Annotated[
+        str | None, text_query("only notices about backends whose name contains this text")
+    ] = None,
     topic: Annotated[Topic | None, Query(description="only notices of this topic")] = None,
     state: Annotated[
         NoticeFilter | None,
@@ -335,10 +337,10 @@ def notice_query(
 
 def audit_query(
     *,
-    who: Annotated[str | None, _text("only acts of people whose name contains this text")] = None,
+    who: Annotated[str | None, text_query("only acts of people whose name contains this text")] = None,
     act: Annotated[
         str | None,
-        _text("only acts with a word that begins with this text; a space matches `_`"),
+        text_query("only acts with a word that begins with this text; a space matches `_`"),
     ] = None,
     order: OrderParam = TimeOrder.NEWEST_FIRST,
     cursor: CursorParam = None,
@@ -355,9 +357,9 @@ def audit_query(
 def waiver_query(
     *,
     state: Annotated[WaiverState | None, Query(description="only waivers in this state")] = None,
-    who: Annotated[str | None, _text("only waivers of people whose name contains this text")] = None,
+    who: Annotated[str | None, text_query("only waivers of people whose name contains this text")] = None,
     backend: Annotated[
-        str | None, _text("only waivers of backends whose `owner/repo` contains this text")
+        str | None, text_query("only waivers of backends whose `owner/repo` contains this text")
     ] = None,
     number: NumberParam = None,
     order: Annotated[
@@ -384,11 +386,13 @@ def failing_query(
         Query(description="`push`: commits of the base branch; `nightly`: nightly and periodic runs"),
     ] = FailingKind.PUSH,
     branch: Annotated[
-        str | None, _text("the base branch, for `push`; default: the upstream's default branch", 255)
+        str | None, text_query("the base branch, for `push`; default: the upstream's default branch", 255)
     ] = None,
-    backend: Annotated[str | None, _text("only backends whose `owner/repo` contains this text", 150)] = None,
+    backend: Annotated[
+        str | None, text_query("only backends whose `owner/repo` contains this text", 150)
+    ] = None,
     q: Annotated[
-        str | None, _text("only jobs whose name, workflow, message or on-call contains this text", 100)
+        str | None, text_query("only jobs whose name, workflow, message or on-call contains this text", 100)
     ] = None,
     known: Annotated[
         bool | None, Query(description="only jobs whose failure is linked to an issue, or only the others")
@@ -425,10 +429,10 @@ def pull_list_query(
             "draft is ready for review, or a maintainer approves the author's change"
         ),
     ] = None,
-    author: Annotated[str | None, _text("only pull requests of exactly this login", 100)] = None,
+    author: Annotated[str | None, text_query("only pull requests of exactly this login", 100)] = None,
     q: Annotated[
         str | None,
-        _text("only those whose title or author contains this text, or whose number begins with it"),
+        text_query("only those whose title or author contains this text, or whose number begins with it"),
     ] = None,
     sort: Annotated[
         str,
@@ -453,7 +457,7 @@ def pull_list_query(
 
 def commit_list_query(
     *,
-    branch: Annotated[str | None, _text("default: the upstream's default branch", 255)] = None,
+    branch: Annotated[str | None, text_query("default: the upstream's default branch", 255)] = None,
     cursor: CursorParam = None,
 ) -> Callable[..., CommitListQuery]:
     return partial(CommitListQuery, branch=branch or None, after=cursors.decode(cursor))
@@ -468,7 +472,9 @@ def culprit_query(
             description="`owner/repo`: only this backend; the upstream for in-tree checks",
         ),
     ] = None,
-    job: Annotated[str | None, _text("only the job, or the in-tree check, of exactly this name", 300)] = None,
+    job: Annotated[
+        str | None, text_query("only the job, or the in-tree check, of exactly this name", 300)
+    ] = None,
 ) -> Callable[..., CulpritQuery]:
     return partial(
         CulpritQuery, backend=_repository(backend, BadRequest) if backend else None, job=job or None
@@ -480,7 +486,7 @@ def bisection_query(
     backend: Annotated[
         str | None, Query(pattern=f"^{_ORG}/{_REPO}$", description="`owner/repo`: only this backend")
     ] = None,
-    job: Annotated[str | None, _text("only the job of exactly this name", 300)] = None,
+    job: Annotated[str | None, text_query("only the job of exactly this name", 300)] = None,
     state: Annotated[BisectionState | None, Query(description="only bisections in this state")] = None,
     cursor: CursorParam = None,
 ) -> Callable[..., BisectionQuery]:

@@ -18,6 +18,7 @@ from crcr.record.views.sql_views import SqlViews
 from crcr.show.api import bisections, failures, lists, overview, refusals_and_sandbox, setup
 from crcr.show.api.models.shared import ErrorBody
 from crcr.show.api.parameters import CONTEXT, ApiContext, require_utf8
+from crcr.show.compatibility import routes as compatibility
 from crcr.show.csv import routes as csv_routes
 from crcr.show.levels import routes as levels
 from crcr.show.live.shared_health import SharedHealth
@@ -81,6 +82,7 @@ def _build_routes() -> tuple[ReadRoute, ...]:
     failures.add_csv(csv)
     bisections.add_csv(csv)
     levels.add_csv(csv)
+    compatibility.add_csv(csv)
     json = APIRouter(
         **shared, responses={**_ERRORS, **_UNCHANGED}, dependencies=[Depends(require_utf8), Depends(_headers)]
     )
@@ -91,6 +93,7 @@ def _build_routes() -> tuple[ReadRoute, ...]:
     failures.add(json)
     bisections.add(json)
     levels.add(json)
+    compatibility.add(json)
     # CSV first: otherwise `name.csv` would match the JSON route of a name.
     return tuple(route for route in (*csv.routes, *json.routes) if isinstance(route, ReadRoute))
 

@@ -44,6 +44,7 @@ _KEPT_PAGES = (
 _KEPT_PATHS = frozenset(
     {
         *("/crcr", "/crcr/pulls", "/crcr/commits", "/crcr/metrics", "/crcr/failing", "/crcr/bisections"),
+        *("/crcr/compat", "/api/v1/compat", "/api/v1/compat/latest-green"),
         *("/api/v1/pulls", "/api/v1/commits"),
         *("/api/v1/summary", "/api/v1/metrics", "/api/v1/failing", "/api/v1/culprits", "/api/v1/bisections"),
         "/api/v1/search/suggest",
@@ -243,7 +244,7 @@ def _read_request(scope: Scope, upstreams: tuple[RepoName, ...]) -> _PageRequest
     reader, query = scope.get("state", {}).get("reader"), scope["query_string"]
     if not isinstance(reader, Reader) or reader.name is not None or reader.admin:
         return None
-    if len(query) > _LONGEST_QUERY or b"format=" in query:
+    if len(query) > _LONGEST_QUERY or b"format=" in query.replace(b"format=text", b""):
         return None
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True)

@@ -27,7 +27,14 @@ _ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
     "gzip": lambda body: gzip.compress(body, 5, mtime=0),
 }
 """By preference."""
-_KEPT_TYPES = ("text/html", "application/json", "image/svg+xml", "application/atom+xml", "image/png")
+_KEPT_TYPES = (
+    "text/html",
+    "application/json",
+    "image/svg+xml",
+    "application/atom+xml",
+    "image/png",
+    "text/plain",
+)
 _LEFT_OUT_OF_304 = ("content-length", "content-type", "content-encoding")
 _SHARED = {
     "Cache-Control": "public, max-age=0, must-revalidate, s-maxage=10",

@@ -23,13 +23,13 @@ from crcr.show.pages.frame import Frame
 from crcr.show.render.safe_text import visible
 from crcr.show.urls.location import pick_span, pick_upstream
 
-_GREEN, _RED, _AMBER, _BLUE, _GREY = "#1a7f37", "#cf222e", "#9a6700", "#0969da", "#57606a"
+GREEN, RED, AMBER, _BLUE, GREY = "#1a7f37", "#cf222e", "#9a6700", "#0969da", "#57606a"
 _LABEL = "#3d444d"
 _WORDS = {
-    CountedAs.SUCCESS: ("passing", _GREEN),
-    CountedAs.FAILURE: ("failing", _RED),
+    CountedAs.SUCCESS: ("passing", GREEN),
+    CountedAs.FAILURE: ("failing", RED),
     CountedAs.RUNNING: ("running", _BLUE),
-    CountedAs.OTHER: ("inconclusive", _GREY),
+    CountedAs.OTHER: ("inconclusive", GREY),
 }
 _HEADERS = {
     "Content-Type": "image/svg+xml; charset=utf-8",
@@ -70,17 +70,15 @@ class BadgePicture:
 
 def routes(frame: Frame) -> list[BaseRoute]:
     async def badge(request: Request) -> Response:
-        label = _clean_label(request.query_params.get("label"))
+        label = clean_label(request.query_params.get("label"))
         try:
             view = await _read_view(frame, request)
         except NotFound:
-            return _respond(request, BadgePicture(label or "crcr", "unknown", _GREY), code=404)
+            return respond(request, BadgePicture(label or "crcr", "unknown", GREY), code=404)
         except Unavailable:
-            answer = _respond(request, BadgePicture(label or "crcr", "unavailable", _GREY), code=503)
-            answer.headers.update({"Retry-After": "5", "Cache-Control": "no-store"})
-            return answer
+            return respond_unavailable(request, label or "crcr")
         upstream = pick_upstream(frame.location(request).upstreams, request.query_params.get("upstream"))
-        return _respond(request, choose_badge(view, label or _clean_label(upstream.name) or "crcr"))
+        return respond(request, choose_badge(view, label or clean_label(upstream.name) or "crcr"))
 
     return [Route("/badge/{org}/{repo}.svg", badge)]
 
@@ -89,9 +87,9 @@ def choose_badge(view: BadgeView, label: str) -> BadgePicture:
     rate = view.tally.pass_rate
     about = f"{view.name}, {view.kind.value}, {view.span.value}"
     if view.stale:
-        return BadgePicture(label, "silent", _AMBER, about)
+        return BadgePicture(label, "silent", AMBER, about)
     if view.state is None or (rate is None and view.state in {CountedAs.SUCCESS, CountedAs.FAILURE}):
-        return BadgePicture(label, "no results", _GREY, about)
+        return BadgePicture(label, "no results", GREY, about)
     word, colour = _WORDS[view.state]
     return BadgePicture(label, word if rate is None else f"{word} · {format_percent(rate)}", colour, about)
 
@@ -137,7 +135,7 @@ async def _read_view(frame: Frame, request: Request) -> BadgeView:
     return await frame.views(request).badge(upstream, downstream, kind, span, frame.clock.now())
 
 
-def _clean_label(text: str | None) -> str:
+def clean_label(text: str | None) -> str:
     """Return untrusted text as one line of limited length."""
     clean = visible(" ".join((text or "").split()), _MOST_LABEL)
     return clean if len(clean) <= _MOST_LABEL + 1 else f"{clean[:_MOST_LABEL]}…"
@@ -148,7 +146,13 @@ def _escape_xml(text: str) -> str:
     return escape(text.replace("\ufffe", "\ufffd").replace("\uffff", "\ufffd"))
 
 
-def _respond(request: Request, badge: BadgePicture, *, code: int = 200) -> Response:
+def respond_unavailable(request: Request, label: str) -> Response:
+    answer = respond(request, BadgePicture(label, "unavailable", GREY), code=503)
+    answer.headers.update({"Retry-After": "5", "Cache-Control": "no-store"})
+    return answer
+
+
+def respond(request: Request, badge: BadgePicture, *, code: int = 200) -> Response:
     content = draw(badge)
     headers = {**_HEADERS, "ETag": f'"{sha256(content).hexdigest()[:32]}"'}
     client_tags = {

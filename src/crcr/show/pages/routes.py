@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from crcr.show.compatibility import routes as compatibility
 from crcr.show.feeds import routes as feeds
 from crcr.show.help import docs_site
 from crcr.show.http.static_files import load_static_files
@@ -46,6 +47,7 @@ def routes(
         *commit.routes(frame),
         *failing.routes(frame),
         *levels.routes(frame),
+        *compatibility.routes(frame),
         *logs.routes(frame),
         *search.routes(frame),
         *failures.routes(frame),

@@ -1,0 +1,1 @@
+"""What works together: states of backends at commits, and the newest common green one."""

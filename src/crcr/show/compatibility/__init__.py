@@ -1,0 +1,1 @@
+"""The compatibility matrix: page, JSON, CSV, plain text and badge."""

@@ -1,0 +1,138 @@
+"""The compatibility matrix over HTTP: from webhooks and callbacks to the pinned SHA; wrong requests; what is hidden."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+from support.running_relay import UPSTREAM, RunningRelay, running_relay
+
+ALLOWLIST = """
+L1:
+  - org/notified
+L2:
+  - org/one: {hardware: "NPU 910B"}
+  - org/hidden: {visibility: hidden}
+L3:
+  npu:
+    org/two: [ada]
+"""
+DOWNSTREAMS = ("org/notified", "org/one", "org/hidden", "org/two")
+LATEST = "/api/v1/compat/latest-green"
+
+
+async def push(relay: RunningRelay, ends: dict[str, str | None], **more: Any) -> str:
+    """Push, and have these backends end their job so; None starts it only. Return the commit."""
+    known = {name: len(relay.github.runs(name)) for name in ends}
+    await relay.github.push(UPSTREAM, **more)
+    await relay.drain()
+    for name, end in ends.items():
+        run = relay.github.runs(name)[known[name]]
+        await relay.github.start_job(run, "build")
+        if end is not None:
+            await relay.github.complete_job(run, "build", end)
+    await relay.drain()
+    branch = more.get("ref", "refs/heads/main").removeprefix("refs/heads/")
+    return str(relay.github.repository(UPSTREAM).branches.get(branch, ""))
+
+
+async def test_a_script_pins_the_newest_commit_at_which_all_named_backends_are_green(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
+        http, both = relay.http, f"{LATEST}?backends=org/one,ORG/two&format=text"
+        assert [(await http.get(both)).status_code, (await http.get(both)).content] == [404, b""]
+        good = await push(relay, {"org/one": "success", "org/two": "success"})
+        pinned = await http.get(both)
+        assert (pinned.text, pinned.headers["content-type"]) == (f"{good}\n", "text/plain; charset=utf-8")
+        unchanged = await http.get(both, headers={"If-None-Match": pinned.headers["etag"]})
+        assert unchanged.status_code == 304
+        await push(relay, {"org/one": "failure", "org/two": "success"})
+        newest = await push(relay, {"org/one": "success", "org/two": None})
+        assert (await http.get(both)).text == f"{good}\n"
+        assert (await http.get(f"{LATEST}?backends=org/one&format=text")).text == f"{newest}\n"
+
+        found = (await http.get(f"{LATEST}?level=L2")).json()
+        assert (found["sha"], found["match"], found["between"]) == (good, "exact", [])
+        assert found["backends"] == ["org/two", "org/one"]
+        assert found["commit"]["newer_commits"] == 2
+        shown = (await http.get("/api/v1/compat?level=L2")).json()
+        states = [[cell["state"] for cell in commit["cells"]] for commit in shown["groups"][0]["commits"]]
+        assert states == [["running", "green"], ["green", "failed"], ["green", "green"]]
+        rows = [*csv.DictReader(io.StringIO((await http.get("/api/v1/compat.csv?level=L2")).text))]
+        assert [(row["backend"], row["state"], row["is_green"]) for row in rows[:2]] == [
+            ("org/two", "running", "false"),
+            ("org/one", "green", "false"),
+        ]
+        page = (await http.get("/crcr/compat?level=L2", headers={"Accept": "text/html"})).text
+        assert f'last green <a class="sha" href="/crcr/commit/{newest}">' in page
+        assert good[:8] in (await http.get("/badge/compat.svg?level=L2")).text
+
+
+async def test_a_commit_between_two_green_ones_is_accepted_only_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
+        await push(relay, {"org/one": "success"})
+        between = await push(relay, {"org/two": "success"})
+        await push(relay, {"org/one": "success"})
+        assert (await relay.http.get(f"{LATEST}?level=L2")).status_code == 404
+        found = (await relay.http.get(f"{LATEST}?level=L2&match=between")).json()
+        assert (found["sha"], found["match"], found["between"]) == (between, "between", ["org/one"])
+        assert "· between" in (await relay.http.get("/badge/compat.svg?level=L2&match=between")).text
+
+
+async def test_a_tag_of_a_version_has_a_column_until_it_is_deleted(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
+        sha = await push(relay, {"org/two": "success"})
+        tag = {"ref": "refs/tags/v2.1.0", "commits": 0}
+        await push(relay, {"org/two": "success"}, created=True, **tag)
+        await push(relay, {}, created=True, ref="refs/tags/ciflow/trunk/7", commits=0)
+        await push(relay, {"org/two": "failure"}, message="<script>=1()")
+        groups = (await relay.http.get("/api/v1/compat")).json()["groups"]
+        [tagged] = next(group for group in groups if group["kind"] == "tags")["commits"]
+        assert (tagged["label"], tagged["sha"], tagged["is_green"]) == ("v2.1.0", sha, True)
+        await push(relay, {}, created=True, ref='refs/tags/v3.0"><script>', commits=0)
+        page = (await relay.http.get("/crcr/compat", headers={"Accept": "text/html"})).text
+        assert ("v3.0" in page, "<script>" in page) == (True, False)
+        lines = (await relay.http.get("/api/v1/compat.csv")).text
+        assert "<script>=1()" in lines
+        await push(relay, {}, deleted=True, ref='refs/tags/v3.0"><script>', commits=0)
+        await push(relay, {}, deleted=True, **tag)
+        groups = (await relay.http.get("/api/v1/compat")).json()["groups"]
+        assert [group["kind"] for group in groups] == ["branch"]
+
+
+async def test_wrong_choices_are_refused_and_a_hidden_backend_is_as_unknown_as_any(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
+        await push(relay, {"org/one": "success", "org/two": "success", "org/hidden": "failure"})
+        refusals = {}
+        for name in ("org/hidden", "org/nobody", "org/notified"):
+            answer = await relay.http.get(f"{LATEST}?backends=org/one,{name}&format=text")
+            assert answer.status_code == 400
+            body = answer.json()["error"]
+            refusals[name] = (body["code"], body["detail"].replace(name, "X"), body["hint"])
+            picture = await relay.http.get(f"/badge/compat.svg?backends={name}")
+            assert (picture.status_code, "unknown" in picture.text) == (400, True)
+            page = await relay.http.get(f"/crcr/compat?backends={name}", headers={"Accept": "text/html"})
+            assert (page.status_code, "aria-invalid" in page.text) == (200, True)
+        assert len(set(refusals.values())) == 1
+        names = ",".join(f"a/b{number}" for number in range(51))
+        for wrong in (
+            *("level=L1", "level=x", "match=near", "format=xml", "backends=nonsense", "backends=a/b%00"),
+            *(
+                "hardware=%07",
+                "branch=%ff",
+                f"backends={names}",
+                f"backends={'a' * 9_000}",
+                "backends=org/two&level=L4",
+            ),
+        ):
+            assert (await relay.http.get(f"{LATEST}?{wrong}")).status_code == 400, wrong
+        for none in ("hardware=abacus", "branch=nowhere", "level=L4"):
+            assert (await relay.http.get(f"{LATEST}?{none}")).json()["error"]["code"] == "not_found"
+        everything = [
+            (await relay.http.get(path)).text
+            for path in ("/api/v1/compat?level=L2", "/api/v1/compat.csv?level=L2", "/crcr/compat?level=L2")
+        ]
+        assert "org/hidden" not in "".join(everything)
+        # A hidden backend that fails does not take the commit away from those who cannot see it.
+        assert (await relay.http.get(f"{LATEST}?level=L2")).status_code == 200

@@ -126,3 +126,11 @@ def test_one_backend_is_demoted_by_its_history_and_one_is_eligible(answers: dict
     assert "riscv-ai/tensorium-riscv" in {one["name"] for one in backends if one["eligible"]}
     kinds = {item["kind"] for item in answers["summary"]["attention"]["items"]}
     assert "backend_demoted" in kinds
+
+
+def test_a_change_announces_a_breakage_and_a_backend_answers(pulls: dict[int, Any]) -> None:
+    announced = pulls[FLAKED]["announcement"]
+    assert announced["note"].startswith("Backends that register a vectorised lowering")
+    answered = {row["name"]: [answer["who"] for answer in row["answers"]] for row in announced["backends"]}
+    assert answered["novagpu/tensorium-nova"] == ["anja-weiss"]
+    assert len(answered) == 9

@@ -2,6 +2,7 @@
 
 import sqlite3
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,11 +54,19 @@ class HistoryDatabase:
     """None for a database from the cache."""
 
 
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Others may share the file: nothing is written to it, and nothing beside it unless a relay left its log there."""
+    log = Path(f"{path}-wal")
+    is_whole = not log.exists() or not log.stat().st_size
+    options = "immutable=1" if is_whole else "mode=ro"
+    return sqlite3.connect(f"file:{path}?{options}", uri=True, isolation_level=None)
+
+
 def make_history(folder: Path, jobs: int, console: Console, *, targets: int = len(SIZES)) -> HistoryDatabase:
     """Make a database with about so many jobs, or reuse the one that an earlier run of the day left in the folder."""
     path = folder / f"pages-{jobs}-of-{targets}.db"
     if path.exists() and time.time() - path.stat().st_ctime < _STALE_S:
-        with sqlite3.connect(path) as connection:
+        with closing(open_read_only(path)) as connection:
             return HistoryDatabase(
                 path, connection.execute("SELECT max(rowid) FROM jobs").fetchone()[0], None
             )

@@ -20,7 +20,7 @@ import httpx
 from fastapi import FastAPI
 from rich.console import Console
 
-from bench.history.history_database import allowlist, make_history
+from bench.history.history_database import allowlist, make_history, open_read_only
 from bench.relay_process.load_client import percentile
 from bench.relay_process.relay_setup import UPSTREAM, Row
 from crcr.app import error_handlers
@@ -57,7 +57,9 @@ _BRANCH = (
 
 def measure_compatibility(folder: Path, cache: Path | None, jobs: int, console: Console) -> Iterator[Row]:
     history = make_history(cache or folder, jobs, console)
-    connection = _open_read_only(history.database)
+    connection = open_read_only(history.database)
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA cache_size=-32000")
     for statement in _BRANCH:
         connection.execute(statement)
     listed = read_allowlist(allowlist()).allowlist
@@ -87,18 +89,6 @@ def measure_compatibility(folder: Path, cache: Path | None, jobs: int, console: 
 
 def _describe(times: Sequence[float]) -> str:
     return ", ".join(f"P{share} {percentile([*times], share / 100):.1f}" for share in (50, 95, 99)) + " ms"
-
-
-def _open_read_only(path: Path) -> sqlite3.Connection:
-    """Nothing is written beside the file either, unless a relay left its log there."""
-    log = Path(f"{path}-wal")
-    is_whole = not log.exists() or not log.stat().st_size
-    connection = sqlite3.connect(
-        f"file:{path}?{'immutable=1' if is_whole else 'mode=ro'}", uri=True, isolation_level=None
-    )
-    connection.row_factory = sqlite3.Row
-    connection.execute("PRAGMA cache_size=-32000")
-    return connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,19 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("aws", "chdb", "clickhouse", "postgres", "previews", "redis", "tracing")
 PINNED_IN = {"clickhouse": "stores", "postgres": "stores", "redis": "stores"}
 """Extras without a file of their own: what pins them."""
-PINNED = ("app", "commands", "stores", "aws", "chdb", "previews", "tracing", "build", "release", "site", "dev")
+PINNED = (
+    "app",
+    "commands",
+    "stores",
+    "aws",
+    "chdb",
+    "previews",
+    "tracing",
+    "build",
+    "release",
+    "site",
+    "dev",
+)
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
 WHERE = {

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.in_tree.checks import InTreeCheck
 from crcr.decide.model import RepoName
+from crcr.decide.pairs.depends_on import PullReference
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class PullRequestEvent:
     """The base branch's commit that a merged pull request became; None for others."""
     opened_at: datetime | None = None
     """When it was opened, where the webhook contains it."""
+    depends_on: tuple[PullReference, ...] = ()
+    """The pull requests that its text depends on."""
 
 
 @dataclass(frozen=True, slots=True)

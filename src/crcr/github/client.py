@@ -35,6 +35,7 @@ from crcr.decide.github.requests_and_answers import (
     Urgency,
 )
 from crcr.decide.model import RepoName
+from crcr.decide.pairs.pair import HeadReview, LinkedPull
 from crcr.errors import OutsideRefused
 from crcr.github.api import (
     actions,
@@ -43,6 +44,7 @@ from crcr.github.api import (
     comments_and_roles,
     commits,
     delivery_log,
+    pull_requests,
     request_response,
     setup,
 )
@@ -146,6 +148,20 @@ class PullRequestsApi:
         return request_response.parse_pull(
             await self._transport.send_in_scope(request_response.read_pull(repo, number), scope)
         )
+
+    async def read_linked(self, where: Target, number: int) -> LinkedPull | None:
+        """Return a pull request that another one depends on."""
+        request = pull_requests.read_linked_pull(where.repository, number)
+        return pull_requests.parse_linked_pull(
+            await self._transport.send(where, request, request_response.PULLS_READ)
+        )
+
+    async def list_reviews(self, where: Target, number: int) -> tuple[HeadReview, ...]:
+        """Return the reviews that approve or reject, the oldest first."""
+        request = pull_requests.list_reviews(where.repository, number)
+        scope = token_scope(where, request_response.PULLS_READ)
+        pages = await self._transport.send_pages(request, scope, _PAGES)
+        return tuple(chain.from_iterable(map(pull_requests.parse_reviews, pages)))
 
     async def list_files(self, where: Target, number: int) -> ChangedFiles:
         request = commits.list_pull_files(where.repository, number)

@@ -9,6 +9,7 @@
     unknown owner/repo[:job] or fingerprint or <url>
     bisect owner/repo:job [good 1a2b3c4] [bad 5d6e7f8]
     bisect stop 12
+    test-with owner/repo#12
     status
 
 Where a job's name ends: before the first ` because `, and there before the last ` until ` and an ` at ` with a
@@ -31,6 +32,7 @@ from crcr.decide.failures.known import LONGEST_KNOWN, is_issue_url
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
+from crcr.decide.pairs.depends_on import PullReference, parse_reference
 
 MOST_COMMANDS_AN_HOUR = 10
 MOST_COMMANDS_A_COMMENT = 10
@@ -154,6 +156,15 @@ class BisectCommand:
     """The number of the bisection to stop."""
 
 
+@dataclass(frozen=True, slots=True)
+class TestWithCommand:
+    """Test this pull request together with one of a backend, once more where it was."""
+
+    __test__ = False  # no test case, whatever its name begins with
+
+    reference: PullReference
+
+
 Command = (
     WaiveCommand
     | UnwaiveCommand
@@ -163,6 +174,7 @@ Command = (
     | KnownCommand
     | UnknownCommand
     | BisectCommand
+    | TestWithCommand
     | StatusCommand
 )
 
@@ -193,6 +205,7 @@ REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
         BisectCommand: RequiredRole(Role.MAINTAIN, author=False),
         ApproveCommand: RequiredRole(Role.WRITE, author=False),
         VerdictCommand: RequiredRole(Role.MAINTAIN, author=False),
+        TestWithCommand: RequiredRole(Role.WRITE, author=False),
         RetryCommand: RequiredRole(Role.WRITE, author=True),
         StatusCommand: RequiredRole(Role.WRITE, author=True),
     }
@@ -200,7 +213,8 @@ REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
 
 
 def command_verb(command: Command) -> str:
-    return type(command).__name__.removesuffix("Command").lower()
+    words = re.findall(r"[A-Z][a-z]*", type(command).__name__.removesuffix("Command"))
+    return "-".join(words).lower()
 
 
 def refuse_role(command: Command, *, role: Role, is_author: bool) -> str | None:
@@ -241,6 +255,8 @@ def format_command(command: Command) -> str:
             words += ["until", _duration_text(until)] if until else []
         case UnknownCommand(failure, url):
             words += _failure_words(failure) or [url or ""]
+        case TestWithCommand(reference):
+            words.append(str(reference))
         case BisectCommand(target, stop):
             words += _range_words(target) if target else ["stop", str(stop)]
     if isinstance(command, WaiveCommand | RetryCommand | ApproveCommand) and command.head is not None:
@@ -371,6 +387,17 @@ def _parse_bisect(text: str) -> BisectCommand:
             "put a job's name that contains these words in quotes"
         )
     return BisectCommand(BisectionTarget(downstream, _choose_job(job, words) or "", **ends))
+
+
+def _parse_test_with(text: str) -> TestWithCommand:
+    reference = parse_reference(text.strip())
+    if reference is None:
+        raise _Unclear(
+            f"{_quote(text.strip())} is no pull request: write `owner/repo#12`, or its address"
+            if text.strip()
+            else "the pull request is missing"
+        )
+    return TestWithCommand(reference)
 
 
 def _split_range(text: str) -> tuple[str, dict[str, str]]:
@@ -561,5 +588,6 @@ _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
     ),
     "unknown": ("/crcr unknown owner/repo[:job] or fingerprint or <url>", _parse_unknown),
     "bisect": ("/crcr bisect owner/repo:job [good 1a2b3c4] [bad 5d6e7f8], or bisect stop 12", _parse_bisect),
+    "test-with": ("/crcr test-with owner/repo#12", _parse_test_with),
     "status": ("/crcr status", _parse_status),
 }

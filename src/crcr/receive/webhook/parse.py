@@ -39,6 +39,7 @@ from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusion, path_without_ref
 from crcr.decide.in_tree.checks import NO_APP, STATUSES, InTreeCheck, shorten_name
 from crcr.decide.model import RepoName
+from crcr.decide.pairs.depends_on import find_dependencies
 from crcr.errors import BadRequest
 from crcr.receive.http.body import decode
 from crcr.receive.webhook import payload_structs as structs
@@ -108,6 +109,7 @@ def _pull_request(body: structs.PullRequestBody) -> PullRequestEvent:
         # Of an open pull request it is a test merge, which no branch has.
         merge_commit_sha=_sha_or_none(pull.merge_commit_sha) if pull.merged else None,
         opened_at=_time_or_none(pull.created_at),
+        depends_on=find_dependencies(pull.body) if isinstance(pull.body, str) else (),
     )
 
 

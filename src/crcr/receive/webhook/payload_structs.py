@@ -76,6 +76,7 @@ class PullPart(Struct):
     labels: list[LabelPart] | None = None
     author_association: str | None = None
     created_at: object = None
+    body: object = None
     """Of any type, as the other."""
 
 

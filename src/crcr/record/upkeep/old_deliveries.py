@@ -122,6 +122,13 @@ _DROP_PULL = Statement(
     )
 )
 
+_DROP_PAIRS = Statement(
+    text(
+        "DELETE FROM pairs WHERE upstream = :upstream AND number = :number AND NOT EXISTS (SELECT 1 FROM pulls p"
+        " WHERE p.upstream = pairs.upstream AND p.number = pairs.number)"
+    )
+)
+
 DeletionCursor = tuple[int, str]
 START: DeletionCursor = (0, "")
 
@@ -201,7 +208,9 @@ async def _drop_delivery(tx: Tx, row: Row, before: int, budget: int) -> tuple[in
         return budget, False
     await tx.run(_DROP_DELIVERY, **delivery_key)
     if row["number"] is not None:
-        budget -= await tx.run(_DROP_PULL, upstream=row["upstream"], number=row["number"], before=before)
+        pull = {"upstream": row["upstream"], "number": row["number"]}
+        dropped = await tx.run(_DROP_PULL, before=before, **pull)
+        budget -= dropped + (await tx.run(_DROP_PAIRS, **pull) if dropped else 0)
     return budget - 1, True
 
 

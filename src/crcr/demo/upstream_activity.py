@@ -99,6 +99,7 @@ class UpstreamActivity:
         labels: Sequence[str] = (),
         by: tuple[str, str] | None = None,
         failures: Failures | None = None,
+        body: str = "Summary of the change.\n\nTest plan: CI.",
     ) -> PullRequest:
         """Open a pull request, by anybody or by that author; with `failures` exactly these jobs fail on it."""
         author, association = by or self._chance.choice(AUTHORS)
@@ -114,7 +115,7 @@ class UpstreamActivity:
         pull = await self._github.open_pr(
             self._upstream,
             title=title,
-            body="Summary of the change.\n\nTest plan: CI.",
+            body=body,
             author=author,
             author_association=association,
             draft=draft,
@@ -125,6 +126,22 @@ class UpstreamActivity:
         )
         self._open.append(pull)
         return pull
+
+    async def open_pair(
+        self, title: str, files: Sequence[str], *, failures: Failures, other: str
+    ) -> PullRequest:
+        """Open a pull request that fails alone, and passes with one of this backend's own, which is opened before it."""
+        fix = await self._github.open_pr(
+            other,
+            title="Register the out variant of addmm",
+            body=f"Goes with the change of {self._upstream}.",
+            author="nova-ci",
+            author_association="MEMBER",
+            files=("src/ops/addmm.cpp",),
+            before_webhook=lambda pull: self._player.fixing_heads.add(pull.head_sha),
+        )
+        body = f"The out variant is dispatched to backends now.\n\nDepends-On: {other}#{fix.number}\n"
+        return await self.open(title, files, by=AUTHORS[4], failures=failures, body=body)
 
     async def push_base(self, commits: Sequence[tuple[str, Failures]]) -> None:
         """Push these commits, oldest first, to the default branch; on each exactly its jobs fail."""

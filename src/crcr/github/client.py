@@ -149,17 +149,19 @@ class PullRequestsApi:
             await self._transport.send_in_scope(request_response.read_pull(repo, number), scope)
         )
 
-    async def read_linked(self, where: Target, number: int) -> LinkedPull | None:
-        """Return a pull request that another one depends on."""
-        request = pull_requests.read_linked_pull(where.repository, number)
+    async def read_linked(self, through: Target, repo: RepoName, number: int) -> LinkedPull | None:
+        """Return a pull request that another one depends on, with the token of that target: its own, or of another
+        repository where the App is installed, which can read what is public.
+        """
+        request = pull_requests.read_linked_pull(repo, number)
         return pull_requests.parse_linked_pull(
-            await self._transport.send(where, request, request_response.PULLS_READ)
+            await self._transport.send(through, request, request_response.PULLS_READ)
         )
 
-    async def list_reviews(self, where: Target, number: int) -> tuple[HeadReview, ...]:
+    async def list_reviews(self, through: Target, repo: RepoName, number: int) -> tuple[HeadReview, ...]:
         """Return the reviews that approve or reject, the oldest first."""
-        request = pull_requests.list_reviews(where.repository, number)
-        scope = token_scope(where, request_response.PULLS_READ)
+        request = pull_requests.list_reviews(repo, number)
+        scope = token_scope(through, request_response.PULLS_READ)
         pages = await self._transport.send_pages(request, scope, _PAGES)
         return tuple(chain.from_iterable(map(pull_requests.parse_reviews, pages)))
 
@@ -353,8 +355,9 @@ class CommentsApi:
         request = comments_and_roles.add_reaction(where.repository, comment_id, content)
         await self._transport.send(where, request, request_response.PULLS_WRITE)
 
-    async def read_role(self, where: Target, login: str) -> Role:
-        request = comments_and_roles.read_permission(where.repository, login)
+    async def read_role(self, where: Target, login: str, repo: RepoName | None = None) -> Role:
+        """Return the person's role in the repository, or in `repo` where the token is another repository's."""
+        request = comments_and_roles.read_permission(repo or where.repository, login)
         try:
             return comments_and_roles.parse_role(
                 await self._transport.send(where, request, request_response.METADATA_READ)

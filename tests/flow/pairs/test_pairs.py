@@ -129,7 +129,8 @@ async def test_a_strangers_pull_request_counts_while_a_person_with_write_access_
 ) -> None:
     pull, other = await open_pair(relay, author="stranger", fork=True)
     assert (pair_runs(relay), refusals(relay)) == ([], ["not_approved"])
-    for author, state in (("passer-by", "APPROVED"), ("owner-of-gating", "COMMENTED")):
+    approving = (("passer-by", "APPROVED"), ("maintainer", "APPROVED"), ("owner-of-gating", "COMMENTED"))
+    for author, state in approving:
         relay.github.review_pr(other, author=author, state=state)
         await sweep_after(relay, 150)
         assert pair_runs(relay) == []

@@ -44,42 +44,52 @@ class ReadDependencies:
             # Nothing to ask GitHub: it is refused without an answer, or no longer wanted.
             await self._pairs.advance(effect.upstream, int(asked["number"]), self._clock.now())
             return False
-        target = await self._target(effect.upstream, question.reference.repository, question.target)
-        pull = await self._read(target, question.reference.number)
+        reference = question.reference
+        through = await self._choose_target(effect.upstream, reference.repository, question.target)
+        pull = await self._read(through, reference)
         in_cycle = pull is not None and await self._is_in_cycle(question, pull)
         approved_by = None
         if pull is not None and pull.is_open and not pull.is_own_head and not in_cycle:
-            approved_by = await self._find_approver(target, question.reference.number, pull)
+            approved_by = await self._find_approver(through, reference, pull)
         read = judge_dependency(pull, approved_by=approved_by, in_cycle=in_cycle)
         await self._pairs.settle(question, read, self._clock.now())
         return True
 
-    async def _target(self, upstream: RepoName, repository: RepoName, known: Target | None) -> Target:
+    async def _choose_target(self, upstream: RepoName, repository: RepoName, known: Target | None) -> Target:
+        """The repository itself where the App is installed there, else the upstream."""
         if known is not None:
             return known
-        through = await self._upstreams.target(upstream)
-        return Target(repository, None, through.installation_id)
-
-    async def _read(self, target: Target, number: int) -> LinkedPull | None:
         try:
-            return await self._github.pull_requests.read_linked(target, number)
+            installation_id = await self._github.repositories.find_installation(repository)
+        except OutsideRefused as refusal:
+            if refusal.status != 404:
+                raise
+            return await self._upstreams.target(upstream)
+        return Target(repository, None, installation_id)
+
+    async def _read(self, through: Target, reference: PullReference) -> LinkedPull | None:
+        try:
+            return await self._github.pull_requests.read_linked(
+                through, reference.repository, reference.number
+            )
         except OutsideRefused as refusal:
             if refusal.status == 401:
                 raise
-            log.info("dependency_unreadable", repository=str(target.repository), status=refusal.status)
+            log.info("dependency_unreadable", repository=str(reference.repository), status=refusal.status)
             return None
 
-    async def _find_approver(self, target: Target, number: int, pull: LinkedPull) -> str | None:
+    async def _find_approver(self, through: Target, reference: PullReference, pull: LinkedPull) -> str | None:
         """The first person with write access whose review approves the present head."""
+        repository = reference.repository
         try:
-            reviews = await self._github.pull_requests.list_reviews(target, number)
+            reviews = await self._github.pull_requests.list_reviews(through, repository, reference.number)
             for who in approvers(pull, reviews)[:_MOST_ROLES]:
-                if await self._github.comments.read_role(target, who) >= Role.WRITE:
+                if await self._github.comments.read_role(through, who, repository) >= Role.WRITE:
                     return who
         except OutsideRefused as refusal:
             if refusal.status == 401:
                 raise
-            log.info("reviews_unreadable", repository=str(target.repository), status=refusal.status)
+            log.info("reviews_unreadable", repository=str(repository), status=refusal.status)
         return None
 
     async def _is_in_cycle(self, question: DependencyQuestion, pull: LinkedPull) -> bool:
@@ -109,5 +119,6 @@ class ReadDependencies:
         self, upstream: RepoName, reference: PullReference
     ) -> tuple[PullReference, ...]:
         known = await self._pairs.find_target(upstream, reference.repository)
-        pull = await self._read(await self._target(upstream, reference.repository, known), reference.number)
+        through = await self._choose_target(upstream, reference.repository, known)
+        pull = await self._read(through, reference)
         return find_dependencies(pull.body, self._github_url) if pull else ()

@@ -72,7 +72,7 @@ from crcr.record.failures.person_verdicts import (
     load_failed_jobs,
     load_person_verdicts,
 )
-from crcr.record.pairs.pairs import request_pair
+from crcr.record.pairs.named_dependencies import request_pair
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.checks import commands
 from crcr.record.store.database import Database, Tx

@@ -47,7 +47,7 @@ from crcr.record.deliveries.webhooks import is_new_body
 from crcr.record.failures.base_commits import note_pushed_commits
 from crcr.record.levels.demotions import find_downgraded
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
-from crcr.record.pairs.pairs import follow_pull
+from crcr.record.pairs.named_dependencies import follow_pull
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.main_tables import deliveries
 from crcr.record.store.database import Database, Row, Tx

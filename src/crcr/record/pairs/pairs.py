@@ -5,10 +5,10 @@ heads that it tests: a repeated step sends nothing twice. The dispatch is a deli
 without a number or commit, and is marked as not counted: nothing that reads a pull request's results finds it.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -17,24 +17,21 @@ from sqlalchemy import text
 from crcr.decide.allowlist.entries import Allowlist, AllowlistEntry
 from crcr.decide.dispatch.plan import (
     AcceptedDelivery,
-    DispatchPlan,
     IgnoredEvent,
     PlannedDispatch,
     ReceivedDelivery,
 )
-from crcr.decide.dispatch.selection import DISPATCHED_ACTIONS
 from crcr.decide.events import PullRequestEvent
 from crcr.decide.github.requests_and_answers import Target
 from crcr.decide.model import (
     PAIR_EVENT,
     DeliveryState,
     DispatchState,
-    EffectKind,
     KnownPull,
     Level,
     RepoName,
 )
-from crcr.decide.pairs.depends_on import MOST_DEPENDENCIES, PullReference, is_on_site
+from crcr.decide.pairs.depends_on import MOST_DEPENDENCIES, PullReference
 from crcr.decide.pairs.pair import (
     RETEST_FOR,
     DependencyState,
@@ -50,13 +47,20 @@ from crcr.errors import NoAllowlist
 from crcr.record.change_and_audit_log import note_act, note_change
 from crcr.record.checks.refresh import CheckRefresher
 from crcr.record.checks.reruns import redispatch
-from crcr.record.deliveries.dispatches import drop_delivery, write_dispatches
+from crcr.record.deliveries.dispatches import write_dispatches
 from crcr.record.deliveries.pull_requests import find_newest_delivery, load_pull
-from crcr.record.outbox.effects import add_once, effect_row
+from crcr.record.pairs.named_dependencies import (
+    ONE_PAIR,
+    PAIR_KEY,
+    PAIRS_OF_PULL,
+    SET_DUE,
+    drop_pair,
+    request_reads,
+    row_key,
+)
 from crcr.record.repositories.allowlists import Allowlists
-from crcr.record.schema.pairs import pairs
 from crcr.record.store.database import Database, Row, Tx
-from crcr.record.store.statement import Statement, inserting
+from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 
 LOOK_AGAIN = timedelta(minutes=1)
@@ -66,30 +70,8 @@ _MOST_DUE = 50
 _LOCAL = frozenset({Refusal.TOO_MANY, Refusal.NOT_LISTED, Refusal.NOT_RECORDED})
 """Refusals that GitHub is not asked about."""
 
-_KEY = "upstream = :upstream AND number = :number AND downstream = :downstream AND dependency = :dependency"
-# Those of the text first, as they stand there: the first few count.
-_OF_PULL = Statement(
-    text(
-        "SELECT * FROM pairs WHERE upstream = :upstream AND number = :number"
-        " ORDER BY in_text DESC, place, created_at, downstream, dependency"
-    )
-)
-_ONE = Statement(text(f"SELECT * FROM pairs WHERE {_KEY}"))  # noqa: S608  our own words
-_ADD = Statement(
-    inserting(
-        pairs,
-        *("upstream", "number", "downstream", "dependency", "name", "place", "in_text", "requested_by"),
-        *("created_at", "state", "changed_at", "due_at"),
-    ).on_conflict_do_nothing()
-)
-_IN_TEXT = Statement(text(f"UPDATE pairs SET in_text = :in_text, place = :place WHERE {_KEY}"))  # noqa: S608
-_REQUESTED = Statement(
-    text(f"UPDATE pairs SET requested_by = :who, round = round + 1, changed_at = :at WHERE {_KEY}")  # noqa: S608
-)
-_DELETE = Statement(text(f"DELETE FROM pairs WHERE {_KEY}"))  # noqa: S608  our own words
-_DUE_AT = Statement(text(f"UPDATE pairs SET due_at = :due_at WHERE {_KEY}"))  # noqa: S608  our own words
 _REFUSE = Statement(
-    text(f"UPDATE pairs SET refusal = :refusal, state = :state, changed_at = :at WHERE {_KEY}")  # noqa: S608
+    text(f"UPDATE pairs SET refusal = :refusal, state = :state, changed_at = :at WHERE {PAIR_KEY}")  # noqa: S608
 )
 _READ = Statement(
     text(
@@ -97,24 +79,24 @@ _READ = Statement(
         " approved_by = :approved_by, read_at = :at,"
         " changed_at = CASE WHEN CAST(:changed AS INTEGER) = 1 THEN :at ELSE changed_at END,"
         " merged_seen_at = CASE WHEN CAST(:merged AS INTEGER) = 1 THEN coalesce(merged_seen_at, :at) END"
-        f" WHERE {_KEY}"
+        f" WHERE {PAIR_KEY}"
     )
 )
 _SENT = Statement(
     text(
         "UPDATE pairs SET delivery = :delivery, plain = :plain, tested_sha = :tested_sha, tested_round = round"  # noqa: S608
-        f" WHERE {_KEY}"
+        f" WHERE {PAIR_KEY}"
     )
 )
 # A dispatch that was never sent is not what the pair was tested with: the same heads may be dispatched later.
 _RESET = Statement(
     text(
         "UPDATE pairs SET delivery = NULL, plain = NULL, tested_sha = NULL, tested_round = NULL, round = round + 1"  # noqa: S608
-        f" WHERE {_KEY} AND EXISTS (SELECT 1 FROM dispatches d WHERE d.delivery = pairs.delivery"
+        f" WHERE {PAIR_KEY} AND EXISTS (SELECT 1 FROM dispatches d WHERE d.delivery = pairs.delivery"
         " AND d.upstream = pairs.upstream AND d.state = 'cancelled')"
     )
 )
-_RETESTED = Statement(text(f"UPDATE pairs SET retested = :plain WHERE {_KEY}"))  # noqa: S608  our own words
+_RETESTED = Statement(text(f"UPDATE pairs SET retested = :plain WHERE {PAIR_KEY}"))  # noqa: S608  our own words
 _NAMING = Statement(
     text(
         "SELECT q.* FROM pairs q JOIN pulls p ON p.upstream = q.upstream AND p.number = q.number"
@@ -122,11 +104,11 @@ _NAMING = Statement(
         " ORDER BY q.upstream, q.number"
     )
 )
-_CHANGED = Statement(text(f"UPDATE pairs SET changed_at = :at, due_at = :at WHERE {_KEY}"))  # noqa: S608
+_CHANGED = Statement(text(f"UPDATE pairs SET changed_at = :at, due_at = :at WHERE {PAIR_KEY}"))  # noqa: S608
 _DUE = Statement(
     text(
-        "SELECT upstream, number, downstream, dependency, name, state, refusal, read_at, changed_at FROM pairs"
-        " WHERE due_at IS NOT NULL AND due_at <= :now ORDER BY due_at LIMIT :most"
+        "SELECT number FROM pairs WHERE due_at IS NOT NULL AND due_at <= :now AND upstream = :upstream"
+        " ORDER BY due_at LIMIT :most"
     )
 )
 _REPOSITORY = Statement(
@@ -185,146 +167,6 @@ class DependencyQuestion:
         }
 
 
-# From the webhook of the upstream's pull request, in its transaction
-
-
-async def follow_pull(
-    tx: Tx,
-    event: PullRequestEvent,
-    planned: DispatchPlan,
-    known: KnownPull | None,
-    now: datetime,
-    *,
-    github_url: str | None,
-) -> None:
-    """Record what the text depends on now, and have it read where that or the head has changed."""
-    pull = planned.pull
-    if pull is None:
-        return
-    where = {"upstream": event.upstream.key, "number": event.number}
-    rows = await tx.all(_OF_PULL, **where)
-    is_newest = known is None or event.updated_at >= known.updated_at
-    named = tuple(one for one in event.depends_on if is_on_site(one, github_url)) if is_newest else None
-    if not rows and not named:
-        return
-    changed = named is not None and await _follow_text(tx, event, rows, named, now)
-    rows = await tx.all(_OF_PULL, **where) if changed else rows
-    reopened = known is not None and known.is_open is False
-    tests = event.action in DISPATCHED_ACTIONS or planned.relay_reason is not None
-    if not pull.is_open:
-        for row in rows:
-            await _drop(tx, row, "the pull request was closed", now)
-            await tx.run(_DUE_AT, due_at=None, **row_key(row))
-    elif changed or reopened or tests:
-        await request_reads(tx, rows, now)
-    if changed:
-        await note_change(tx, event.upstream, "delivery", number=event.number, now=now)
-
-
-async def _follow_text(
-    tx: Tx, event: PullRequestEvent, rows: Sequence[Row], named: tuple[PullReference, ...], now: datetime
-) -> bool:
-    """Record the references of the text in their order; return whether anything changed."""
-    places = {reference.key: place for place, reference in enumerate(named)}
-    recorded = {(row["downstream"], row["dependency"]): row for row in rows}
-    changed = False
-    for key, row in recorded.items():
-        if key in places:
-            continue
-        if row["in_text"]:
-            changed = True
-            await _forget_text(tx, row, now)
-    for reference in named:
-        known, place = recorded.get(reference.key), places[reference.key]
-        if known is None:
-            await _add(tx, event.upstream, event.number, reference, now, in_text=1, place=place)
-        elif (known["in_text"], known["place"]) != (1, place):
-            await tx.run(_IN_TEXT, in_text=1, place=place, **row_key(known))
-        else:
-            continue
-        changed = True
-    return changed
-
-
-async def _forget_text(tx: Tx, row: Row, now: datetime) -> None:
-    """The text no longer names it: it stays only where a person requested it."""
-    if row["requested_by"] is not None:
-        await tx.run(_IN_TEXT, in_text=0, place=row["place"], **row_key(row))
-        return
-    await _drop(tx, row, "the pull request no longer depends on it", now)
-    await tx.run(_DELETE, **row_key(row))
-
-
-async def _add(
-    tx: Tx, upstream: RepoName, number: int, reference: PullReference, now: datetime, **columns: Any
-) -> None:
-    await tx.run(
-        _ADD,
-        **{
-            "upstream": upstream.key,
-            "number": number,
-            "downstream": reference.repository.key,
-            "dependency": reference.number,
-            "name": reference.repository.full_name,
-            "place": MOST_DEPENDENCIES,
-            "in_text": 0,
-            "requested_by": None,
-            "created_at": to_us(now),
-            "state": DependencyState.UNREAD.value,
-            "changed_at": to_us(now),
-            "due_at": to_us(now),
-            **columns,
-        },
-    )
-
-
-async def request_pair(
-    tx: Tx, upstream: RepoName, number: int, reference: PullReference, *, who: str, now: datetime
-) -> str | None:
-    """Have the pull request tested with this one, as a person requests, once more where it was; return why not."""
-    rows = await tx.all(_OF_PULL, upstream=upstream.key, number=number)
-    known = next((row for row in rows if (row["downstream"], row["dependency"]) == reference.key), None)
-    if known is None and len(rows) >= MOST_DEPENDENCIES:
-        return f"a pull request is tested with at most {MOST_DEPENDENCIES} others"
-    if known is None:
-        await _add(tx, upstream, number, reference, now, requested_by=who)
-    else:
-        await tx.run(_REQUESTED, who=who, at=to_us(now), **row_key(known))
-    key = {"upstream": upstream.key, "number": number}
-    row = await tx.one(_ONE, downstream=reference.repository.key, dependency=reference.number, **key)
-    await request_reads(tx, [row] if row else [], now)
-    await note_change(tx, upstream, "delivery", number=number, now=now)
-    return None
-
-
-async def request_reads(tx: Tx, rows: Sequence[Row], now: datetime) -> None:
-    """Have these dependencies read from GitHub, one effect for each; the effect then takes the pair's next step."""
-    await add_once(tx, *(_read_effect(row, now) for row in rows))
-
-
-def _read_effect(row: Row, now: datetime) -> dict[str, Any]:
-    key = row_key(row)
-    return effect_row(
-        row["upstream"],
-        EffectKind.READ_DEPENDENCY,
-        # With the backend's name: the list of effects shows those of hidden backends to administrators only.
-        target=f"pairs {row['downstream']}",
-        lane=f"pair/{row['number']}/{row['dependency']}",
-        payload=json.dumps({**key, "name": row["name"]}).encode(),
-        now=now,
-    )
-
-
-def row_key(row: Row) -> dict[str, Any]:
-    return {name: row[name] for name in ("upstream", "number", "downstream", "dependency")}
-
-
-async def _drop(tx: Tx, row: Row, reason: str, now: datetime) -> None:
-    """Cancel the pair's dispatch where it is not sent yet."""
-    if row["delivery"] is not None:
-        await drop_delivery(tx, RepoName(row["upstream"]), row["delivery"], reason, now)
-
-
 class Pairs:
     def __init__(
         self,
@@ -336,7 +178,7 @@ class Pairs:
         self._database = database
         self._allowlists = allowlists
         self._refresher = refresher
-        self._upstreams = {upstream.key: upstream for upstream in upstreams}
+        self._upstreams = upstreams
 
     async def record_event(
         self, delivery: ReceivedDelivery, event: PullRequestEvent
@@ -364,7 +206,7 @@ class Pairs:
 
         async def unit(tx: Tx) -> DependencyQuestion | None:
             key = {name: asked[name] for name in ("number", "downstream", "dependency")}
-            rows = await tx.all(_OF_PULL, upstream=upstream.key, number=key["number"])
+            rows = await tx.all(PAIRS_OF_PULL, upstream=upstream.key, number=key["number"])
             pull = await load_pull(tx, upstream, key["number"])
             allowlist = await self._read_allowlist(tx, upstream)
             row = next((row for row in rows if all(row[name] == key[name] for name in key)), None)
@@ -390,7 +232,7 @@ class Pairs:
     async def read_dependencies(self, upstream: RepoName, number: int) -> tuple[PullReference, ...]:
         """The recorded dependencies of one of the upstream's own pull requests."""
         rows = await self._database.quick_read(
-            lambda tx: tx.all(_OF_PULL, upstream=upstream.key, number=number)
+            lambda tx: tx.all(PAIRS_OF_PULL, upstream=upstream.key, number=number)
         )
         return tuple(map(_reference, rows))
 
@@ -398,7 +240,7 @@ class Pairs:
         """Record what GitHub answered, and take the next step."""
 
         async def unit(tx: Tx) -> None:
-            row = await tx.one(_ONE, **question.key)
+            row = await tx.one(ONE_PAIR, **question.key)
             if row is None:
                 return
             found = {
@@ -423,19 +265,21 @@ class Pairs:
 
     async def look_at_due(self, now: datetime) -> int:
         """Read the dependencies that were not read for a while, and take the steps that wait for something recorded here."""
-        due = {"now": to_us(now), "most": _MOST_DUE}
-        rows = await self._database.quick_read(lambda tx: tx.all(_DUE, **due))
-        for upstream, number in dict.fromkeys((row["upstream"], row["number"]) for row in rows):
-            if upstream in self._upstreams:
-                await self._look_at(self._upstreams[upstream], number, now)
-        return len(rows)
+        looked = 0
+        for upstream in self._upstreams:
+            due: dict[str, Any] = {"upstream": upstream.key, "now": to_us(now), "most": _MOST_DUE}
+            rows = await self._database.quick_read(partial(_read_due, **due))
+            for number in dict.fromkeys(row["number"] for row in rows):
+                await self._look_at(upstream, number, now)
+            looked += len(rows)
+        return looked
 
     async def _look_at(self, upstream: RepoName, number: int, now: datetime) -> None:
         async def unit(tx: Tx) -> None:
             await self._advance(tx, upstream, number, now, is_news=False)
             pull = await load_pull(tx, upstream, number)
             if pull is not None and pull.is_open:
-                rows = await tx.all(_OF_PULL, upstream=upstream.key, number=number)
+                rows = await tx.all(PAIRS_OF_PULL, upstream=upstream.key, number=number)
                 await request_reads(tx, [row for row in rows if _is_read_due(row, now)], now)
 
         await self._database.write(unit)
@@ -450,7 +294,10 @@ class Pairs:
         self, tx: Tx, upstream: RepoName, number: int, now: datetime, *, is_news: bool
     ) -> None:
         pull, allowlist = await load_pull(tx, upstream, number), await self._read_allowlist(tx, upstream)
-        rows = await tx.all(_OF_PULL, upstream=upstream.key, number=number)
+        rows = await tx.all(PAIRS_OF_PULL, upstream=upstream.key, number=number)
+        if pull is None:
+            for row in rows:
+                await tx.run(SET_DUE, due_at=None, **row_key(row))
         if pull is None or allowlist is None:
             return
         plain = None
@@ -475,11 +322,11 @@ class Pairs:
         if step is PairStep.SEND:
             done = await self._send(tx, pair, now)
         elif step is PairStep.DROP:
-            await _drop(tx, row, "the pull request that it depends on no longer counts", now)
+            await drop_pair(tx, row, "the pull request that it depends on no longer counts", now)
             await tx.run(_RESET, **row_key(row))
         elif step is PairStep.SEND_PLAIN_AGAIN:
             done = await self._send_plain_again(tx, pair, now)
-        await tx.run(_DUE_AT, due_at=_due_at(facts, row, now), **row_key(row))
+        await tx.run(SET_DUE, due_at=_due_at(facts, row, now), **row_key(row))
         return done
 
     async def _send(self, tx: Tx, pair: "_PairRows", now: datetime) -> bool:
@@ -492,7 +339,7 @@ class Pairs:
         delivery = {"upstream": upstream.key, "guid": guid, "plain": pair.delivery, "now": to_us(now)}
         if not await tx.all(_TAKE, event=PAIR_EVENT, state=DeliveryState.ACCEPTED.value, **delivery):
             return False  # sent before, or the plain body is no longer kept
-        await _drop(tx, row, f"superseded by {head[:12]} of {_reference(row)}", now)
+        await drop_pair(tx, row, f"superseded by {head[:12]} of {_reference(row)}", now)
         shared = {
             "upstream": upstream.key, "delivery": guid, "event": PAIR_EVENT, "action": plain["action"], "number": None,
             "head_sha": None, "lane": f"pair/{row['number']}/{row['dependency']}", "created_at": to_us(now),
@@ -533,6 +380,10 @@ class _PairRows:
     @property
     def facts(self) -> PairFacts:
         return _facts(self.row, self.pull, self.delivery, self.plain)
+
+
+async def _read_due(tx: Tx, **due: Any) -> list[Row]:
+    return await tx.all(_DUE, **due)
 
 
 def refuse_locally(row: Row, rows: Sequence[Row], allowlist: Allowlist) -> Refusal | None:

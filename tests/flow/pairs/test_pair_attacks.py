@@ -159,6 +159,32 @@ async def test_repeated_webhooks_reads_and_sweeps_dispatch_a_pair_once(relay: Ru
     assert len(pair_runs(relay)) == 1
 
 
+async def test_a_text_that_names_and_unnames_it_again_and_again_dispatches_once(relay: RunningRelay) -> None:
+    pull, other = await open_pair(relay)
+    await end_run(relay, plain_runs(relay)[0], "failure")
+    await end_run(relay, pair_runs(relay)[0])
+    for body in ("without", depends_on(other)) * 3:
+        relay.clock.advance(60)
+        await relay.github.edit_pr(pull, body=body)
+        await relay.drain()
+        assert gate_state(relay, pull) == ("failure" if body == "without" else "pending")
+    assert len(pair_runs(relay)) == 1
+
+
+async def test_a_pair_that_was_dropped_before_it_was_sent_is_sent_when_it_is_named_again(
+    relay: RunningRelay,
+) -> None:
+    await relay.services.acts.pause(RepoName(UPSTREAM), who="ann", now=relay.clock.now())
+    pull, other = await open_pair(relay)
+    for body in ("without", depends_on(other)) * 2:
+        relay.clock.advance(60)
+        await relay.github.edit_pr(pull, body=body)
+        await relay.drain()
+    await relay.services.acts.pause(RepoName(UPSTREAM), who="ann", now=relay.clock.now(), lift=True)
+    await sweep_after(relay, 60)
+    assert heads_tested(relay) == [other.head_sha]
+
+
 async def test_a_pair_is_not_dispatched_with_a_head_that_lost_its_approval(relay: RunningRelay) -> None:
     relay.github.set_permission(GATING, "owner-of-gating", "write")
     other = await open_other(relay, author="stranger", fork=True)

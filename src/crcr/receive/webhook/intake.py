@@ -171,8 +171,9 @@ class WebhookIntake:
         response = _not_an_upstream(event.upstream)
         if event.upstream in self.upstreams:
             response = _log_and_respond(delivery, event.upstream, await self.inbox.take(delivery, event))
-        if isinstance(event, PullRequestEvent):
-            # A backend's pull request that one of an upstream depends on; an upstream may be a backend of another one.
+        # A backend's pull request that one of an upstream depends on; an upstream may be a backend of another one.
+        may_be_backend = event.upstream not in self.upstreams or len(self.upstreams) > 1
+        if isinstance(event, PullRequestEvent) and may_be_backend:
             paired = await self.pairs.record_event(delivery, event)
             if event.upstream not in self.upstreams and isinstance(paired, AcceptedDelivery):
                 response = _respond(delivery, paired)

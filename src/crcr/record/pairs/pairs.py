@@ -6,7 +6,7 @@ without a number or commit, and is marked as not counted: nothing that reads a p
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -96,6 +96,13 @@ _RESET = Statement(
         " AND d.upstream = pairs.upstream AND d.state = 'cancelled')"
     )
 )
+_OWN_DISPATCH = Statement(
+    text(
+        "SELECT state FROM dispatches WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+    )
+)
+_NEXT_ROUND = Statement(text(f"UPDATE pairs SET round = round + 1 WHERE {PAIR_KEY}"))  # noqa: S608
+_MOST_ROUNDS = 20
 _RETESTED = Statement(text(f"UPDATE pairs SET retested = :plain WHERE {PAIR_KEY}"))  # noqa: S608  our own words
 _NAMING = Statement(
     text(
@@ -334,11 +341,14 @@ class Pairs:
         if pair.entry is None or plain is None:
             return False
         upstream, key, head = RepoName(row["upstream"]), row_key(row), row["head_sha"]
-        name = f"crcr/pair/{'/'.join(map(str, key.values()))}/{pair.delivery}/{head}/{row['round']}"
-        guid = str(uuid5(NAMESPACE_URL, name))
+        guid, state = await self._find_round(tx, pair)
+        sent = {"plain": pair.delivery, "tested_sha": head, **key}
+        if state is not None:
+            # The text named it before, with the same heads: what was sent then is what would be sent now.
+            return bool(await tx.run(_SENT, delivery=guid, **sent))
         delivery = {"upstream": upstream.key, "guid": guid, "plain": pair.delivery, "now": to_us(now)}
         if not await tx.all(_TAKE, event=PAIR_EVENT, state=DeliveryState.ACCEPTED.value, **delivery):
-            return False  # sent before, or the plain body is no longer kept
+            return False  # the plain body is no longer kept
         await drop_pair(tx, row, f"superseded by {head[:12]} of {_reference(row)}", now)
         shared = {
             "upstream": upstream.key, "delivery": guid, "event": PAIR_EVENT, "action": plain["action"], "number": None,
@@ -347,10 +357,25 @@ class Pairs:
         planned = PlannedDispatch(pair.entry, DispatchState.WAITING, downgraded=bool(plain["downgraded"]))
         await write_dispatches(tx, shared, (planned,), now)
         await tx.run(_NOT_COUNTED, labels=plain["labels"], upstream=upstream.key, delivery=guid)
-        await tx.run(_SENT, delivery=guid, plain=pair.delivery, tested_sha=head, **key)
+        await tx.run(_SENT, delivery=guid, **sent)
         subject = {"downstream": row["downstream"], "delivery": guid, "number": row["number"]}
         await note_change(tx, upstream, "dispatch", now=now, **subject)
         return True
+
+    async def _find_round(self, tx: Tx, pair: "_PairRows") -> tuple[str, str | None]:
+        """The GUID of the dispatch for the present heads, and its state; None where it is still to be made.
+
+        The text may name the same pull request again after a dispatch of it was cancelled: then the next round is sent.
+        """
+        for _ in range(_MOST_ROUNDS):
+            guid, row = pair.guid, pair.row
+            where = {"upstream": row["upstream"], "downstream": row["downstream"]}
+            known = await tx.one(_OWN_DISPATCH, delivery=guid, **where)
+            if known is None or known["state"] != DispatchState.CANCELLED.value:
+                return guid, known["state"] if known else None
+            await tx.run(_NEXT_ROUND, **row_key(row))
+            pair = replace(pair, row={**row, "round": row["round"] + 1})
+        return guid, DispatchState.CANCELLED.value
 
     async def _send_plain_again(self, tx: Tx, pair: "_PairRows", now: datetime) -> bool:
         """The dependency is merged: test without it again, whose result the gate waits for."""
@@ -376,6 +401,13 @@ class _PairRows:
     """The upstream pull request's delivery that counts."""
     plain: Row | None
     """The backend's dispatch of it."""
+
+    @property
+    def guid(self) -> str:
+        """The GUID of the dispatch for the present heads."""
+        key = "/".join(map(str, row_key(self.row).values()))
+        name = f"crcr/pair/{key}/{self.delivery}/{self.row['head_sha']}/{self.row['round']}"
+        return str(uuid5(NAMESPACE_URL, name))
 
     @property
     def facts(self) -> PairFacts:

@@ -7,6 +7,7 @@ from pathlib import Path
 from playwright.async_api import Browser, expect
 
 from browser.conftest import Site, open_site
+from browser.test_accessibility import look_at
 from support.github.gated_upstream import (
     GATING,
     WORKFLOW_WITH_GUID,
@@ -16,6 +17,7 @@ from support.github.gated_upstream import (
     start_jobs,
     write_comment,
 )
+from support.github.pairs import end_run, open_pair, pair_runs, plain_runs
 from support.running_relay import UPSTREAM
 
 BREAKING = "crcr/breaking"
@@ -65,6 +67,28 @@ async def test_the_gate_follows_its_jobs_and_a_waiver_without_a_reload(
         await expect(waivers).to_contain_text("the driver is known to be broken")
         await expect(waivers).to_contain_text("in force")
         assert await page.evaluate("window.notReloaded") is True
+        assert site.troubles == []
+
+
+async def test_a_pair_of_changes_is_held_live_on_pages_that_fit_and_read_well(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with gated_site(tmp_path, browser) as site:
+        page, relay = site.page, site.relay
+        pull, other = await open_pair(relay, title="<b>Register</b> the kernel")
+        await end_run(relay, plain_runs(relay)[0], "failure")
+        await page.goto(f"{site.url}/crcr/pr/{pull.number}?upstream={UPSTREAM}")
+        pairs = page.locator("#pairs")
+        await expect(pairs).to_contain_text(f"Is being tested with {GATING}#{other.number}")
+        await expect(page.locator("#live")).to_contain_text("live")
+        await end_run(relay, pair_runs(relay)[0])
+        sentence = f"asses with {GATING}#{other.number}, which is not merged"
+        await expect(page.locator(".gate")).to_contain_text(f"p{sentence}")
+        await expect(pairs).to_contain_text(f"P{sentence}")
+        assert await look_at(page) == []
+        await page.goto(f"{site.url}/crcr/{GATING}?upstream={UPSTREAM}")
+        await expect(page.locator("#pairs")).to_contain_text(f"depends on #{other.number}")
+        assert await look_at(page) == []
         assert site.troubles == []
 
 

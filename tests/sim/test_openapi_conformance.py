@@ -204,7 +204,7 @@ async def _walk_manifest(github: GitHub, ask: Asker) -> None:
 async def _walk_repository(github: GitHub, ask: Asker, token: dict[str, str], head: str) -> None:
     root = "/repos/org/upstream"
     for path in (
-        "", "/contents/allow/list.yml", "/contents/allow", "/contents/none", "/pulls/1", "/pulls/1/files", "/pulls/9",
+        "", "/contents/allow/list.yml", "/contents/allow", "/contents/none", "/pulls/1", "/pulls/1/files", "/pulls/1/reviews", "/pulls/9",
         "/git/matching-refs/heads/m", "/git/matching-refs/heads/none", f"/commits/{head}", "/commits/none", f"/compare/main...{head}", f"/compare/{head}...main",
     ):  # fmt: skip
         await ask("GET", f"{root}{path}", token)

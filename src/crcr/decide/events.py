@@ -11,6 +11,7 @@ from types import MappingProxyType
 from crcr.decide.github.requests_and_answers import ActionsJob, ActionsRun
 from crcr.decide.in_tree.checks import InTreeCheck
 from crcr.decide.model import RepoName
+from crcr.decide.pairs.depends_on import PullReference
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class PullRequestEvent:
     """When it was opened, where the webhook contains it."""
     downstream_note: str | None = None
     """The paragraph for downstreams in its text, cut; None where it has none."""
+    depends_on: tuple[PullReference, ...] = ()
+    """The pull requests that its text depends on."""
 
 
 @dataclass(frozen=True, slots=True)

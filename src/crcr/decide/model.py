@@ -64,6 +64,10 @@ TEST_EVENT = "crcr_test"
 """The event type of a test dispatch."""
 BISECTION_EVENT = "crcr_bisection"
 """Under which a bisection's deliveries are recorded, so that no number counts them; downstreams get them as `push`."""
+PAIR_EVENT = "crcr_pair"
+"""The event type of a pull request's dispatch together with a pull request of the backend's own; no number counts it."""
+UNCOUNTED_EVENTS = (TEST_EVENT, BISECTION_EVENT, PAIR_EVENT)
+"""Deliveries that the relay makes itself: their results are recorded and count nowhere."""
 
 
 class DeliveryState(StrEnum):
@@ -120,6 +124,8 @@ class EffectKind(StrEnum):
     """Read a downstream's set-up: the App's installation and permissions there, its workflows."""
     ADVANCE_BISECTION = "advance_bisection"
     """Take the result of a bisection's run, and send the next one."""
+    READ_DEPENDENCY = "read_dependency"
+    """Read the pull request that an upstream pull request depends on."""
     ROUTE_NOTICES = "route_notices"
     """Choose the channels of new notices."""
     SEND_NOTICES = "send_notices"

@@ -30,7 +30,7 @@ from crcr.decide.github.repository_setup import relay_pin
 from crcr.decide.model import RepoName
 from crcr.demo.join import ConnectBuilds, DemoJoin
 from crcr.demo.join_key import keep_key
-from crcr.demo.traffic import BLOCKED, FLAKED, LABELLED, UPSTREAM, demo_world, run_traffic
+from crcr.demo.traffic import BELONGS, BLOCKED, FLAKED, LABELLED, UPSTREAM, demo_world, run_traffic
 from crcr.errors import NotPossible
 from crcr.github.http.connections import ConnectionPool
 from crcr.settings import Settings, load_settings
@@ -242,13 +242,14 @@ def simulated_settings(folder: Path, github: GitHub, url: str, upstream: str, **
 
 def _print_links(options: DemoOptions, url: str, github: GitHub, folder: Path, first: int) -> None:
     upstream, blocked, labelled = f"{github.base_url}/{UPSTREAM}", first - 1 + BLOCKED, first - 1 + LABELLED
-    flaked = first - 1 + FLAKED
+    flaked, belongs = first - 1 + FLAKED, first - 1 + BELONGS
     lines = {
         "dashboard": f"{url}/crcr",
         "simulated GitHub": f"{github.base_url}/ (open pull requests and their merge state)",
         "a gate that blocks": f"{upstream}/pull/{blocked} (fails after 10 s, then it is waived and merged)",
         "checks by label": f"{upstream}/pull/{labelled} (an L3 backend, requested by its label)",
         "verdicts": f"{url}/crcr/pr/{blocked} (new), {url}/crcr/pr/{flaked} (pre-existing, flaky, a sick fleet)",
+        "a pair of changes": f"{url}/crcr/pr/{belongs} (fails alone, passes with a pull request of the backend: held)",
         "bisection": f"{url}/crcr/bisections/1 (begins after two minutes, and finds who broke a backend)",
         "notices": f"{url}/crcr/notices (a comment on the blocked pull request, an issue of the broken backend)",
         "merge queue": f"{upstream}/queue",

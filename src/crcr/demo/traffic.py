@@ -12,18 +12,18 @@ from contextlib import suppress
 import httpx
 
 from crcr.demo.in_tree_ci import InTreeCi
-from crcr.demo.opening_failures import FLAKY, NEW, ON_PULLS, PUSHES
+from crcr.demo.opening_failures import FLAKY, NEW, ON_PULLS, PAIRED, PUSHES
 from crcr.demo.upstream_activity import FILES, UpstreamActivity
-from crcr.demo.world import AUTHORS, BREAKING_LABEL, COMPILER_FILE, NPU_LABEL, UPSTREAM, demo_world
+from crcr.demo.world import AUTHORS, BREAKING_LABEL, COMPILER_FILE, GATING, NPU_LABEL, UPSTREAM, demo_world
 from github_sim.ci.autoplay import WorkflowAutoplay
 from github_sim.github import GitHub
 from github_sim.simulation import Sleep
 from github_sim.world.actions import JobSpec, Workflow, WorkflowJob, WorkflowRun
 from github_sim.world.records import Json, PullRequest, Repository
 
-__all__ = ["BLOCKED", "FLAKED", "LABELLED", "UPSTREAM", "demo_world", "run_traffic"]
+__all__ = ["BELONGS", "BLOCKED", "FLAKED", "LABELLED", "UPSTREAM", "demo_world", "run_traffic"]
 
-LABELLED, BLOCKED, FLAKED = 1, 2, 4
+LABELLED, BLOCKED, FLAKED, BELONGS = 1, 2, 4, 5
 """Numbers of the first pull requests, for links to them."""
 PAUSE_S = (3.5, 6.5)
 OPENING_PAUSE_S = (1.5, 2.5)
@@ -73,7 +73,7 @@ async def _pause(seconds: float, stop: asyncio.Event, sleep: Sleep) -> None:
 
 
 class _Opening:
-    """Four pull requests that show checks by label, a blocking gate, a waiver, the merge queue, verdicts, and an announced breakage.
+    """Five pull requests: checks by label, a blocking gate, a waiver, the merge queue, verdicts, an announced breakage, a pair of changes.
 
     The commits that they are built on are pushed before, so that their failures have a history to be judged by. One push has
     several commits, of which one breaks a backend: a bisection finds it after two minutes.
@@ -118,7 +118,13 @@ class _Opening:
             failures={**ON_PULLS, **FLAKY},
             downstream_note=_NOTE,
         )
-        activity.staged, self._kept = [labelled, blocked, draft, flaked], [flaked]
+        paired = await activity.open_pair(
+            "[aten] Dispatch out variants to backends",
+            FILES[:1],
+            failures={**ON_PULLS, **PAIRED},
+            other=GATING[0],
+        )
+        activity.staged, self._kept = [labelled, blocked, draft, flaked, paired], [flaked, paired]
         self._acts = [
             lambda: activity.ask(blocked),
             lambda: activity.waive_in_vain(blocked),

@@ -102,6 +102,7 @@ class UpstreamActivity:
         by: tuple[str, str] | None = None,
         failures: Failures | None = None,
         downstream_note: str | None = None,
+        body: str = "Summary of the change.\n\nTest plan: CI.",
     ) -> PullRequest:
         """Open a pull request, by anybody or by that author; with `failures` exactly these jobs fail on it.
 
@@ -121,7 +122,7 @@ class UpstreamActivity:
         pull = await self._github.open_pr(
             self._upstream,
             title=title,
-            body=f"Summary of the change.\n\nTest plan: CI.{section}",
+            body=f"{body}{section}",
             author=author,
             author_association=association,
             draft=draft,
@@ -132,6 +133,22 @@ class UpstreamActivity:
         )
         self._open.append(pull)
         return pull
+
+    async def open_pair(
+        self, title: str, files: Sequence[str], *, failures: Failures, other: str
+    ) -> PullRequest:
+        """Open a pull request that fails alone, and passes with one of this backend's own, which is opened before it."""
+        fix = await self._github.open_pr(
+            other,
+            title="Register the out variant of addmm",
+            body=f"Goes with the change of {self._upstream}.",
+            author="nova-ci",
+            author_association="MEMBER",
+            files=("src/ops/addmm.cpp",),
+            before_webhook=lambda pull: self._player.fixing_heads.add(pull.head_sha),
+        )
+        body = f"The out variant is dispatched to backends now.\n\nDepends-On: {other}#{fix.number}\n"
+        return await self.open(title, files, by=AUTHORS[4], failures=failures, body=body)
 
     async def push_base(self, commits: Sequence[tuple[str, Failures]]) -> None:
         """Push these commits, oldest first, to the default branch; on each exactly its jobs fail."""

@@ -146,7 +146,7 @@ def demo_world(github: GitHub, pin: str = "http://127.0.0.1:8000/github/callback
 _HEAD = """\
 on:
   repository_dispatch:
-    types: [pull_request, push, merge_group, crcr_test]
+    types: [pull_request, push, merge_group, crcr_pair, crcr_test]
 permissions: {}
 jobs:
 """

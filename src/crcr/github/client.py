@@ -35,6 +35,7 @@ from crcr.decide.github.requests_and_answers import (
     Urgency,
 )
 from crcr.decide.model import RepoName
+from crcr.decide.pairs.pair import HeadReview, LinkedPull
 from crcr.errors import OutsideRefused
 from crcr.github.api import (
     actions,
@@ -43,6 +44,7 @@ from crcr.github.api import (
     comments_and_roles,
     commits,
     delivery_log,
+    pull_requests,
     request_response,
     setup,
 )
@@ -146,6 +148,22 @@ class PullRequestsApi:
         return request_response.parse_pull(
             await self._transport.send_in_scope(request_response.read_pull(repo, number), scope)
         )
+
+    async def read_linked(self, through: Target, repo: RepoName, number: int) -> LinkedPull | None:
+        """Return a pull request that another one depends on, with the token of that target: its own, or of another
+        repository where the App is installed, which can read what is public.
+        """
+        request = pull_requests.read_linked_pull(repo, number)
+        return pull_requests.parse_linked_pull(
+            await self._transport.send(through, request, request_response.PULLS_READ)
+        )
+
+    async def list_reviews(self, through: Target, repo: RepoName, number: int) -> tuple[HeadReview, ...]:
+        """Return the reviews that approve or reject, the oldest first."""
+        request = pull_requests.list_reviews(repo, number)
+        scope = token_scope(through, request_response.PULLS_READ)
+        pages = await self._transport.send_pages(request, scope, _PAGES)
+        return tuple(chain.from_iterable(map(pull_requests.parse_reviews, pages)))
 
     async def list_files(self, where: Target, number: int) -> ChangedFiles:
         request = commits.list_pull_files(where.repository, number)
@@ -337,8 +355,9 @@ class CommentsApi:
         request = comments_and_roles.add_reaction(where.repository, comment_id, content)
         await self._transport.send(where, request, request_response.PULLS_WRITE)
 
-    async def read_role(self, where: Target, login: str) -> Role:
-        request = comments_and_roles.read_permission(where.repository, login)
+    async def read_role(self, where: Target, login: str, repo: RepoName | None = None) -> Role:
+        """Return the person's role in the repository, or in `repo` where the token is another repository's."""
+        request = comments_and_roles.read_permission(repo or where.repository, login)
         try:
             return comments_and_roles.parse_role(
                 await self._transport.send(where, request, request_response.METADATA_READ)

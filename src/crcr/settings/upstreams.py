@@ -154,6 +154,17 @@ class UpstreamSetting(BaseModel):
             default="in_progress",
         ),
     ]
+    l3_pair: Annotated[
+        Literal["plain", "neutral"],
+        Setting(
+            "",
+            "upstream.l3_pair",
+            single_values.one_of("plain", "neutral"),
+            "what the check of an L3 backend shows that fails alone and passes with the pull request that the change "
+            "depends on: `plain`: its failure; `neutral`: that it passes with the other one, ended neutral",
+            default="plain",
+        ),
+    ]
     job_checks: Annotated[
         Literal["failures", "all", "none"],
         Setting(

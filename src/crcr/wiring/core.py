@@ -33,6 +33,7 @@ from crcr.record.jobs.forwards import Forwards
 from crcr.record.jobs.outcomes import JobOutcomes
 from crcr.record.levels.evaluations import Levels
 from crcr.record.migrations.run import migrate
+from crcr.record.pairs.pairs import Pairs
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database, PostgresTimeouts
@@ -104,6 +105,10 @@ class Core:
     @property
     def levels(self) -> Levels:
         return Levels(self.database, self.allowlists, self.refresher, self.upstreams)
+
+    @property
+    def pairs(self) -> Pairs:
+        return Pairs(self.database, self.allowlists, self.refresher, self.upstreams)
 
     @property
     def bisections(self) -> Bisections:
@@ -206,6 +211,7 @@ def _policy(upstream: UpstreamSetting) -> UpstreamPolicy:
         label_prefixes=upstream.label_prefixes,
         l3_fails_red=upstream.l3_conclusion == "failure",
         show_l3_pending=upstream.l3_pending == "in_progress",
+        l3_pair_neutral=upstream.l3_pair == "neutral",
         job_checks=JobChecks(upstream.job_checks),
         levels=level_policy(upstream),
         breaking_label=upstream.breaking_label,

@@ -20,6 +20,7 @@ from crcr.deliver.handlers.forward_result import ForwardResult
 from crcr.deliver.handlers.inspect_repository import InspectRepository
 from crcr.deliver.handlers.look_up_runs import LookUp
 from crcr.deliver.handlers.publish_checks import PublishChecks
+from crcr.deliver.handlers.read_dependency import ReadDependencies
 from crcr.deliver.handlers.rerun import Rerun
 from crcr.deliver.handlers.upstream_facts import BackendTargets, ReadIssue, UpstreamTargets, VerifyCommit
 from crcr.deliver.notices.outgoing import MailAccount, MailSender, WebhookAddress, WebhookSender
@@ -143,6 +144,9 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
             clock,
             read_health=core.health.read_upstream,
             backends=BackendTargets(core.targets, github.repositories),
+        ),
+        EffectKind.READ_DEPENDENCY: ReadDependencies(
+            core.pairs, upstreams, github, clock, github_url=web_url(core.settings)
         ),
         EffectKind.OFFER_WAIVER: OfferWaiver(core.people_requests, upstreams, writer, clock),
         EffectKind.READ_ISSUE: ReadIssue(core.known_failures, upstreams, github.issues, clock),

@@ -57,6 +57,7 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
         workflow_events=WorkflowEvents(core.database, core.refresher, build_outcomes(core)),
         installations=Installations(core.database),
         known_failures=core.known_failures,
+        pairs=core.pairs,
         in_tree=InTreeRecorder(core.database, core.settings.github_app_id),
         upstreams=frozenset(core.upstreams),
         allowlist_files=on_github,

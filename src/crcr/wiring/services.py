@@ -67,7 +67,7 @@ from crcr.settings import AllowlistFile, Settings, UpstreamSetting
 from crcr.show.live.shared_health import SharedHealth
 from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
-from crcr.wiring.core import Core, Seams, build_failure_recorder, build_outcomes, open_core
+from crcr.wiring.core import Core, Seams, build_failure_recorder, build_outcomes, open_core, web_url
 from crcr.wiring.effect_handlers import effect_handlers, shadow_plans
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
 from crcr.wiring.rate_limits import RelayRateLimits, open_rate_limits
@@ -205,7 +205,8 @@ def _refreshers(core: Core) -> dict[str, AllowlistRefresher]:
 
 def _inbox(core: Core) -> Inbox:
     ignored = {upstream.name.key: upstream.ignore_refs for upstream in core.settings.upstreams}
-    return Inbox(core.database, core.allowlists, core.refresher, ignored)
+    github_url = web_url(core.settings)
+    return Inbox(core.database, core.allowlists, core.refresher, ignored, github_url=github_url)
 
 
 def _reports(core: Core) -> Reports:
@@ -286,6 +287,7 @@ def build_sweeper(core: Core, stopping: asyncio.Event) -> Sweeper:
         ),
         in_tree=InTreeUpkeep(core.database),
         bisections=core.bisections,
+        pairs=core.pairs,
         notices=NoticeWatch(core.database, core.allowlists, core.upstreams),
         levels=core.levels,
         clock=core.clock,

@@ -8,7 +8,7 @@ import hashlib
 
 from github_sim.bodies.repositories import account_json, node_id, repository_json
 from github_sim.clock import stamp, stamp_or_none
-from github_sim.world.records import Account, Json, PullRequest, Repository
+from github_sim.world.records import Account, Json, PullRequest, Repository, Review, association_by_role
 from github_sim.world.world import World
 
 _PULL_LINKS = {
@@ -133,6 +133,25 @@ def simple_pull_json(base: str, world: World, pull: PullRequest) -> Json:
     """A pull request as lists show it."""
     full = pull_json(base, world, pull)
     return {name: value for name, value in full.items() if name not in _ONLY_ALONE}
+
+
+def review_json(base: str, world: World, pull: PullRequest, review: Review) -> Json:
+    repository = world.repositories[pull.repository_id]
+    page = f"{base}/{repository.full_name}/pull/{pull.number}#pullrequestreview-{review.id}"
+    api = f"{base}/repos/{repository.full_name}/pulls/{pull.number}"
+    return {
+        "id": review.id,
+        "node_id": node_id("PRR_", review.id),
+        "user": account_json(base, review.author),
+        "body": "",
+        "state": review.state,
+        "html_url": page,
+        "pull_request_url": api,
+        "author_association": association_by_role(repository, review.author),
+        "_links": {"html": {"href": page}, "pull_request": {"href": api}},
+        "submitted_at": stamp(review.submitted_at),
+        "commit_id": review.commit_id,
+    }
 
 
 def label_json(api: str, name: str) -> Json:

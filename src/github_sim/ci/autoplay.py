@@ -53,6 +53,8 @@ class WorkflowAutoplay:
         self.failing_jobs: dict[str, frozenset[tuple[str, str]]] = {}
         # What fails on a commit, by names of repository and job, and nothing else fails on it.
         self.staged: dict[str, Mapping[tuple[str, str], StagedFailure]] = {}
+        # Heads of backends' own pull requests: tested together with them, nothing staged fails.
+        self.fixing_heads: set[str] = set()
         sim.ci.on_started.append(self._take)
 
     def _take(self, run: WorkflowRun) -> None:
@@ -108,6 +110,8 @@ class WorkflowAutoplay:
         return any(sha in self.staged for sha in self._tested_heads(run))
 
     def _staged_failure(self, run: WorkflowRun, job: WorkflowJob) -> StagedFailure | None:
+        if _other_head(run) in self.fixing_heads:
+            return None
         failing_job = (self._sim.world.repositories[run.repository_id].full_name, job.name)
         found = (self.staged.get(sha, {}).get(failing_job) for sha in self._tested_heads(run))
         return next((failure for failure in found if failure is not None), None)
@@ -158,6 +162,7 @@ class WorkflowAutoplay:
         repository = self._sim.world.repositories[run.repository_id]
         for other in list(self._sim.world.runs_of(repository)):
             same = other.workflow is run.workflow and _event(other).get("number") == number
+            same = same and other.event_type == run.event_type
             if number is None or other is run or not same or other.status == "completed":
                 continue
             started = [job for job in other.jobs if job.status == "in_progress"]
@@ -193,6 +198,13 @@ def _event(run: WorkflowRun) -> Json:
     """The upstream event that the run was dispatched for."""
     payload = run.client_payload.get("payload")
     return payload if isinstance(payload, dict) else {}
+
+
+def _other_head(run: WorkflowRun) -> str | None:
+    """The head of the backend's own pull request that a pair is tested with."""
+    relay = run.client_payload.get("relay")
+    other = relay.get("depends_on") if isinstance(relay, dict) else None
+    return str(other.get("head_sha")) if isinstance(other, dict) else None
 
 
 def _retry_after(answer: httpx.Response, default: float) -> float:

@@ -17,6 +17,7 @@ from github_sim.world.records import (
     Json,
     PullRequest,
     Repository,
+    Review,
     association_by_role,
 )
 from github_sim.world.world import merge_base, pull_changes
@@ -109,6 +110,24 @@ class PullRequestDriver(Simulation):
         self._commit(pull, message, touched if files is None else files)
         before_webhook(pull)
         return await self.send_pull_webhook(pull, "synchronize", {"before": before, "after": pull.head_sha})
+
+    async def force_push_to_pr(
+        self, pull: PullRequest, *, message: str = "Start again", files: Files = ("src/kernel.py",)
+    ) -> PullRequest:
+        """One commit on the base in place of all that the pull request had."""
+        before = pull.head_sha
+        pull.head_sha, pull.commits = pull.base_sha, 0
+        self._commit(pull, f"{message} after {before[:7]}", files)
+        return await self.send_pull_webhook(pull, "synchronize", {"before": before, "after": pull.head_sha})
+
+    def review_pr(self, pull: PullRequest, *, author: str, state: str = "APPROVED") -> Review:
+        """Somebody reviews the present head; the App under test has not subscribed to reviews."""
+        account = self.world.account(author)
+        if account is pull.author and state == "APPROVED":
+            raise ValueError("nobody can approve their own pull request")
+        review = Review(self.world.next_id("review"), account, state, pull.head_sha, self.clock.now())
+        pull.reviews.append(review)
+        return review
 
     def _commit(self, pull: PullRequest, message: str, files: Files) -> None:
         """One more commit on the pull request's branch."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from github_sim.bodies import webhooks
 from github_sim.bodies.commits import changed_files_json, commit_json, comparison_json, git_commit_json
-from github_sim.bodies.pull_requests import pull_json, simple_pull_json
+from github_sim.bodies.pull_requests import pull_json, review_json, simple_pull_json
 from github_sim.rest.exchange import ApiError, ApiRequest, Reply, Route, paginate, validation_error
 from github_sim.webhooks.comments import app_account
 from github_sim.world.git_content import diff_trees
@@ -101,6 +101,13 @@ async def create_pull(sim: "Simulation", request: ApiRequest) -> Reply:
     opened = webhooks.pull_request(sim.base_url, sim.world, pull, "opened", None)
     pull.last_delivery = await sim.emit("pull_request", opened, repository, bot)
     return Reply(201, pull_json(sim.base_url, sim.world, pull))
+
+
+async def list_reviews(sim: "Simulation", request: ApiRequest) -> Reply:
+    """In chronological order, as on GitHub."""
+    pull = find_pull(sim, request)
+    page, headers = paginate(sim.base_url, request, pull.reviews)
+    return Reply(200, [review_json(sim.base_url, sim.world, pull, review) for review in page], headers)
 
 
 async def list_pull_files(sim: "Simulation", request: ApiRequest) -> Reply:
@@ -203,6 +210,7 @@ ROUTES = (
     Route("GET", f"{_REPO}/pulls", list_pulls, permission=_PULLS),
     Route("POST", f"{_REPO}/pulls", create_pull, permission=("pull_requests", "write")),
     Route("GET", f"{_REPO}/pulls/{{pull_number}}/files", list_pull_files, permission=_PULLS),
+    Route("GET", f"{_REPO}/pulls/{{pull_number}}/reviews", list_reviews, permission=_PULLS),
     Route("GET", f"{_REPO}/pulls/{{pull_number}}", get_pull, permission=_PULLS),
     Route("GET", f"{_REPO}/commits/{{ref}}", get_commit, permission=_CONTENTS),
     Route("GET", f"{_REPO}/commits/{{commit_sha}}/pulls", list_pulls_of_commit, permission=_PULLS),

@@ -117,12 +117,14 @@ def _under(path: str, place: str) -> bool:
 
 
 def write_tree(tree: Tree, into: Path, only: Sequence[str] = ()) -> None:
-    """A commit of a repository that only the simulator has."""
+    """A commit of a repository that only the simulator has; trees keep no modes, so scripts are known by their first line."""
     for path, content in tree.items():
         if in_sparse_checkout(path, only):
             target = resolve_inside(into, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
+            if content.startswith(b"#!"):
+                target.chmod(0o755)
 
 
 def resolve_inside(root: Path, path: str) -> Path:

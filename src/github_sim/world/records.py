@@ -127,6 +127,17 @@ class WebhookDelivery:
         return 200 <= self.status_code < 300
 
 
+@dataclass(frozen=True)
+class Review:
+    """Somebody's review of a pull request's head; `state` is APPROVED, CHANGES_REQUESTED or COMMENTED."""
+
+    id: int
+    author: Account
+    state: str
+    commit_id: str
+    submitted_at: datetime
+
+
 @dataclass
 class PullRequest:
     id: int
@@ -151,6 +162,7 @@ class PullRequest:
     labels: list[str] = field(default_factory=list)
     files: tuple[str, ...] = ()
     commits: int = 0
+    reviews: list[Review] = field(default_factory=list)
     last_delivery: WebhookDelivery | None = None
 
 

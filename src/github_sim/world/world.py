@@ -31,6 +31,7 @@ FIRST_IDS = {
     "repository": 702_000_000,
     "installation": 58_000_000,
     "pull_request": 2_310_000_000,
+    "review": 1_420_000_000,
     "comment": 3_120_000_000,
     "issue": 2_720_000_000,
     "reaction": 290_000_000,

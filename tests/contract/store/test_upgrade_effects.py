@@ -212,6 +212,7 @@ ONCE = dict.fromkeys(DONE, 1)
 NOT_YET_RELEASED = {
     EffectKind.READ_ISSUE,
     EffectKind.ADVANCE_BISECTION,
+    EffectKind.READ_DEPENDENCY,
     EffectKind.ROUTE_NOTICES,
     EffectKind.SEND_NOTICES,
 }

@@ -83,6 +83,25 @@ async def test_a_build_that_fails_is_reported_as_failed(tmp_path: Path, ci: Ci) 
         assert json.loads(job["log_excerpt"] or "null") == (shown if ci is Ci.GITHUB else None)
 
 
+FIXED = '#!/usr/bin/env bash\nset -eu\ntest -z "${ACTIONS_ID_TOKEN_REQUEST_TOKEN:-}"\necho built-the-fix\n'
+
+
+async def test_a_pair_is_built_from_the_pull_request_that_the_change_depends_on(tmp_path: Path) -> None:
+    async with running_downstream(
+        tmp_path, downstream_request(), build="echo built-main; exit 1"
+    ) as downstream:
+        github = downstream.github
+        other = await github.open_pr(DOWNSTREAM, files={"ci/build-and-test": FIXED})
+        await github.open_pr(UPSTREAM, body=f"Depends-On: {DOWNSTREAM}#{other.number}")
+        await downstream.run_to_end()
+        results = {job["event"]: job["conclusion"] for job in downstream.jobs()}
+        assert results == {"pull_request": "failure", "crcr_pair": "success"}, job_logs(downstream)
+        logs = job_logs(downstream)
+        assert "built-main" in logs
+        assert "built-the-fix" in logs
+        assert downstream.runner.problems == []
+
+
 @EVERY_CI
 async def test_a_test_dispatch_reports_without_building(tmp_path: Path, ci: Ci) -> None:
     async with running_downstream(tmp_path, downstream_request(ci), build="echo never-built") as downstream:

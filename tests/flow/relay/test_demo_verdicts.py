@@ -26,8 +26,9 @@ from support.github.demo_with_history import HISTORY_ENDS_WITH, make_demo_with_h
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FIRST_MINUTE_S = 60.0
-LABELLED, BLOCKED, FLAKED = (
-    HISTORY_ENDS_WITH + number for number in (traffic.LABELLED, traffic.BLOCKED, traffic.FLAKED)
+LABELLED, BLOCKED, FLAKED, BELONGS = (
+    HISTORY_ENDS_WITH + number
+    for number in (traffic.LABELLED, traffic.BLOCKED, traffic.FLAKED, traffic.BELONGS)
 )
 
 
@@ -53,7 +54,7 @@ async def read_answers(settings: Settings) -> dict[str, Any]:
     services = build(settings, Seams(clock=ManualClock(START + timedelta(seconds=FIRST_MINUTE_S))))
     transport = httpx.ASGITransport(build_app(services, work=False))
     async with httpx.AsyncClient(transport=transport, base_url=RELAY_URL) as client:
-        paths = ["summary", "levels", *(f"pulls/{number}" for number in (LABELLED, BLOCKED, FLAKED))]
+        paths = ["summary", "levels", *(f"pulls/{number}" for number in (LABELLED, BLOCKED, FLAKED, BELONGS))]
         answers = {path: await client.get(f"/api/v1/{path}") for path in paths}
     await services.close()
     return {path: answer.raise_for_status().json() for path, answer in answers.items()}
@@ -107,6 +108,15 @@ def test_what_came_and_went_on_the_base_is_flaky(pulls: dict[int, Any]) -> None:
 def test_a_sick_fleet_is_infrastructure_on_every_pull_request(pulls: dict[int, Any]) -> None:
     judged = [verdicts(pull)["riscv-ai/tensorium-riscv", "cross-build"] for pull in pulls.values()]
     assert {verdict["kind"] for verdict in judged} == {"infrastructure"}
+
+
+def test_a_change_that_needs_one_of_a_backends_own_is_held(answers: dict[str, Any]) -> None:
+    pull = answers[f"pulls/{BELONGS}"]
+    (pair,) = pull["pairs"]
+    assert (pair["backend"], pair["status"]) == ("novagpu/tensorium-nova", "passed")
+    assert pull["gate"]["state"] == "pending"
+    held = [row for row in pull["gate"]["subjects"][0]["rows"] if row["standing"] == "held"]
+    assert [row["backend"] for row in held] == ["novagpu/tensorium-nova"]
 
 
 def test_the_upstreams_own_ci_is_beside_the_downstreams(

@@ -164,6 +164,38 @@ def test_nothing_is_started_for_what_is_gone(ci: Ci, kind: str, changes: dict[st
     assert [each for each in ci.asked if each.method == "POST"] == []
 
 
+PAIR = {
+    "CRCR_EVENT_TYPE": "crcr_pair",
+    "CRCR_PAIR_NUMBER": "3",
+    "CRCR_PAIR_SHA": "c" * 40,
+    "CRCR_PAIR_CLONE_URL": "https://github.com/org/backend.git",
+}
+
+
+@pytest.mark.parametrize("kind", list(PLACES))
+def test_a_pair_is_started_with_the_other_pull_request_and_cancels_only_its_own_builds(
+    ci: Ci, kind: str
+) -> None:
+    run(ci, kind, **PAIR)
+    sent = ci.asked[-1].body
+    passed = sent.get("env") or sent.get("variables") or sent["parameters"]
+    named = {name.upper(): value for name, value in passed.items()}
+    assert named.get("DEPENDS_ON_SHA", named["CRCR_PAIR_SHA"]) == "c" * 40
+    if kind == "buildkite":
+        assert sent["meta_data"] == {"crcr_change": "pytorch/pytorch#7 with #3"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{**PAIR, "CRCR_EVENT_TYPE": "pull_request"}, {**PAIR, "CRCR_PAIR_SHA": ""}, {**PAIR, "CRCR_PAIR_SHA": "main"},
+     {**PAIR, "CRCR_PAIR_CLONE_URL": "https://github.com/a b"}, {**PAIR, "CRCR_PAIR_CLONE_URL": "--upload-pack=x"}],
+)  # fmt: skip
+def test_half_a_pair_starts_nothing(ci: Ci, changes: dict[str, str]) -> None:
+    with pytest.raises(SystemExit):
+        run(ci, "buildkite", **changes)
+    assert ci.asked == []
+
+
 @pytest.mark.parametrize("kind", list(PLACES))
 def test_a_test_dispatch_is_passed_on_without_a_commit(ci: Ci, kind: str) -> None:
     run(ci, kind, CRCR_EVENT_TYPE="crcr_test", CRCR_HEAD_SHA="", CRCR_NUMBER="", CRCR_ACTION="")

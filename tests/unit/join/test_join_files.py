@@ -122,7 +122,8 @@ def test_actions_are_pinned_and_checkouts_keep_no_credentials(wanted: JoinReques
             assert len(commit) == 40
             if name == "actions/checkout":
                 assert step.raw["with"]["persist-credentials"] is False
-                assert "ref" not in step.raw["with"]
+                is_pair = "crcr_pair" in str(step.raw.get("if", "")) and "==" in step.raw["if"]
+                assert ("ref" in step.raw["with"]) is is_pair
 
 
 def jobs_run(wanted: JoinRequest, contexts: dict[str, Any]) -> set[str]:
@@ -149,6 +150,7 @@ ALL = {"started", "build", "finished"}
         (event("push", ref="refs/heads/main", after="a" * 40, deleted=False), ALL),
         (event("push", ref="refs/heads/gone", after="0" * 40, deleted=True), set()),
         (event(action="closed", number=7), set()),
+        (event("crcr_pair", action="opened", number=7), ALL),
         (event("crcr_test"), {"started", "finished"}),
         (event("merge_group", action="checks_requested"), ALL),
         (event("merge_group", action="destroyed"), set()),
@@ -194,6 +196,41 @@ def test_a_newer_head_and_a_closing_end_what_runs_for_a_pull_request() -> None:
     assert group(event(action="synchronize", number=7)) == group(event(action="closed", number=7))
     assert group(event(number=7)) == ("upstream-pytorch/pytorch-7", "true")
     assert group(event(number=7)) != group(event(number=8))
+
+
+PAIR = {"repository": "org/backend", "number": 3, "head_sha": "c" * 40}
+
+
+def pair(inner: str = "crcr_pair", **payload: Any) -> dict[str, Any]:
+    """A dispatch of the type `crcr_pair`, with this type in its payload too."""
+    contexts = event("crcr_pair", **payload)
+    contexts["github"]["event"]["client_payload"]["event_type"] = inner
+    contexts["github"]["event"]["client_payload"]["relay"]["depends_on"] = PAIR
+    return contexts
+
+
+def test_a_pair_and_the_plain_dispatch_do_not_cancel_each_other() -> None:
+    assert group(pair(number=7)) == ("upstream-pytorch/pytorch-7-with-3", "true")
+
+
+@pytest.mark.parametrize(
+    ("contexts", "checked_out"),
+    [(event(number=7), [""]), (pair(number=7), ["c" * 40]), (pair("pull_request", number=7), [])],
+)
+def test_only_the_job_without_a_token_checks_the_other_pull_request_out(
+    contexts: dict[str, Any], checked_out: list[str]
+) -> None:
+    """A dispatch that says two things checks nothing out, and fails."""
+    [(_, workflow)] = workflows(join_request(level=Level.L4))
+    checkouts = {
+        name: [
+            evaluate_text(step.raw["with"].get("ref", ""), contexts)
+            for step in job.steps
+            if "checkout" in step.raw.get("uses", "") and condition_holds(step.raw.get("if"), contexts, GOOD)
+        ]
+        for name, job in workflow.jobs.items()
+    }
+    assert checkouts == {"test": [""], "started": [""], "build": checked_out, "finished": [""]}
 
 
 def test_pushes_to_a_branch_take_turns_and_others_do_not_meet() -> None:

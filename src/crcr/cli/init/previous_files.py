@@ -69,7 +69,7 @@ def read_previous_answers(folder: Path, ci: Ci) -> PreviousAnswers:
         values={name: value for name, value in answers.items() if not check_values(**{name: value})},
         place=_read_location(ci, bridge),
         nightly=_read_generated(folder, NIGHTLY_WORKFLOW) is not None,
-        gates="merge_group, crcr_test]" in started_by,
+        gates=any(f"merge_group, {rest}]" in started_by for rest in ("crcr_pair, crcr_test", "crcr_test")),
     )
 
 

@@ -18,7 +18,7 @@ from crcr.cli.printing import (
     print_outcome,
     print_table,
 )
-from crcr.decide.model import BISECTION_EVENT, DeliveryState
+from crcr.decide.model import BISECTION_EVENT, PAIR_EVENT, DeliveryState
 
 if TYPE_CHECKING:
     from crcr.cli.operator_session import OperatorSession
@@ -215,7 +215,7 @@ def _print_detail(detail: "DeliveryDetail") -> None:
     print_line(f"  head     {delivery.head_sha or '-'}, body of {delivery.body_bytes:,} bytes, {stored}")
     print_line("")
     columns = ["downstream", "level", "dispatch", "sent", "attempts", "~why"]
-    uncounted = "bisection" if delivery.event == BISECTION_EVENT else "test"
+    uncounted = {BISECTION_EVENT: "bisection", PAIR_EVENT: "pair"}.get(delivery.event, "test")
     print_table(columns, (_dispatch_cells(dispatch, uncounted) for dispatch in detail.dispatches))
     jobs = [
         [dispatch.downstream, *_job_cells(job)] for dispatch in detail.dispatches for job in dispatch.jobs

@@ -12,6 +12,8 @@ from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.failures.verdict import Verdict
 from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from crcr.decide.pairs.depends_on import PullReference
+from crcr.decide.pairs.pair import DependencyState, Refusal
 
 
 class Verification(StrEnum):
@@ -186,6 +188,22 @@ class GrantedWaiver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackendPair:
+    """A pull request of a backend that the change depends on, with the backend's results for both together.
+
+    It may hold a backend that fails alone; it never lets anything pass.
+    """
+
+    downstream: str
+    """The backend's key."""
+    reference: PullReference
+    state: DependencyState
+    refusal: Refusal | None = None
+    results: BackendResults | None = None
+    """Of its dispatch for the heads that both have now; None while there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSubject:
     """A pull request, or a merge group of several, that would merge this commit."""
 
@@ -205,6 +223,12 @@ class MergeSubject:
     """The head with the same tree whose gate passed."""
     own_heads: "tuple[MergeSubject, ...]" = ()
     """The pull requests of a merge group at their own heads, where the group was made from these heads."""
+    pairs: tuple[BackendPair, ...] = ()
+    """Of a pull request, never of a merge group: what is merged there is tested as it is."""
+
+    def pairs_of(self, backend: BackendResults) -> tuple[BackendPair, ...]:
+        keys = {backend.name.key, backend.recorded_name.key}
+        return tuple(pair for pair in self.pairs if pair.downstream in keys)
 
     def unexpired_waivers(self, now: datetime) -> tuple[GrantedWaiver, ...]:
         """Return the unexpired waivers of its own pull requests; none for a group whose pull requests are unknown."""

@@ -11,6 +11,9 @@ An excuse is a verdict of the rules with high confidence, of a kind that the ups
 job's reported failure that GitHub confirms, on the very commit that is judged. Nothing else excuses: no other confidence,
 no person's verdict, no job that timed out, was cancelled, has to run again, failed in ways that its report leaves out or in
 tests that the base does not fail in, and no backend without a literal list of `jobs`.
+
+A pair (a pull request of the backend's own that the change depends on) opens nothing: it only turns *failed* into *held*,
+which keeps the gate closed as well. The states that pass are the same with and without it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +22,7 @@ from datetime import datetime, timedelta
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.commit import (
+    BackendPair,
     BackendResults,
     CommitFacts,
     GrantedWaiver,
@@ -34,6 +38,7 @@ from crcr.decide.checks.status import (
     BackendJudgement,
     GateState,
     GateStatus,
+    JudgedPair,
     JudgedPart,
     left_out_words,
 )
@@ -127,6 +132,7 @@ __all__ = [
     "GateStatus",
     "JudgedPart",
     "SubjectJudgement",
+    "hold_for_pairs",
     "judge_backend",
     "judge_for_subject",
     "judge_gate",
@@ -207,14 +213,48 @@ def _judge_subject(subject: MergeSubject, policy: GatePolicy, now: datetime) -> 
 def judge_for_subject(
     subject: MergeSubject, backend: BackendResults, policy: GatePolicy, now: datetime
 ) -> BackendJudgement:
-    """Judge a backend for one subject, with the waivers that count there."""
+    """Judge a backend for one subject, with the waivers that count there, and the pairs that may hold it."""
     waivers = subject.unexpired_waivers(now)
     if subject.number is not None or not waivers:
-        return judge_backend(backend, waivers, policy, now)
+        return hold_for_pairs(
+            judge_backend(backend, waivers, policy, now), subject.pairs_of(backend), policy, now
+        )
     own_heads = tuple(
         _judge_own_head(subject, number, backend, policy, now) for number in subject.numbers or ()
     )
     return judge_backend(backend, waivers, policy, now, own_heads=own_heads)
+
+
+def hold_for_pairs(
+    judged: BackendJudgement, pairs: tuple[BackendPair, ...], policy: GatePolicy, now: datetime
+) -> BackendJudgement:
+    """Hold a gating backend that fails alone and passes with a pull request of its own that is not merged."""
+    if not pairs:
+        return judged
+    # Neither a waiver nor an excuse makes a pair pass.
+    strict = replace(policy, excuses=frozenset())
+    alone = [judge_backend(pair.results, (), strict, now) if pair.results else None for pair in pairs]
+    rechecks = [judged.recheck_at, *(pair.recheck_at for pair in alone if pair)]
+    judged = replace(
+        judged,
+        pairs=tuple(
+            JudgedPair(pair=pair, status=own.standing if own else None)
+            for pair, own in zip(pairs, alone, strict=True)
+        ),
+        recheck_at=min((at for at in rechecks if at is not None), default=None),
+    )
+    passing = next((pair for pair in judged.pairs if pair.passes), None)
+    blocked = {part.standing for part in judged.parts} & BLOCKED
+    if passing is None or not judged.backend.gates or blocked != {GateStatus.FAILED}:
+        return judged
+    parts = tuple(
+        replace(part, standing=GateStatus.HELD, reason=passing.sentence)
+        if part.standing is GateStatus.FAILED
+        else part
+        for part in judged.parts
+    )
+    standing = min((part.standing for part in parts), key=GATE_STATUSES.index)
+    return replace(judged, parts=parts, standing=standing)
 
 
 def _judge_own_head(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from crcr.decide.checks.commit import BackendResults, GrantedWaiver, JobResult
+from crcr.decide.checks.commit import BackendPair, BackendResults, GrantedWaiver, JobResult
 from crcr.decide.failures.verdict import VerdictKind
+from crcr.decide.pairs.pair import DependencyState, pair_sentence
 
 
 class GateStatus(StrEnum):
@@ -80,6 +81,30 @@ class JudgedPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedPair:
+    """What a backend does with a pull request of its own that the change depends on; it decides nothing."""
+
+    pair: BackendPair
+    status: GateStatus | None
+    """None while there is no dispatch for the heads that both have."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether it passes together with a pull request that is honoured and not merged."""
+        pair = self.pair
+        return (
+            self.status is GateStatus.PASSED and pair.state is DependencyState.OPEN and pair.refusal is None
+        )
+
+    @property
+    def sentence(self) -> str:
+        pair = self.pair
+        return pair_sentence(
+            pair.reference, pair.state, pair.refusal, self.status.value if self.status else None
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackendJudgement:
     backend: BackendResults
     standing: GateStatus
@@ -87,6 +112,12 @@ class BackendJudgement:
     since: datetime
     deadline: datetime | None
     recheck_at: datetime | None = None
+    pairs: tuple[JudgedPair, ...] = ()
+
+    @property
+    def is_held_by_pair(self) -> bool:
+        """Whether it fails alone, and waits for a pull request of its own that it passes with."""
+        return self.standing is GateStatus.HELD and any(pair.passes for pair in self.pairs)
 
     @property
     def deciding_parts(self) -> tuple[JudgedPart, ...]:

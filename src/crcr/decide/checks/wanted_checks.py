@@ -42,6 +42,8 @@ class CheckPolicy:
     label_prefixes: tuple[str, ...]
     l3_fails_red: bool
     show_l3_pending: bool
+    l3_pair_neutral: bool = False
+    """Whether an L3 backend that fails alone and passes with a pull request of its own is shown as neutral."""
     job_checks: JobChecks
     hud_url: str
     silent: frozenset[str] = frozenset()
@@ -185,6 +187,11 @@ def _backend_check(
         words=check.backend_words(judged, check.HudPages(policy.hud_url, commit.upstream), live_url),
         details_url=f"{policy.hud_url}/crcr/{backend.name}",
     )
+    passing = next((pair for pair in judged.pairs if pair.passes), None)
+    may_soften = policy.l3_pair_neutral and _is_informational(backend) and not shown.is_open
+    if passing is not None and may_soften and judged.standing is GateStatus.FAILED:
+        title = f"{check.one_line(passing.sentence)} (non-blocking)"
+        shown = replace(shown, conclusion=Conclusion.NEUTRAL, title=title)
     name = f"crcr/{backend.name}"
     return WantedCheck(
         name=name,

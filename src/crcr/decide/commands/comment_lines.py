@@ -1,4 +1,4 @@
-"""Which lines of a comment's Markdown are commands to the relay.
+"""Which lines of a comment's Markdown are commands to the relay, or lines of a pull request's text that it reads.
 
 In doubt a line is not a command: text that a reader does not see, or sees as a quote or as code, is none. Where Markdown
 and the browser may disagree about what is hidden, everything after it is ignored. Anybody may comment, so the cost is
@@ -36,15 +36,21 @@ _BEFORE_QUOTE = " \t-+*0123456789.)"
 
 def command_lines(body: str) -> Iterator[str]:
     """Yield the text after `/crcr` on each line that begins with it, stripped."""
-    if len(body) > MOST_CHARACTERS or _WORD not in body.lower():
+    for line in visible_lines(body, _WORD):
+        if match := _COMMAND.fullmatch(line):
+            yield (match["rest"] or "").strip()
+
+
+def visible_lines(body: str, word: str) -> Iterator[str]:
+    """Yield the lines that readers see as plain text, without blanks at their end; none where `word` is nowhere in the text."""
+    if len(body) > MOST_CHARACTERS or word not in body.lower():
         return
     lines = _LINE_END.split(body)
     if len(lines) > MOST_LINES:
         return
     for paragraph in _paragraphs(lines):
         for line in _unquoted_lines(paragraph):
-            if match := _COMMAND.fullmatch(line.rstrip()):
-                yield (match["rest"] or "").strip()
+            yield line.rstrip()
 
 
 # Paragraphs

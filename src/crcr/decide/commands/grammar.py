@@ -10,6 +10,7 @@
     bisect owner/repo:job [good 1a2b3c4] [bad 5d6e7f8]
     bisect stop 12
     ack [owner/repo]
+    test-with owner/repo#12
     status
 
 Where a job's name ends: before the first ` because `, and there before the last ` until ` and an ` at ` with a
@@ -32,6 +33,7 @@ from crcr.decide.failures.known import LONGEST_KNOWN, is_issue_url
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
+from crcr.decide.pairs.depends_on import PullReference, parse_reference
 
 MOST_COMMANDS_AN_HOUR = 10
 MOST_COMMANDS_A_COMMENT = 10
@@ -163,6 +165,15 @@ class AckCommand:
     """None means the only backend that the author may answer for."""
 
 
+@dataclass(frozen=True, slots=True)
+class TestWithCommand:
+    """Test this pull request together with one of a backend, once more where it was."""
+
+    __test__ = False  # no test case, whatever its name begins with
+
+    reference: PullReference
+
+
 Command = (
     WaiveCommand
     | UnwaiveCommand
@@ -173,6 +184,7 @@ Command = (
     | UnknownCommand
     | BisectCommand
     | AckCommand
+    | TestWithCommand
     | StatusCommand
 )
 
@@ -203,6 +215,7 @@ REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
         BisectCommand: RequiredRole(Role.MAINTAIN, author=False),
         ApproveCommand: RequiredRole(Role.WRITE, author=False),
         VerdictCommand: RequiredRole(Role.MAINTAIN, author=False),
+        TestWithCommand: RequiredRole(Role.WRITE, author=False),
         RetryCommand: RequiredRole(Role.WRITE, author=True),
         StatusCommand: RequiredRole(Role.WRITE, author=True),
         # The backend's own people answer: their role there is judged, not the one in this repository.
@@ -212,7 +225,8 @@ REQUIRED_ROLES: Mapping[type[Command], RequiredRole] = MappingProxyType(
 
 
 def command_verb(command: Command) -> str:
-    return type(command).__name__.removesuffix("Command").lower()
+    words = re.findall(r"[A-Z][a-z]*", type(command).__name__.removesuffix("Command"))
+    return "-".join(words).lower()
 
 
 def refuse_role(command: Command, *, role: Role, is_author: bool) -> str | None:
@@ -253,6 +267,8 @@ def format_command(command: Command) -> str:
             words += ["until", _duration_text(until)] if until else []
         case UnknownCommand(failure, url):
             words += _failure_words(failure) or [url or ""]
+        case TestWithCommand(reference):
+            words.append(str(reference))
         case BisectCommand(target, stop):
             words += _range_words(target) if target else ["stop", str(stop)]
     if isinstance(command, WaiveCommand | RetryCommand | ApproveCommand) and command.head is not None:
@@ -387,6 +403,17 @@ def _parse_bisect(text: str) -> BisectCommand:
             "put a job's name that contains these words in quotes"
         )
     return BisectCommand(BisectionTarget(downstream, _choose_job(job, words) or "", **ends))
+
+
+def _parse_test_with(text: str) -> TestWithCommand:
+    reference = parse_reference(text.strip())
+    if reference is None:
+        raise _Unclear(
+            f"{_quote(text.strip())} is no pull request: write `owner/repo#12`, or its address"
+            if text.strip()
+            else "the pull request is missing"
+        )
+    return TestWithCommand(reference)
 
 
 def _split_range(text: str) -> tuple[str, dict[str, str]]:
@@ -578,5 +605,6 @@ _VERBS: dict[str, tuple[str, Callable[[str], Command]]] = {
     "unknown": ("/crcr unknown owner/repo[:job] or fingerprint or <url>", _parse_unknown),
     "bisect": ("/crcr bisect owner/repo:job [good 1a2b3c4] [bad 5d6e7f8], or bisect stop 12", _parse_bisect),
     "ack": ("/crcr ack [owner/repo]", _parse_ack),
+    "test-with": ("/crcr test-with owner/repo#12", _parse_test_with),
     "status": ("/crcr status", _parse_status),
 }

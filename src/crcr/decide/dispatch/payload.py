@@ -12,7 +12,7 @@ list; an identifying value is whole or null, never a part of itself. The input i
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -256,6 +256,17 @@ _HEAD_BYTES = 2_000
 
 TEST_PURPOSE = "test"
 BISECTION_PURPOSE = "bisection"
+PAIR_PURPOSE = "pair"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchedDependency:
+    """The pull request of the backend's own that a pair is tested with."""
+
+    repository: str
+    number: int
+    head_sha: str
+    clone_url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,10 +278,12 @@ class RelayFields:
     callback_url: str
     audience: str
     purpose: str | None = None
-    """Where it is no event of the upstream: `test` or `bisection`; its results count nowhere."""
+    """Where it is no event of the upstream: `test`, `bisection` or `pair`; its results count nowhere."""
     reason: str | None = None
     """Why it is sent, where the event's own action is not the reason: `base_changed`."""
     version: int = 1
+    depends_on: DispatchedDependency | None = None
+    """Of a pair: the backend's own pull request to test with."""
 
     def __post_init__(self) -> None:
         # Checked at start, where the operator sees it, rather than at the first large pull request.
@@ -278,7 +291,7 @@ class RelayFields:
             raise ValueError("callback_url and audience are too long for a dispatch")
 
     def encode(self, trimmed: tuple[str, ...]) -> bytes:
-        """Encode the `relay` object; `test` is present only in a test."""
+        """Encode the `relay` object; `test` is present only in a test, `depends_on` only in a pair."""
         fields: dict[str, Any] = {
             "version": self.version,
             "upstream": self.upstream.full_name,
@@ -289,6 +302,8 @@ class RelayFields:
             "reason": self.reason,
             "purpose": self.purpose,
         }
+        if self.depends_on is not None:
+            fields["depends_on"] = asdict(self.depends_on)
         return encode_json({**fields, "test": True} if self.purpose == TEST_PURPOSE else fields)
 
 

@@ -18,7 +18,7 @@ from crcr.decide.globs import path_glob
 from crcr.decide.jobs.lifecycle import LIFECYCLE, Apply, JobEvent, Reject, worse_conclusion
 from crcr.decide.jobs.match_job import JobFacts, MatchRefusal, MatrixLeg, find_job
 from crcr.decide.jobs.report import Report, ReportStatus
-from crcr.decide.model import Binding, Conclusion, JobState, Level, RepoName
+from crcr.decide.model import PAIR_EVENT, Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.oidc.identity import Identity, IssuerKind
 from crcr.errors import DefaultBranchUnknown
 
@@ -286,6 +286,9 @@ def _refuse_claims(
     mismatch = refuse_run(report, identity, facts.build)
     if mismatch is not None:
         return mismatch
+    if report.event_type == PAIR_EVENT != facts.dispatch.event:
+        # A run that tested the backend's other pull request must not report for a dispatch without it.
+        return _claim_mismatch(f"the run is of a {PAIR_EVENT}, the delivery of a {facts.dispatch.event}")
     if facts.run_kind not in (None, identity.kind):
         return _claim_mismatch(
             f"run {report.run_id} is one of {facts.run_kind}, the token is of {identity.kind}"

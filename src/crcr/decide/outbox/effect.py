@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.checks.check_run import Tier
-from crcr.decide.dispatch.payload import PreparedPayload
+from crcr.decide.dispatch.payload import DispatchedDependency, PreparedPayload
 from crcr.decide.github.requests_and_answers import Urgency
 from crcr.decide.model import EffectKind, Level, RepoName
 from crcr.decide.outbox.retry import GiveUp, TryAgain
@@ -23,6 +23,7 @@ _DETAILS = frozenset(
         EffectKind.VERIFY_COMMIT,
         EffectKind.READ_ISSUE,
         EffectKind.INSPECT_REPOSITORY,
+        EffectKind.READ_DEPENDENCY,
         EffectKind.SEND_NOTICES,
     }
 )
@@ -37,6 +38,7 @@ READ_ONLY_KINDS = frozenset(
         EffectKind.VERIFY_COMMIT,
         EffectKind.READ_ISSUE,
         EffectKind.INSPECT_REPOSITORY,
+        EffectKind.READ_DEPENDENCY,
         EffectKind.ADVANCE_BISECTION,
         EffectKind.ROUTE_NOTICES,
         EffectKind.FEED_HISTORY,
@@ -119,5 +121,6 @@ class DispatchLoad:
     repository_id: int | None
     installation_id: int | None
     payload: PreparedPayload
+    depends_on: DispatchedDependency | None = None
     trimmed: tuple[str, ...] = ()
     """The recorded cuts of an earlier attempt."""

@@ -19,6 +19,8 @@ from crcr.decide.github.commit_origin import CommitPlace
 from crcr.decide.health.texts import GatePublication
 from crcr.decide.model import DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.notices.announcements import AnnouncementAnswer, AnnouncementState
+from crcr.decide.pairs.depends_on import PullReference
+from crcr.decide.pairs.pair import DependencyState, Refusal, pair_sentence
 from crcr.decide.statistics.figures import CountedAs
 from crcr.decide.views.bisections import CulpritBisection
 from crcr.decide.views.failures import CommitGroup, VerdictView
@@ -365,6 +367,49 @@ class AnnouncementView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairView:
+    """A pull request of the upstream, with one of a backend that it depends on; its results count nowhere."""
+
+    number: int
+    """Of the upstream's pull request."""
+    title: str
+    """Of the same."""
+    backend: RepoName
+    dependency: int
+    """The number of the backend's pull request."""
+    state: DependencyState
+    refusal: Refusal | None
+    """Why it is not tested."""
+    sentence: str
+    head_sha: str | None
+    """Of the backend's pull request, where it counts."""
+    approved_by: str | None
+    requested_by: str | None
+    """Who requested it by a comment."""
+    status: BackendState | None = None
+    """How the backend does with both; None while there is no dispatch for their present heads."""
+    result: CommitBackend | None = None
+    """The same with its jobs."""
+
+
+_PAIR_WORDS = {
+    BackendState.PASSED: "passed",
+    BackendState.FAILED: "failed",
+    **dict.fromkeys(
+        (BackendState.RUNNING, BackendState.STARTED, BackendState.NO_REPORT, BackendState.WAITING), "waiting"
+    ),
+}
+
+
+def describe_pair(
+    reference: PullReference, state: DependencyState, refusal: Refusal | None, status: BackendState | None
+) -> str:
+    word = _PAIR_WORDS.get(status, status.value) if status else None
+    sentence = pair_sentence(reference, state, refusal, word)
+    return sentence[:1].upper() + sentence[1:] if not sentence.startswith(str(reference)) else sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullView:
     upstream: RepoName
     number: int
@@ -396,6 +441,8 @@ class PullView:
     """Those that found the commit that it became to have broken a job."""
     announcement: AnnouncementView | None = None
     """The breakage that it announces to backends; None where its label is not set."""
+    pairs: tuple[PairView, ...] = ()
+    """The pull requests of backends that it depends on, in the order in which they count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

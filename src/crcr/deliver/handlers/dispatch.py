@@ -85,6 +85,7 @@ class SendDispatch:
             audience=self._audience,
             purpose=load.purpose,
             reason=load.reason,
+            depends_on=load.depends_on,
         )
 
 

@@ -1,5 +1,5 @@
 """The sweeper: silent jobs time out, gates that time alone changes are refreshed, issues are read, quiet in-tree commits are
-packed, bisections go on and begin, levels are evaluated, backends that need a notice are found, old rows are deleted, and outdated
+packed, bisections go on and begin, pull requests that others depend on are read again, levels are evaluated, backends that need a notice are found, old rows are deleted, and outdated
 fingerprints are computed again.
 """
 
@@ -13,6 +13,7 @@ from crcr.record.failures.recompute import FingerprintUpdate
 from crcr.record.in_tree.upkeep import InTreeUpkeep
 from crcr.record.levels.evaluations import Levels
 from crcr.record.notices.watch import NoticeWatch
+from crcr.record.pairs.pairs import Pairs
 from crcr.record.upkeep.retention import Retention
 from crcr.record.upkeep.timeouts import Sweeps
 
@@ -41,6 +42,7 @@ class Sweeper:
         *,
         in_tree: InTreeUpkeep,
         bisections: Bisections,
+        pairs: Pairs,
         notices: NoticeWatch,
         levels: Levels,
         clock: Clock,
@@ -52,6 +54,7 @@ class Sweeper:
         self._fingerprints = fingerprints
         self._in_tree = in_tree
         self._bisections = bisections
+        self._pairs = pairs
         self._notices = notices
         self._levels = levels
         self._clock = clock
@@ -65,6 +68,7 @@ class Sweeper:
         await self._known_failures.request_reads(self._clock.now())
         await self._in_tree.run(self._clock.now())
         await self._bisections.advance_running(self._clock.now())
+        await self._pairs.look_at_due(self._clock.now())
 
     async def begin_bisections(self) -> None:
         """Begin the bisections that backends with `bisect: auto` need."""

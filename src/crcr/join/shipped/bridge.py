@@ -20,15 +20,19 @@ from typing import Any, NoReturn
 
 FORMS = {
     "CRCR_DELIVERY_ID": r"[0-9A-Za-z][0-9A-Za-z-]{0,99}",
-    "CRCR_EVENT_TYPE": r"pull_request|push|merge_group|crcr_test|nightly",
+    "CRCR_EVENT_TYPE": r"pull_request|push|merge_group|crcr_pair|crcr_test|nightly",
     "CRCR_CALLBACK_URL": r"https?://[A-Za-z0-9.:\[\]-]+/[A-Za-z0-9._/-]*",
     "CRCR_AUDIENCE": r"[A-Za-z0-9][A-Za-z0-9._~:/@+-]{0,254}",
     "CRCR_UPSTREAM": r"[A-Za-z0-9][A-Za-z0-9_-]{0,38}/[A-Za-z0-9._-]{1,100}",
     "CRCR_HEAD_SHA": r"[0-9a-f]{40}",
     "CRCR_NUMBER": r"[0-9]{1,18}",
     "CRCR_ACTION": r"[a-z_]{1,50}",
+    "CRCR_PAIR_NUMBER": r"[0-9]{1,18}",
+    "CRCR_PAIR_SHA": r"[0-9a-f]{40}",
+    "CRCR_PAIR_CLONE_URL": r"https?://[A-Za-z0-9.:-]+/[A-Za-z0-9._/-]+",
 }
-OPTIONAL = {"CRCR_HEAD_SHA", "CRCR_NUMBER", "CRCR_ACTION"}
+PAIR = {"CRCR_PAIR_NUMBER", "CRCR_PAIR_SHA", "CRCR_PAIR_CLONE_URL"}
+OPTIONAL = {"CRCR_HEAD_SHA", "CRCR_NUMBER", "CRCR_ACTION"} | PAIR
 ENDED = {"closed", "destroyed"}
 NO_COMMIT = "0" * 40
 ATTEMPTS, TIMEOUT_S, PAUSE_S = 4, 30, 2.0
@@ -57,6 +61,9 @@ def read_dispatch(env: Mapping[str, str]) -> dict[str, str]:
         if not re.fullmatch(form, value):
             stop(f"{name} of the dispatch has an invalid value; nothing was started")
         values[name] = value
+    is_pair = values["CRCR_EVENT_TYPE"] == "crcr_pair"
+    if any((name in values) is not is_pair for name in PAIR):
+        stop("a pair, and nothing else, has the pull request of this repository that it is tested with")
     return values
 
 
@@ -91,6 +98,14 @@ def build_variables(values: Mapping[str, str]) -> dict[str, str]:
         "UPSTREAM_REPO": values["CRCR_UPSTREAM"],
         "UPSTREAM_SHA": values.get("CRCR_HEAD_SHA", ""),
         "UPSTREAM_PR": values.get("CRCR_NUMBER", ""),
+        **(
+            {
+                "DEPENDS_ON_SHA": values["CRCR_PAIR_SHA"],
+                "DEPENDS_ON_CLONE_URL": values["CRCR_PAIR_CLONE_URL"],
+            }
+            if "CRCR_PAIR_SHA" in values
+            else {}
+        ),
     }
 
 
@@ -194,7 +209,8 @@ class Circleci:
 
 def change_key(values: Mapping[str, str]) -> str:
     """Return the key that builds of the same change share; only the newest of them matters."""
-    return f"{values['CRCR_UPSTREAM']}#{values.get('CRCR_NUMBER') or values['CRCR_DELIVERY_ID']}"
+    pair = f" with #{values['CRCR_PAIR_NUMBER']}" if "CRCR_PAIR_NUMBER" in values else ""
+    return f"{values['CRCR_UPSTREAM']}#{values.get('CRCR_NUMBER') or values['CRCR_DELIVERY_ID']}{pair}"
 
 
 def main(

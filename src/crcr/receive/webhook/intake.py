@@ -23,6 +23,7 @@ from crcr.decide.events import (
     IssueClosedEvent,
     PeopleRequest,
     PingEvent,
+    PullRequestEvent,
     PushEvent,
     UnusedEvent,
     WorkflowEvent,
@@ -42,6 +43,7 @@ from crcr.record.checks.requests import PeopleRequests
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.failures.known_failures import KnownFailures
 from crcr.record.in_tree.recorder import InTreeRecorder
+from crcr.record.pairs.pairs import Pairs
 from crcr.record.repositories.installations import Installations
 from crcr.record.workflow_runs.webhook_events import WorkflowEvents
 
@@ -67,6 +69,7 @@ class WebhookIntake:
     workflow_events: WorkflowEvents
     installations: Installations
     known_failures: KnownFailures
+    pairs: Pairs
     in_tree: InTreeRecorder
     upstreams: frozenset[RepoName]
     allowlist_files: Mapping[RepoName, FileLocation]
@@ -165,9 +168,16 @@ class WebhookIntake:
         # In a transaction of its own: it must be kept even when there is no allowlist in force to plan with.
         if upstreams := self._upstreams_to_refresh(event):
             await self.inbox.refresh(upstreams, delivery.received_at)
-        if event.upstream not in self.upstreams:
-            return _not_an_upstream(event.upstream)
-        return _log_and_respond(delivery, event.upstream, await self.inbox.take(delivery, event))
+        response = _not_an_upstream(event.upstream)
+        if event.upstream in self.upstreams:
+            response = _log_and_respond(delivery, event.upstream, await self.inbox.take(delivery, event))
+        # A backend's pull request that one of an upstream depends on; an upstream may be a backend of another one.
+        may_be_backend = event.upstream not in self.upstreams or len(self.upstreams) > 1
+        if isinstance(event, PullRequestEvent) and may_be_backend:
+            paired = await self.pairs.record_event(delivery, event)
+            if event.upstream not in self.upstreams and isinstance(paired, AcceptedDelivery):
+                response = _respond(delivery, paired)
+        return response
 
     def _upstreams_to_refresh(self, event: DispatchedEvent) -> tuple[RepoName, ...]:
         """Return the upstreams whose allowlist this push may have changed."""

@@ -40,6 +40,7 @@ from crcr.decide.github.workflow_runs import parse_check_run_id, parse_conclusio
 from crcr.decide.in_tree.checks import NO_APP, STATUSES, InTreeCheck, shorten_name
 from crcr.decide.model import RepoName
 from crcr.decide.notices.announcements import read_downstream_note
+from crcr.decide.pairs.depends_on import find_dependencies
 from crcr.errors import BadRequest
 from crcr.receive.http.body import decode
 from crcr.receive.webhook import payload_structs as structs
@@ -110,6 +111,7 @@ def _pull_request(body: structs.PullRequestBody) -> PullRequestEvent:
         merge_commit_sha=_sha_or_none(pull.merge_commit_sha) if pull.merged else None,
         opened_at=_time_or_none(pull.created_at),
         downstream_note=read_downstream_note(_printable(pull.body)) if isinstance(pull.body, str) else None,
+        depends_on=find_dependencies(pull.body) if isinstance(pull.body, str) else (),
     )
 
 

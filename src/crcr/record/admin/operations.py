@@ -12,6 +12,7 @@ from crcr.decide.dispatch.plan import PlannedDispatch
 from crcr.decide.dispatch.webhook_body import compress_body
 from crcr.decide.model import (
     BISECTION_EVENT,
+    PAIR_EVENT,
     TEST_EVENT,
     DeliveryState,
     DispatchState,
@@ -64,11 +65,12 @@ _HOLD_AGAIN = Statement(
         " AND downstream = :downstream AND state = 'cancelled' AND superseded_at IS NULL"
     )
 )
-# A pull request that was closed meanwhile needs no test, and a bisection ends when its backend leaves.
+# A pull request that was closed meanwhile needs no test, a bisection ends when its backend leaves, and a pair is sent anew.
 _CUT_OFF = Statement(
     text(
         "SELECT v.guid FROM deliveries v LEFT JOIN pulls p ON p.upstream = v.upstream AND p.number = v.number"  # noqa: S608  our own text
-        f" WHERE v.upstream = :upstream AND v.received_at >= :since AND v.body IS NOT NULL AND v.event <> '{BISECTION_EVENT}'"
+        f" WHERE v.upstream = :upstream AND v.received_at >= :since AND v.body IS NOT NULL "
+        f" AND v.event <> '{BISECTION_EVENT}' AND v.event <> '{PAIR_EVENT}'"
         " AND (v.number IS NULL OR v.action = 'closed' OR p.is_open = 1) AND EXISTS (SELECT 1 FROM dispatches d"
         " WHERE d.delivery = v.guid AND d.upstream = v.upstream AND d.state = 'cancelled' AND d.superseded_at IS NULL"
         " AND d.reason IN ('left the allowlist', 'suspended')) ORDER BY v.received_at, v.guid"
@@ -175,6 +177,11 @@ class AdminOperations:
                 raise NotPossible(
                     f"delivery {guid} is a run of a bisection, which repeats its runs by itself",
                     hint="begin another one with `crcr bisect`",
+                )
+            if delivery["event"] == PAIR_EVENT:
+                raise NotPossible(
+                    f"delivery {guid} is of a pair, which is sent for the heads that both pull requests have",
+                    hint="comment `/crcr test-with` on the pull request to have it sent again",
                 )
             unsent = await tx.all(_UNSENT, upstream=upstream.key, delivery=guid, all=int(everyone))
             reached = await self._reached(tx, upstream)

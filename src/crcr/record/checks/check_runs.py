@@ -301,6 +301,7 @@ class CommitChecks:
             label_prefixes=policy.label_prefixes,
             l3_fails_red=policy.l3_fails_red,
             show_l3_pending=policy.show_l3_pending,
+            l3_pair_neutral=policy.l3_pair_neutral,
             job_checks=policy.job_checks,
             hud_url=self._hud_url,
             silent=await self._read_silent(tx, upstream, now),

@@ -33,6 +33,7 @@ from crcr.decide.commands.grammar import (
     KnownCommand,
     RetryCommand,
     StatusCommand,
+    TestWithCommand,
     UnknownCommand,
     UnwaiveCommand,
     VerdictCommand,
@@ -53,6 +54,7 @@ from crcr.decide.notices.announcements import (
     choose_answered,
     choose_backends_to_ask,
 )
+from crcr.decide.pairs.depends_on import PullReference, is_on_site
 from crcr.errors import BadRequest, CrcrError, NotFound, NotPossible
 from crcr.record.bisection.bisections import Bisections
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -82,6 +84,7 @@ from crcr.record.failures.person_verdicts import (
     load_person_verdicts,
 )
 from crcr.record.notices.announcements import add_answer, read_answers, read_concerned
+from crcr.record.pairs.named_dependencies import request_pair
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.checks import commands
 from crcr.record.store.database import Database, Tx
@@ -268,6 +271,8 @@ class Commands:
                 return await self._bisect(context, command)
             case AckCommand():
                 return await self._acknowledge(context, command)
+            case TestWithCommand():
+                return await self._test_with(context, command)
             case StatusCommand():
                 return await self._status(context)
 
@@ -410,6 +415,24 @@ class Commands:
         url = f"{self._hud_url}/crcr/bisections/{bisection_id}?upstream={upstream}" if is_shown else None
         words = bisection_begun_text(bisection_id, target, [commit.sha for commit in commits], url)
         return _Reply(ok=True, words=words)
+
+    async def _test_with(self, context: _CommandContext, command: TestWithCommand) -> _Reply:
+        """Record the pair. Whether the other pull request counts is read from GitHub afterwards, and shown on the HUD."""
+        reference, pull = command.reference, context.pull
+        entry = (await self._allowlists.in_force(context.tx, context.upstream)).find(reference.repository)
+        if not pull.is_open:
+            refusal: str | None = "the pull request is closed"
+        elif entry is None or entry.level < Level.L2 or not is_on_site(reference, self._github_url):
+            refusal = f"{code(str(reference.repository), 140)} is not a backend of this upstream whose results are recorded"
+        else:
+            reference = PullReference(entry.name, reference.number)
+            who = context.speaker.who
+            refusal = await request_pair(
+                context.tx, context.upstream, pull.number, reference, who=who, now=context.now
+            )
+        if refusal is not None:
+            return _Reply(ok=False, words=f"{code(format_command(command))}: {refusal}")
+        return _DONE
 
     async def _find_groups(self, context: _CommandContext, target: FailureTarget) -> list[HeadFailure]:
         """The groups of the head that are meant; where no backend is named, those that every reader may see."""

@@ -16,6 +16,7 @@ from sqlalchemy import bindparam, select, text
 
 from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.checks.commit import (
+    BackendPair,
     BackendResults,
     CommitFacts,
     DispatchRun,
@@ -31,6 +32,8 @@ from crcr.decide.failures.verdict import Confidence, Evidence, EvidenceKind, Ver
 from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
 from crcr.decide.oidc.identity import IssuerKind
+from crcr.decide.pairs.depends_on import PullReference
+from crcr.decide.pairs.pair import DependencyState, Refusal
 from crcr.record.checks.waivers import waivers_in_force
 from crcr.record.deliveries.merge_groups import load_group
 from crcr.record.deliveries.pull_requests import find_newest_delivery
@@ -77,6 +80,13 @@ _DISPATCHES = Statement(
         " coalesce(d.reads_actions, r.reads_actions) AS reads_actions"
         " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
         " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.level >= 3 ORDER BY d.downstream"
+    )
+)
+_PAIRS = Statement(
+    text(
+        "SELECT downstream, dependency, name, state, refusal, head_sha, delivery, plain, tested_sha, round, tested_round"
+        " FROM pairs"
+        " WHERE upstream = :upstream AND number = :number ORDER BY in_text DESC, place, created_at, downstream, dependency"
     )
 )
 _RUNS = Statement(
@@ -168,6 +178,31 @@ async def _pull_subject(
         labels=tuple(json.loads(pull["labels"])),
         backends=await _backends(tx, upstream, delivery["guid"], allowlist),
         waivers=await waivers_in_force(tx, upstream, (number,), to_us(now), **where),
+        pairs=await _pairs(tx, upstream, number, delivery["guid"], allowlist),
+    )
+
+
+async def _pairs(
+    tx: Tx, upstream: RepoName, number: int, delivery: str, allowlist: Allowlist
+) -> tuple[BackendPair, ...]:
+    """The pull requests that this one depends on, with the results for the heads that both have now."""
+    rows = await tx.all(_PAIRS, upstream=upstream.key, number=number)
+    return tuple([await _pair(tx, upstream, row, delivery, allowlist) for row in rows])
+
+
+async def _pair(tx: Tx, upstream: RepoName, row: Row, delivery: str, allowlist: Allowlist) -> BackendPair:
+    tested = (row["plain"], row["tested_sha"], row["tested_round"])
+    is_current = tested == (delivery, row["head_sha"], row["round"])
+    state, refusal = DependencyState(row["state"]), Refusal(row["refusal"]) if row["refusal"] else None
+    results: tuple[BackendResults, ...] = ()
+    if row["delivery"] is not None and is_current and state is DependencyState.OPEN and refusal is None:
+        results = await _backends(tx, upstream, row["delivery"], allowlist)
+    return BackendPair(
+        downstream=row["downstream"],
+        reference=PullReference(RepoName(row["name"]), row["dependency"]),
+        state=state,
+        refusal=refusal,
+        results=next(iter(results), None),
     )
 
 

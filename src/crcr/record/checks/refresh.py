@@ -18,7 +18,7 @@ from crcr.decide.allowlist.entries import Allowlist
 from crcr.decide.checks.check_run import Tier
 from crcr.decide.checks.wanted_checks import JobChecks, shows_any
 from crcr.decide.levels.standings import LevelPolicy
-from crcr.decide.model import EffectKind, Level, RepoName
+from crcr.decide.model import PAIR_EVENT, EffectKind, Level, RepoName
 from crcr.decide.outbox.effect import CHECKS_QUEUE
 from crcr.record.outbox.effects import add_once, effect_row, insert_unless_waiting
 from crcr.record.store.database import Database, Row, Tx
@@ -53,6 +53,13 @@ _HEADS_WITHOUT_GATE = Statement(
         " AND v.state = 'accepted')"
     )
 )
+# A pair's dispatch has no commit of its own: what it shows is on the head of its pull request.
+_PAIRED_HEAD = Statement(
+    text(
+        "SELECT p.head_sha FROM pairs q JOIN pulls p ON p.upstream = q.upstream AND p.number = q.number"
+        " WHERE q.delivery = :delivery AND q.upstream = :upstream AND p.is_open = 1"
+    )
+)
 _FIRST_CHECK = Statement(text("SELECT min(check_id) AS first FROM checks"))
 # An open publication effect may be about to create the first check.
 _ADD_IF_SHOWN = insert_unless_waiting(
@@ -76,6 +83,7 @@ class UpstreamPolicy:
     label_prefixes: tuple[str, ...] = ("ciflow/crcr/",)
     l3_fails_red: bool = False
     show_l3_pending: bool = True
+    l3_pair_neutral: bool = False
     job_checks: JobChecks = JobChecks.FAILURES
     levels: LevelPolicy = field(default_factory=LevelPolicy)
     breaking_label: str = "crcr/breaking"
@@ -151,10 +159,17 @@ class CheckRefresher:
         At L3 the pull request's labels decide whether a check exists. A new label refreshes the commit by itself, so a
         result can only change a check that exists.
         """
-        if dispatch["level"] < Level.L3 or not dispatch["head_sha"] or dispatch["event"] == "push":
+        head_sha = dispatch["head_sha"]
+        if dispatch["level"] < Level.L3 or dispatch["event"] == "push":
+            return
+        if dispatch["event"] == PAIR_EVENT:
+            where = {"delivery": dispatch["delivery"], "upstream": dispatch["upstream"]}
+            paired = await tx.one(_PAIRED_HEAD, **where)
+            head_sha = paired["head_sha"] if paired else None
+        if not head_sha:
             return
         refresh = self.request_refresh if dispatch["level"] >= Level.L4 else self.request_refresh_if_shown
-        await refresh(tx, RepoName(dispatch["upstream"]), (dispatch["head_sha"],), now)
+        await refresh(tx, RepoName(dispatch["upstream"]), (head_sha,), now)
 
     async def apply_allowlist(self, tx: Tx, upstream: RepoName, allowlist: Allowlist, now: datetime) -> None:
         """Apply a new allowlist to open heads and merge groups: none may keep waiting for a backend that was removed."""

@@ -7,13 +7,15 @@ from sqlalchemy import text
 
 from crcr.decide.dispatch.payload import (
     BISECTION_PURPOSE,
+    PAIR_PURPOSE,
     TEST_PURPOSE,
+    DispatchedDependency,
     PreparedPayload,
     prepare_payload,
     update_payload,
 )
 from crcr.decide.dispatch.webhook_body import decompress_payload
-from crcr.decide.model import BISECTION_EVENT, DispatchState, Level, RepoName
+from crcr.decide.model import BISECTION_EVENT, PAIR_EVENT, DispatchState, Level, RepoName
 from crcr.decide.outbox.effect import ClaimedEffect, DispatchLoad
 from crcr.errors import NotFound, OutsideLimited
 from crcr.record.repositories.renames import JOIN_PRESENT_NAME
@@ -38,6 +40,13 @@ _TRIMMED = Statement(
         " AND downstream = :downstream"
     )
 )
+# Only the head that was honoured when the dispatch was recorded: a newer one has a dispatch of its own, or none.
+_PAIR = Statement(
+    text(
+        "SELECT name, dependency, head_sha, clone_url FROM pairs WHERE delivery = :delivery AND upstream = :upstream"
+        " AND head_sha = tested_sha AND clone_url IS NOT NULL AND state = 'open' AND refusal IS NULL"
+    )
+)
 _BODY = Statement(text("SELECT event, body FROM deliveries WHERE guid = :delivery AND upstream = :upstream"))
 
 
@@ -55,7 +64,18 @@ class DispatchPayloads:
             return None
         if row["paused_at"] is not None:
             raise OutsideLimited("dispatching is paused", retry_after_s=_PAUSED_S)
-        return _load(row, effect, await self._payload(effect, row))
+        dependency = None
+        if row["event"] == PAIR_EVENT:
+            pair = await self._database.quick_read(lambda tx: tx.one(_PAIR, **key))
+            if pair is None:
+                return None  # another dispatch has taken its place
+            dependency = DispatchedDependency(
+                repository=pair["name"],
+                number=pair["dependency"],
+                head_sha=pair["head_sha"],
+                clone_url=pair["clone_url"],
+            )
+        return _load(row, effect, await self._payload(effect, row), dependency)
 
     async def note_trimmed(self, effect: ClaimedEffect, trimmed: tuple[str, ...]) -> None:
         """Record which fields are cut from the payload that is about to be sent."""
@@ -89,7 +109,9 @@ class DispatchPayloads:
         return prepare_payload(event_type=event, delivery_id=delivery, payload=payload)
 
 
-def _load(row: Row, effect: ClaimedEffect, payload: PreparedPayload) -> DispatchLoad:
+def _load(
+    row: Row, effect: ClaimedEffect, payload: PreparedPayload, dependency: DispatchedDependency | None
+) -> DispatchLoad:
     return DispatchLoad(
         downstream=RepoName(row["name"] or effect.target),
         level=Level(row["level"]),
@@ -98,6 +120,7 @@ def _load(row: Row, effect: ClaimedEffect, payload: PreparedPayload) -> Dispatch
         repository_id=row["repository_id"],
         installation_id=row["installation_id"],
         payload=payload,
+        depends_on=dependency,
         trimmed=trimmed_fields(row),
     )
 
@@ -105,6 +128,8 @@ def _load(row: Row, effect: ClaimedEffect, payload: PreparedPayload) -> Dispatch
 def _purpose(dispatch: Row) -> str | None:
     if dispatch["event"] == BISECTION_EVENT:
         return BISECTION_PURPOSE
+    if dispatch["event"] == PAIR_EVENT:
+        return PAIR_PURPOSE
     return TEST_PURPOSE if dispatch["test"] else None
 
 

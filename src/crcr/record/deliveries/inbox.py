@@ -48,6 +48,7 @@ from crcr.record.deliveries.webhooks import is_new_body
 from crcr.record.failures.base_commits import note_pushed_commits
 from crcr.record.levels.demotions import find_downgraded
 from crcr.record.outbox.effects import add_effects, add_once, effect_row
+from crcr.record.pairs.named_dependencies import follow_pull
 from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.schema.main_tables import deliveries
 from crcr.record.store.database import Database, Row, Tx
@@ -96,11 +97,15 @@ class Inbox:
         allowlists: Allowlists,
         refresher: CheckRefresher,
         ignore_refs: dict[str, tuple[str, ...]],
+        *,
+        github_url: str | None = None,
     ) -> None:
+        """`github_url` is GitHub's web address, which links to pull requests begin with."""
         self._database = database
         self._allowlists = allowlists
         self._refresher = refresher
         self._ignore_refs = ignore_refs
+        self._github_url = github_url
 
     async def take(
         self, receipt: ReceivedDelivery, event: DispatchedEvent
@@ -218,6 +223,8 @@ class Inbox:
                 await reconsider_held(tx, event.upstream, planned.pull, facts.allowlist, now)
             elif facts.pull is not None or any(dispatch.reason == PATHS for dispatch in planned.dispatches):
                 await request_changed_files(tx, event.upstream, event.number, now)
+        if isinstance(event, PullRequestEvent):
+            await follow_pull(tx, event, planned, facts.pull, now, github_url=self._github_url)
         if not isinstance(event, PushEvent) and (facts.gate_on or facts.allowlist.has_checks):
             heads, labels = _heads(event, facts.pull, planned), _labels(event, facts.pull)
             await self._refresher.request_refresh_for_pull(

@@ -398,7 +398,7 @@ class Outbox:
             tx, effect.upstream, "dispatch", downstream=effect.target, delivery=effect.delivery, now=now
         )
         if dispatch is not None:
-            await self._refresher.request_refresh_for(tx, dispatch, now)
+            await self._refresher.request_refresh_for(tx, {**dispatch, "delivery": effect.delivery}, now)
 
 
 def _order(effect: ClaimedEffect) -> tuple[int, int]:

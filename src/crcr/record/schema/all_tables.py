@@ -1,6 +1,16 @@
 """The whole schema as one `metadata`: importing this module defines every table."""
 
-from crcr.record.schema import bisections, checks, failures, in_tree, joining, levels, notices, statistics
+from crcr.record.schema import (
+    bisections,
+    checks,
+    failures,
+    in_tree,
+    joining,
+    levels,
+    notices,
+    pairs,
+    statistics,
+)
 from crcr.record.schema.main_tables import metadata
 
 __all__ = [
@@ -12,5 +22,6 @@ __all__ = [
     "levels",
     "metadata",
     "notices",
+    "pairs",
     "statistics",
 ]

@@ -138,6 +138,7 @@ pulls = Table(
 _OF_PULL = text("number IS NOT NULL")
 _OF_COMMIT = text("head_sha IS NOT NULL")
 _HAS_BODY = text("body IS NOT NULL")
+_OF_PAIR = text("event = 'crcr_pair'")
 
 deliveries = Table(
     "deliveries",
@@ -160,6 +161,7 @@ deliveries = Table(
     Index("ix_deliveries_recent", "upstream", "received_at"),
     partial_index("ix_deliveries_pull", "upstream", "number", "received_at", where=_OF_PULL),
     Index("ix_deliveries_head", "head_sha", "upstream", sqlite_where=_OF_COMMIT, postgresql_where=_OF_COMMIT),
+    partial_index("ix_deliveries_pairs", "upstream", "received_at", where=_OF_PAIR),
     Index("ix_deliveries_body_age", "received_at", sqlite_where=_HAS_BODY, postgresql_where=_HAS_BODY),
 )
 

@@ -125,6 +125,13 @@ _DROP_ANSWERS = Statement(
     text("DELETE FROM announcement_answers WHERE upstream = :upstream AND number = :number")
 )
 
+_DROP_PAIRS = Statement(
+    text(
+        "DELETE FROM pairs WHERE upstream = :upstream AND number = :number AND NOT EXISTS (SELECT 1 FROM pulls p"
+        " WHERE p.upstream = pairs.upstream AND p.number = pairs.number)"
+    )
+)
+
 DeletionCursor = tuple[int, str]
 START: DeletionCursor = (0, "")
 
@@ -206,7 +213,7 @@ async def _drop_delivery(tx: Tx, row: Row, before: int, budget: int) -> tuple[in
     if row["number"] is not None:
         pull = {"upstream": row["upstream"], "number": row["number"]}
         if await tx.run(_DROP_PULL, **pull, before=before):
-            budget -= 1 + await tx.run(_DROP_ANSWERS, **pull)
+            budget -= 1 + await tx.run(_DROP_ANSWERS, **pull) + await tx.run(_DROP_PAIRS, **pull)
     return budget - 1, True
 
 

@@ -27,7 +27,7 @@ from crcr.decide.views.backend import (
     MetricsView,
 )
 from crcr.decide.views.bisections import BisectionDetail, BisectionPage, BisectionQuery, BisectionView
-from crcr.decide.views.commit import CommitView, PullView, WaiverPage
+from crcr.decide.views.commit import CommitView, PairView, PullView, WaiverPage
 from crcr.decide.views.culprits import CulpritQuery, JobCulprits
 from crcr.decide.views.failing import FailingPage, FailingQuery
 from crcr.decide.views.failures import FailurePage, FailureQuery, GroupPage
@@ -67,6 +67,7 @@ from crcr.record.views.backends.job_results import find_job, read_job_results
 from crcr.record.views.backends.jobs import job_detail, job_page
 from crcr.record.views.backends.overview import metrics_view, summary
 from crcr.record.views.commits.commit_backends import CommitReader, commit_reader
+from crcr.record.views.commits.pairs import read_pairs_of_backend
 from crcr.record.views.commits.pull_and_commit import commit_view, pull_view
 from crcr.record.views.commits.waivers import waiver_list, waiver_page
 from crcr.record.views.compatibility.matrix import compat_view, latest_green
@@ -268,6 +269,11 @@ class SqlViews:
 
     async def culprits(self, query: CulpritQuery, now: datetime) -> tuple[JobCulprits, ...]:
         return await self._view(query.upstream, lambda tx, visible: culprit_list(tx, query, visible, now))
+
+    async def backend_pairs(self, upstream: RepoName, downstream: RepoName) -> tuple[PairView, ...]:
+        return await self._view(
+            upstream, lambda tx, visible: read_pairs_of_backend(tx, upstream, downstream, visible)
+        )
 
     async def bisections(self, query: BisectionQuery) -> BisectionPage:
         return await self._view(query.upstream, lambda tx, visible: bisection_page(tx, query, visible))

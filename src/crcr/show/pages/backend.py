@@ -84,7 +84,8 @@ class BackendPages:
             culprits = CulpritQuery(upstream=location.upstream, backend=name, limit=_MOST_BROKEN)
             breakages = await views.culprits(culprits, now)
         bisections = await read_breakage_bisections(views, location.upstream, breakages)
-        return self._render(request, links, page, breakages=breakages, bisections=bisections)
+        pairs = await views.backend_pairs(location.upstream, name)
+        return self._render(request, links, page, breakages=breakages, bisections=bisections, pairs=pairs)
 
     async def short_address(self, request: Request, location: PageLocation) -> Response:
         """Redirect to the page of the backend with the job's details open."""

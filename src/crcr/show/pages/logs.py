@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from crcr.decide.model import (
     BISECTION_EVENT,
+    PAIR_EVENT,
     DeliveryState,
     DispatchState,
     EffectState,
@@ -50,7 +51,7 @@ _OLDEST, _NEWEST = "at", "-at"
 
 EVENTS = (
     *("pull_request", "push", "merge_group", "nightly"),
-    *("issue_comment", "check_run", "check_suite", "crcr_test", BISECTION_EVENT),
+    *("issue_comment", "check_run", "check_suite", "crcr_test", BISECTION_EVENT, PAIR_EVENT),
 )
 EFFECT_STATES = ("parked", "waiting", "retried", "claimed", "done", "cancelled")
 ACTS = (

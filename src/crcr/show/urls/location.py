@@ -113,6 +113,10 @@ class PageLocation:
     def github_pull(self, number: int) -> str:
         return f"{self.github_url}/{self.upstream}/pull/{number}"
 
+    def github_pull_of(self, repository: RepoName, number: int) -> str:
+        """A pull request of another repository."""
+        return f"{self.github_url}/{repository}/pull/{number}"
+
     def github_commit(self, sha: str) -> str:
         return f"{self.github_url}/{self.upstream}/commit/{quote(sha, safe='')}"
 

@@ -18,6 +18,7 @@ from crcr.decide.commands.grammar import (
     InvalidCommand,
     RetryCommand,
     StatusCommand,
+    TestWithCommand,
     UnwaiveCommand,
     VerdictCommand,
     WaiveCommand,
@@ -31,6 +32,7 @@ from crcr.decide.commands.grammar import (
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.requests_and_answers import Role
 from crcr.decide.model import RepoName
+from crcr.decide.pairs.depends_on import PullReference
 
 NPU = RepoName("Org/npu.backend")
 DAYS = timedelta(days=3)
@@ -133,6 +135,11 @@ def _why(text: str) -> InvalidCommand:
         ("bisect Org/npu.backend:“a bad one”", BisectCommand(BisectionTarget(NPU, "a bad one"))),
         ("bisect Org/npu.backend:goodness", BisectCommand(BisectionTarget(NPU, "goodness"))),
         ("bisect STOP  12", BisectCommand(None, 12)),
+        ("test-with  Org/npu.backend#12 ", TestWithCommand(PullReference(NPU, 12))),
+        (
+            "test-with https://github.com/Org/npu.backend/pull/12",
+            TestWithCommand(PullReference(NPU, 12, "https://github.com")),
+        ),
         ("STATUS  ", StatusCommand()),
     ],
 )
@@ -252,6 +259,9 @@ def test_where_a_jobs_name_ends(words: str, job: str, until: timedelta | None, r
         ("bisect stop " + "9" * 16, "the number of the bisection after `stop` is missing"),
         ("approve it", "`it` does not belong there"),
         ("status please", "`please` does not belong there"),
+        ("test-with", "the pull request is missing"),
+        ("test-with o/r", "`o/r` is no pull request: write `owner/repo#12`, or its address"),
+        ("test-with o/r#1 o/r#2", "`o/r#1 o/r#2` is no pull request: write `owner/repo#12`, or its address"),
     ],
 )
 def test_what_does_not_fit_is_told_with_the_right_form(text: str, why: str) -> None:
@@ -274,7 +284,7 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
     hint = _why(text).hint
     assert hint == (
         "the commands are `waive`, `unwaive`, `retry`, `approve`, `verdict`, `known`, `unknown`,"
-        " `bisect`, `ack`, `status`"
+        " `bisect`, `ack`, `test-with`, `status`"
     )
 
 
@@ -430,6 +440,7 @@ def test_a_strangers_words_are_answered_in_code() -> None:
 
 def test_the_usage_names_every_command_and_is_itself_none() -> None:
     verbs = [kind.__name__.removesuffix("Command").lower() for kind in get_args(Command)]
+    verbs[verbs.index("testwith")] = "test-with"
     assert all(f"`/crcr {verb}" in usage_text() for verb in verbs)
     assert not has_command(usage_text())
 

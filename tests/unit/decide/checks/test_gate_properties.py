@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crcr.decide.checks.commit import (
+    BackendPair,
     BackendResults,
     CommitFacts,
     DispatchRun,
@@ -23,6 +24,8 @@ from crcr.decide.checks.gate import GateJudgement, GateState, judge_gate
 from crcr.decide.checks.status import GateStatus
 from crcr.decide.failures.verdict import Confidence, Verdict, VerdictKind
 from crcr.decide.model import Conclusion, DispatchState, JobState, Level, RepoName
+from crcr.decide.pairs.depends_on import PullReference
+from crcr.decide.pairs.pair import DependencyState, Refusal
 from support.data.commits import (
     HOUR,
     MINUTE,
@@ -297,6 +300,23 @@ def map_jobs(commit: CommitFacts, change: Callable[[JobResult], JobResult]) -> C
     return replace(commit, subjects=tuple(map(changed, commit.subjects)))
 
 
+def check_pairs_open_nothing(commit: CommitFacts, now: datetime) -> None:
+    """With pairs the gate passes exactly where it passes without them; they only turn a failure into a wait."""
+    unpaired = replace(commit, subjects=tuple(replace(subject, pairs=()) for subject in commit.subjects))
+    judged, alone = (judge_gate(facts, POLICY, now) for facts in (commit, unpaired))
+    assert (judged.state is GateState.PASSED) is (alone.state is GateState.PASSED)
+    for subject, subject_alone in zip(judged.subjects, alone.subjects, strict=True):
+        for one, one_alone in zip(subject.backends, subject_alone.backends, strict=True):
+            if one.standing is one_alone.standing:
+                continue
+            assert one_alone.standing is GateStatus.FAILED
+            assert one.standing in {GateStatus.HELD, GateStatus.WAITING}
+            assert any(
+                pair.pair.state is DependencyState.OPEN and pair.pair.refusal is None and pair.passes
+                for pair in one.pairs
+            )
+
+
 def check_no_open_job_is_passed_over(commit: CommitFacts, now: datetime) -> None:
     if judge_gate(commit, POLICY, now).state is not GateState.PASSED:
         return
@@ -490,6 +510,19 @@ def passed_everything(number: int) -> MergeSubject:
 
 
 @st.composite
+def some_pairs(draw: st.DrawFn) -> BackendPair:
+    name = draw(st.sampled_from(BACKENDS))
+    passed = a_backend(*(a_job(name=job) for job in JOBS), name=name)
+    return BackendPair(
+        downstream=RepoName(name).key,
+        reference=PullReference(RepoName(name), draw(st.integers(1, 9))),
+        state=draw(st.sampled_from([DependencyState.OPEN, *DependencyState])),
+        refusal=draw(st.sampled_from([None, None, *Refusal])),
+        results=draw(st.none() | st.just(passed) | some_backends(name)),
+    )
+
+
+@st.composite
 def some_subjects(draw: st.DrawFn, delivery: str) -> MergeSubject:
     number = draw(st.sampled_from([7, 8, None]))
     numbers = draw(st.sampled_from([None, (7,), (7, 8)])) if number is None else None
@@ -503,6 +536,7 @@ def some_subjects(draw: st.DrawFn, delivery: str) -> MergeSubject:
         in_doubt=draw(st.sampled_from([False, False, False, True])),
         waivers=tuple(draw(st.lists(waivers, max_size=3))),
         reused_from=draw(st.sampled_from([None, None, "b" * 40])) if number is None else None,
+        pairs=tuple(draw(st.lists(some_pairs(), max_size=2))) if number is not None else (),
     )
 
 
@@ -515,6 +549,7 @@ seeds = st.integers(0, 2**32)
 
 def check_every_rule(commit: CommitFacts, now: datetime, random: Random, percent: int) -> None:
     check_passing(commit, now)
+    check_pairs_open_nothing(commit, now)
     check_no_open_job_is_passed_over(commit, now)
     check_excuses(commit, now)
     check_no_going_run_is_passed_over(commit, now)
@@ -533,24 +568,36 @@ def test_every_rule_holds_for_any_commit(commit: CommitFacts, seed: int, percent
 
 
 class CommitStory:
-    """Two pull requests on one head with a backend each, and #7 with one more; facts come in as they are recorded."""
+    """Two pull requests on one head with a backend each, and #7 with one more; facts come in as they are recorded.
+
+    #7 is also tested with a pull request of its first backend: the last of the backends has those results.
+    """
 
     def __init__(self) -> None:
         self.now = NOW
         self.backends = [
             an_unsent_backend(DispatchState.WAITING, name=name, created_at=NOW)
-            for name in ("org/one", "org/two", "org/one")
+            for name in ("org/one", "org/two", "org/one", "org/one")
         ]
+        self.dependency = DependencyState.OPEN
+        self.refusal: Refusal | None = None
         self.waivers: list[GrantedWaiver] = []
         self.doubt = False
         self.run_ids = 9
 
     def commit(self) -> CommitFacts:
-        one, two, three = self.backends
+        one, two, three, paired = self.backends
+        pair = BackendPair(
+            downstream=one.name.key,
+            reference=PullReference(one.name, 3),
+            state=self.dependency,
+            refusal=self.refusal,
+            results=paired,
+        )
         seven = tuple(waiver for waiver in self.waivers if waiver.number == 7)
         eight = tuple(waiver for waiver in self.waivers if waiver.number == 8)
         return a_commit(
-            a_subject(one, two, waivers=seven, in_doubt=self.doubt),
+            a_subject(one, two, waivers=seven, in_doubt=self.doubt, pairs=(pair,)),
             a_subject(three, number=8, delivery="guid-8", waivers=eight),
         )
 
@@ -710,7 +757,14 @@ def doubt(world: CommitStory) -> None:
     world.doubt = not world.doubt
 
 
-which = st.integers(0, 2)
+def change_dependency(state: DependencyState, refusal: Refusal | None) -> Step:
+    def step(world: CommitStory) -> None:
+        world.dependency, world.refusal = state, refusal
+
+    return step
+
+
+which = st.integers(0, 3)
 nth = st.integers(0, 2)
 names = st.sampled_from(JOBS)
 steps: st.SearchStrategy[Step] = st.one_of(
@@ -741,6 +795,9 @@ steps: st.SearchStrategy[Step] = st.one_of(
     st.just(unwaive),
     st.builds(relist, which, st.sampled_from([None, Level.L3, Level.L4, Level.L4, Level.L4]), options),
     st.just(doubt),
+    st.builds(
+        change_dependency, st.sampled_from(list(DependencyState)), st.none() | st.sampled_from(Refusal)
+    ),
 )
 
 
@@ -761,10 +818,14 @@ def green(at: int) -> list[Step]:
 ALL_GREEN = [step for at in range(3) for step in green(at)]
 
 
+# The first backend fails alone, and passes with its own pull request.
+PAIR_GREEN = [*ALL_GREEN, *green(3), report(0, -1, "build", Conclusion.FAILURE, again=False)]
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> list[Step]:
     """Return a story that ends well with surprises strewn in; surprises alone would hardly ever pass."""
-    told = list(ALL_GREEN) if draw(st.booleans()) else []
+    told = list(draw(st.sampled_from([ALL_GREEN, PAIR_GREEN, []])))
     for step in draw(st.lists(steps, max_size=20)):
         told.insert(draw(st.integers(0, len(told))), step)
     return told
@@ -778,6 +839,17 @@ def test_the_plain_story_passes_at_its_very_end() -> None:
         states.append(judge_gate(world.commit(), POLICY, world.now).state)
     assert set(states[:-1]) == {GateState.PENDING}
     assert states[-1] is GateState.PASSED
+
+
+def test_a_pair_that_passes_keeps_the_gate_waiting_and_never_opens_it() -> None:
+    world = CommitStory()
+    states = []
+    for step in PAIR_GREEN:
+        step(world)
+        states.append(judge_gate(world.commit(), POLICY, world.now).state)
+    assert states[-2:] == [GateState.PASSED, GateState.PENDING]
+    change_dependency(DependencyState.MERGED, None)(world)
+    assert judge_gate(world.commit(), POLICY, world.now).state is GateState.FAILED
 
 
 @settings(max_examples=300, deadline=None)

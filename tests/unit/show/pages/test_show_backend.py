@@ -32,6 +32,7 @@ from crcr.decide.views.backend import (
     JobKey,
     LevelChange,
 )
+from crcr.decide.views.commit import PairView
 from crcr.decide.views.culprits import CulpritQuery, CulpritRange, JobCulprits
 from crcr.decide.views.failures import FailedTestView
 from crcr.decide.views.overview import DispatchAnswer, JobView
@@ -79,6 +80,9 @@ class FakeViews:
     async def backend(self, query: BackendQuery, _: object) -> BackendPage:
         self.queries.append(query)
         return replace(self.page, query=query, detail=self.detail if query.detail else None)
+
+    async def backend_pairs(self, _: RepoName, __: RepoName) -> tuple[PairView, ...]:
+        return ()
 
     async def culprits(self, _: CulpritQuery, __: object) -> tuple[JobCulprits, ...]:
         return self.breakages

@@ -29,6 +29,7 @@ from crcr.decide.checks.text.parts import (
     doubt_words,
     live_sections,
     oncall_words,
+    pair_words,
     sort_worst_first,
     waiver_words,
 )
@@ -64,6 +65,8 @@ def backend_title(judged: BackendJudgement) -> str:
         )
     if judged.standing is GateStatus.WAITING:
         return WAITING_TITLE
+    if judged.is_held_by_pair:
+        return truncate(f"held: {one_line(judged.deciding_parts[0].reason)}", MOST_TITLE)
     if not deciding_parts:
         reason = one_line(judged.deciding_parts[0].reason).replace("`", "").removeprefix("skipped: ")
         return truncate(f"{status_text(judged.standing)}: {reason}", MOST_TITLE)
@@ -130,6 +133,8 @@ def _status_facts(judged: BackendJudgement) -> list[str]:
     waivers = collect_waivers(judged.parts)
     if waivers:
         facts.append(f"- Waivers: {waiver_words(waivers)}")
+    if judged.pairs:
+        facts.append(f"- Depends on: {pair_words(judged)}")
     jobs = advice_about_jobs(judged)
     if jobs is not None:
         facts.append(f"- To be changed: {jobs}")

@@ -31,6 +31,7 @@ from crcr.decide.checks.text.parts import (
     doubt_words,
     live_sections,
     oncall_words,
+    pair_words,
     waiver_words,
 )
 from crcr.decide.checks.text.verdict import HudPages, append_verdict, verdict_kinds, verdict_words
@@ -40,6 +41,7 @@ from crcr.decide.model import Level
 
 MOST_TITLE = 120
 _MOST_PARTS = 3
+_MOST_HOLD_REASON = 90
 _MOST_NUMBERS = 20
 _BY_SEVERITY = tuple(GateStatus)
 _STATES = tuple(GateState)
@@ -118,7 +120,7 @@ def _pending_phrases(backends: list[BackendJudgement]) -> list[str]:
 
 
 def _hold_reason(judged: BackendJudgement) -> str:
-    return _shorten(judged.deciding_parts[0].reason)
+    return truncate(one_line(judged.deciding_parts[0].reason), _MOST_HOLD_REASON)
 
 
 def _passing_phrases(backends: list[BackendJudgement]) -> list[str]:
@@ -262,6 +264,8 @@ def _status_reason(judged: BackendJudgement, pages: HudPages | None) -> str:
     if also and judged.standing is not GateStatus.EXCUSED:
         phrases.append(f"excused: {join_items(also, _MOST_PARTS, part_text, '; ')}")
     phrases.append(waiver_words(collect_waivers(judged.parts)))
+    if not judged.is_held_by_pair:
+        phrases.append(pair_words(judged))
     waiting = sum(part.standing in OPEN for part in judged.parts)
     if waiting and judged.standing not in OPEN:
         phrases.append(f"{waiting} still waiting")

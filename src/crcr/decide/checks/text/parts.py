@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from crcr.decide.checks.commit import BackendResults, GrantedWaiver, JobResult, Verification
 from crcr.decide.checks.completeness import why_names_needed
 from crcr.decide.checks.status import BLOCKED, BackendJudgement, GateStatus, JudgedPart
-from crcr.decide.checks.text.markdown import MarkdownSection, code, format_utc, join_items, link
+from crcr.decide.checks.text.markdown import MarkdownSection, code, format_utc, join_items, link, prose
 from crcr.decide.checks.verification import Confirmation, confirm_result
 from crcr.decide.commands.grammar import ApproveCommand, RetryCommand, WaiveCommand, format_command
 from crcr.decide.model import JobState
@@ -14,6 +14,7 @@ OPEN = frozenset({GateStatus.WAITING, GateStatus.HELD})
 NAME_CHARACTERS = 100
 _MOST_WAIVERS = 3
 _MOST_ONCALLS = 5
+_MOST_PAIRS = 5
 _WORST_FIRST = tuple(GateStatus)
 
 _VERIFICATIONS = {
@@ -59,6 +60,11 @@ def _waiver_text(waiver: GrantedWaiver) -> str:
     return f"{subject} by {person(waiver.who)} on #{waiver.number} because {code(waiver.reason)}, {until}"
 
 
+def pair_words(judged: BackendJudgement) -> str:
+    """Return what the backend does with the pull requests of its own that the change depends on."""
+    return join_items(judged.pairs, _MOST_PAIRS, lambda pair: prose(pair.sentence), "; ")
+
+
 def person(name: str) -> str:
     """Return a login that notifies nobody."""
     return code(f"@{name.removeprefix('@')}", 60)
@@ -85,6 +91,9 @@ def advice_for(judged: BackendJudgement, head: str | None, quote: Quote) -> str 
             return f"fix it, {retry}, or {waive}"
         case GateStatus.DECLINED:
             return f"let a job run, set `may_skip: true` in its allowlist entry, or {waive}"
+        case GateStatus.HELD if judged.is_held_by_pair:
+            merge = join_items([pair.pair.reference for pair in judged.pairs if pair.passes], _MOST_NAMES)
+            return f"merge {merge}: {quote(str(name))} is then tested without it; or {waive}"
         case GateStatus.HELD if judged.backend.reason == "approval":
             return f"someone with write rights comments {quote(format_command(ApproveCommand(head)))}"
         case GateStatus.HELD:

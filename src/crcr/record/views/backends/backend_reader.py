@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry, Visibility
 from crcr.decide.levels.standings import Demotion, LevelPolicy
-from crcr.decide.model import BISECTION_EVENT, TEST_EVENT, Level, RepoName
+from crcr.decide.model import UNCOUNTED_EVENTS, Level, RepoName
 from crcr.decide.statistics.figures import ANSWER_WITHIN, SILENT_WITHIN, Figures, is_silent
 from crcr.decide.statistics.window import ResultKind, Window
 from crcr.decide.views.missing_results import BackendReporting
@@ -37,8 +37,8 @@ _LAST_SENT = Statement(
         " AND sent_at IS NOT NULL AND test = 0 ORDER BY created_at DESC, delivery DESC LIMIT 1"
     )
 )
-IS_UPSTREAM_EVENT = f"event <> '{TEST_EVENT}' AND event <> '{BISECTION_EVENT}'"
-"""Whether a job is no test and no run of a bisection: these say nothing about how a backend answers the upstream's events."""
+IS_UPSTREAM_EVENT = " AND ".join(f"event <> '{event}'" for event in UNCOUNTED_EVENTS)
+"""Whether a job is no test, no run of a bisection and no pair: these say nothing about how a backend answers the upstream's events."""
 _LAST_REPORT = Statement(
     text(
         "SELECT in_progress_at AS at FROM jobs WHERE upstream = :upstream AND downstream = :downstream"  # noqa: S608  our own text

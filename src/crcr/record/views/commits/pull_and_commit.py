@@ -41,6 +41,7 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us, from_us_or_none
 from crcr.record.views.commits.commit_backends import CommitReader
 from crcr.record.views.commits.in_tree import ComparedBase, read_in_tree
+from crcr.record.views.commits.pairs import read_pairs_of_pull
 from crcr.record.views.commits.waivers import read_waivers_of_pulls
 from crcr.record.views.culprits.bisections import read_bisections_that_found
 from crcr.record.views.relay.health import unpublished_gate
@@ -137,6 +138,7 @@ async def pull_view(reader: CommitReader, number: int) -> PullView:
         in_tree=in_tree,
         bisections=await _read_bisections(reader, pull.merge_commit_sha),
         announcement=await _read_announcement(reader, pull),
+        pairs=await read_pairs_of_pull(reader, number, tested_delivery),
         **{name: getattr(pull, name) for name in _AS_STORED},
     )
 

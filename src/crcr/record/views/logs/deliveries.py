@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, text
 
-from crcr.decide.model import BISECTION_EVENT, DeliveryState, DispatchState, Level, RepoName
+from crcr.decide.model import BISECTION_EVENT, PAIR_EVENT, DeliveryState, DispatchState, Level, RepoName
 from crcr.decide.views.logs import DeliveryQuery
 from crcr.decide.views.overview import DeliveryPage, DeliveryView, DispatchAnswer, DispatchView, JobView
 from crcr.errors import NotFound
@@ -35,10 +35,10 @@ _ALL = f"{_SELECT} deliveries WHERE upstream = :upstream"
 _OF_PULL = f"{_SELECT} ({_ALL} AND number = :number LIMIT 10000) found WHERE upstream = :upstream"
 _WITH_HEAD = f"{_SELECT} deliveries WHERE head_sha >= :head AND head_sha < :head || 'g' LIMIT 10000"
 _OF_HEAD = f"{_SELECT} ({_WITH_HEAD}) found WHERE upstream = :upstream"
-# A run of a bisection has one backend: without it, its delivery would show that a hidden backend is bisected. It is excluded in
-# the query, since a cursor has the GUID.
+# A run of a bisection, or a pair, has one backend: without it, its delivery would show what a hidden backend tests. It is excluded
+# in the query, since a cursor has the GUID.
 _SHOWN = (
-    f" AND (event <> '{BISECTION_EVENT}' OR :everything = 1 OR EXISTS (SELECT 1 FROM dispatches d"  # noqa: S608  ours
+    f" AND (event NOT IN ('{BISECTION_EVENT}', '{PAIR_EVENT}') OR :everything = 1 OR EXISTS (SELECT 1 FROM dispatches d"  # noqa: S608  ours
     " WHERE d.delivery = guid AND d.upstream = :upstream AND d.downstream IN (SELECT value FROM {shown})))"
 )
 _DOWN = (

@@ -20,7 +20,7 @@ from crcr.record.store.times import from_us, to_us
 LAST_DELIVERY = Statement(
     text(
         "SELECT received_at AS at FROM deliveries WHERE upstream = :upstream AND source <> 'test'"
-        " AND source <> 'bisection' ORDER BY received_at DESC LIMIT 1"
+        " AND source <> 'bisection' AND source <> 'pair' ORDER BY received_at DESC LIMIT 1"
     )
 )
 # States are written out here, not bound: a partial index is used only where its condition can be seen.

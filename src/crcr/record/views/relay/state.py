@@ -63,7 +63,9 @@ _PARKED = Statement(
 _DELIVERED = Statement(
     text(
         "SELECT count(*) - (SELECT count(*) FROM bisection_runs r WHERE r.upstream = :upstream"
-        " AND r.created_at >= :since) AS number FROM deliveries WHERE upstream = :upstream AND received_at >= :since"
+        " AND r.created_at >= :since) - (SELECT count(*) FROM deliveries p WHERE p.event = 'crcr_pair'"
+        " AND p.upstream = :upstream AND p.received_at >= :since) AS number"
+        " FROM deliveries WHERE upstream = :upstream AND received_at >= :since"
     )
 )
 _UPSTREAM = Statement(text("SELECT paused_at, installation_id FROM upstreams WHERE upstream = :upstream"))

@@ -314,6 +314,21 @@ ANNOUNCEMENT = derive_model(
         "backends": "Those without an answer first.",
     },
 )
+PAIR = derive_model(
+    views.PairView,
+    "Pair",
+    "A pull request of a backend that one of the upstream depends on, tested together with it. Its results count nowhere.",
+    described={
+        "number": "The upstream's pull request.",
+        "dependency": "The backend's pull request.",
+        "refusal": "Why it is not tested; null where it is, or is merged or closed.",
+        "head_sha": "The head of the backend's pull request, where it counts.",
+        "approved_by": "Who approved that head, where it is in a fork.",
+        "requested_by": "Who requested it by a comment; null where only the text names it.",
+        "status": "How the backend does with both heads; null while they were not dispatched together.",
+        "result": "The same with its jobs.",
+    },
+)
 _DESCRIBED = {
     "in_tree": "Null where no check of the upstream's own CI was recorded.",
     "groups": "The failures by fingerprint, those of the most backends first.",
@@ -324,7 +339,11 @@ PULL_REQUEST = derive_model(
     views.PullView,
     "PullRequest",
     "`gate` is null until it is evaluated for the head.",
-    described={**_DESCRIBED, "announcement": "Null where no breakage is announced."},
+    described={
+        **_DESCRIBED,
+        "announcement": "Null where no breakage is announced.",
+        "pairs": "The pull requests of backends that it depends on.",
+    },
 )
 COMMIT = derive_model(
     views.CommitView,

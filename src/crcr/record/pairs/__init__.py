@@ -1,0 +1,1 @@
+"""Pairs: upstream pull requests with the pull requests of backends that they depend on."""

@@ -1,0 +1,219 @@
+"""Results of a pair, and everything around them, against whatever reads results: nothing counts them, nothing opens."""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from crcr.decide.model import RepoName
+from crcr.record.store.statement import Statement
+from support.github.gated_upstream import (
+    GATED,
+    GATING,
+    gate_state,
+    gated_upstream,
+    newest_run,
+    open_pull,
+    push_to_pull,
+    start_jobs,
+    sweep_after,
+    write_comment,
+)
+from support.github.pairs import (
+    PAIR_EVENT,
+    depends_on,
+    end_run,
+    heads_tested,
+    open_other,
+    open_pair,
+    pair_rows,
+    pair_runs,
+    plain_runs,
+    refusals,
+)
+from support.running_relay import UPSTREAM, RunningRelay
+
+PRIVATE = "org/private"
+LISTED = GATED + f"L2:\n  - {PRIVATE}\n  - {UPSTREAM}\n"
+COUNTING_TABLES = ("hours", "days", "job_days", "failures", "failure_groups", "waivers", "merge_groups")
+ANSWERS = (
+    *(
+        "/api/v1/summary",
+        f"/api/v1/backends/{GATING}",
+        "/api/v1/failing",
+        "/api/v1/levels",
+        "/api/v1/failures",
+    ),
+    *("/api/v1/pulls", "/api/v1/metrics", f"/badge/{GATING}.svg"),
+)
+
+
+@pytest.fixture
+async def relay(tmp_path: Path) -> AsyncIterator[RunningRelay]:
+    async with gated_upstream(tmp_path, LISTED) as running:
+        running.github.create_repository(PRIVATE, private=True, installed=False)
+        yield running
+
+
+async def counted(relay: RunningRelay) -> dict[str, Any]:
+    """All that counts results: the tables of sums and failures, and the answers of pages about them."""
+    found: dict[str, Any] = {}
+    for name in COUNTING_TABLES:
+        found[name] = relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3")  # noqa: S608  our own names
+    for path in ANSWERS:
+        answer = await relay.http.get(path, params={"upstream": UPSTREAM})
+        # The number of the newest change is in every answer, and counts changes of any kind.
+        assert answer.status_code == 200
+        found[path] = re.sub(r'"cursor":[0-9]+', "", answer.text)
+    return found
+
+
+@pytest.mark.parametrize("event", [PAIR_EVENT, "pull_request"])
+async def test_no_number_verdict_or_page_counts_a_pairs_results(relay: RunningRelay, event: str) -> None:
+    pull, _ = await open_pair(relay)
+    await end_run(relay, plain_runs(relay)[0])
+    await sweep_after(relay, 600)
+    before = await counted(relay)
+    run = pair_runs(relay)[0]
+    failed = {"conclusion": "failure", "failed_tests": [{"name": "t", "message": "RuntimeError: no kernel"}]}
+    for job in run.jobs:
+        for status, more in (("in_progress", {}), ("completed", failed)):
+            body = {**relay.github.ci.report_body(run, job, status, **more), "event_type": event}
+            assert (await relay.github.report(run, job, body=body)).status_code == 200
+        relay.github.ci.complete(run, job, "failure")
+    await relay.drain()
+    rows = relay.rows(
+        "SELECT event, number, head_sha, ended_as FROM jobs WHERE delivery = ?", run.delivery_id
+    )
+    assert [tuple(row.values()) for row in rows] == [(PAIR_EVENT, None, None, None)] * len(run.jobs)
+    assert await counted(relay) == before
+    assert gate_state(relay, pull) == "success"
+
+
+async def test_a_pairs_run_reports_for_no_plain_delivery(relay: RunningRelay) -> None:
+    pull, _ = await open_pair(relay)
+    plain, pair = plain_runs(relay)[0], pair_runs(relay)[0]
+    body = {
+        **relay.github.ci.report_body(pair, pair.jobs[0], "in_progress"),
+        "delivery_id": plain.delivery_id,
+    }
+    forged = await relay.github.report(pair, pair.jobs[0], body=body)
+    assert (forged.status_code, forged.json()["error"]["code"]) == (403, "claim_mismatch")
+    await start_jobs(relay, pair)
+    again = await relay.github.report(pair, pair.jobs[0], body={**body, "event_type": "pull_request"})
+    assert again.json()["error"]["code"] == "run_bound_elsewhere"
+    assert gate_state(relay, pull) == "pending"
+
+
+async def test_a_merge_group_is_tested_as_it_is(relay: RunningRelay) -> None:
+    """A group's backend that fails blocks it: the pair of its pull request holds nothing there."""
+    pull, _ = await open_pair(relay)
+    await end_run(relay, plain_runs(relay)[0], "failure")
+    await end_run(relay, pair_runs(relay)[0])
+    assert gate_state(relay, pull) == "pending"
+    group = await relay.github.enqueue(pull)
+    await relay.drain()
+    await end_run(relay, newest_run(relay), "failure")
+    check = relay.github.latest_checks(UPSTREAM, group.head_sha)["crcr/gate"]
+    assert (check.status, check.conclusion) == ("completed", "failure")
+
+
+async def test_a_private_repository_without_the_app_and_the_upstream_itself_are_no_pairs(
+    relay: RunningRelay,
+) -> None:
+    secret = await open_other(relay, PRIVATE)
+    own = await open_pull(relay)
+    pull = await open_pull(relay, body=f"Depends-On: {PRIVATE}#{secret.number}, {UPSTREAM}#{own.number}")
+    assert refusals(relay)[0] == "unreadable"
+    assert not [run for name in (GATING, PRIVATE) for run in pair_runs(relay, name)]
+    await end_run(relay, plain_runs(relay)[-1], "failure")
+    assert gate_state(relay, pull) == "failure"
+
+
+async def test_a_plain_dispatch_that_is_held_is_not_sent_by_way_of_a_pair(tmp_path: Path) -> None:
+    allowlist = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], authors: approved}}\n"
+    async with gated_upstream(tmp_path, allowlist, downstreams=(GATING,)) as relay:
+        other = await open_other(relay)
+        relay.clock.advance(120)
+        pull = await open_pull(relay, body=depends_on(other), author="stranger", author_association="NONE")
+        await sweep_after(relay, 120)
+        assert relay.github.dispatches(GATING) == []
+        await write_comment(relay, pull, "/crcr approve")
+        await sweep_after(relay, 60)
+        assert (len(plain_runs(relay)), len(pair_runs(relay))) == (1, 1)
+
+
+async def test_repeated_webhooks_reads_and_sweeps_dispatch_a_pair_once(relay: RunningRelay) -> None:
+    pull, other = await open_pair(relay)
+    for _ in range(2):
+        await relay.github.label_pr(pull, "a label")
+        await relay.github.label_pr(other, "another")
+        await sweep_after(relay, 3600)
+    assert pull.last_delivery is not None
+    await relay.github.webhooks.redeliver(pull.last_delivery)
+    await relay.services.sweeper.sweep()
+    await relay.drain()
+    assert len(pair_runs(relay)) == 1
+
+
+async def test_a_text_that_names_and_unnames_it_again_and_again_dispatches_once(relay: RunningRelay) -> None:
+    pull, other = await open_pair(relay)
+    await end_run(relay, plain_runs(relay)[0], "failure")
+    await end_run(relay, pair_runs(relay)[0])
+    for body in ("without", depends_on(other)) * 3:
+        relay.clock.advance(60)
+        await relay.github.edit_pr(pull, body=body)
+        await relay.drain()
+        assert gate_state(relay, pull) == ("failure" if body == "without" else "pending")
+    assert len(pair_runs(relay)) == 1
+
+
+async def test_a_pair_that_was_dropped_before_it_was_sent_is_sent_when_it_is_named_again(
+    relay: RunningRelay,
+) -> None:
+    await relay.services.acts.pause(RepoName(UPSTREAM), who="ann", now=relay.clock.now())
+    pull, other = await open_pair(relay)
+    for body in ("without", depends_on(other)) * 2:
+        relay.clock.advance(60)
+        await relay.github.edit_pr(pull, body=body)
+        await relay.drain()
+    await relay.services.acts.pause(RepoName(UPSTREAM), who="ann", now=relay.clock.now(), lift=True)
+    await sweep_after(relay, 60)
+    assert heads_tested(relay) == [other.head_sha]
+
+
+async def test_a_pair_is_not_dispatched_with_a_head_that_lost_its_approval(relay: RunningRelay) -> None:
+    relay.github.set_permission(GATING, "owner-of-gating", "write")
+    other = await open_other(relay, author="stranger", fork=True)
+    relay.github.review_pr(other, author="owner-of-gating")
+    await relay.services.acts.pause(RepoName(UPSTREAM), who="ann", now=relay.clock.now())
+    pull = await open_pull(relay, body=depends_on(other))
+    assert (refusals(relay), pair_runs(relay)) == ([None], [])
+    relay.github.review_pr(other, author="owner-of-gating", state="CHANGES_REQUESTED")
+    await sweep_after(relay, 300)
+    await relay.services.acts.pause(RepoName(UPSTREAM), who="ann", now=relay.clock.now(), lift=True)
+    await sweep_after(relay, 60)
+    assert (refusals(relay), pair_runs(relay), len(plain_runs(relay))) == (["not_approved"], [], 1)
+    relay.github.review_pr(other, author="owner-of-gating")
+    await sweep_after(relay, 300)
+    assert heads_tested(relay) == [other.head_sha]
+    assert gate_state(relay, pull) == "pending"
+
+
+async def test_a_clock_that_was_ahead_sends_nothing_twice_after_a_merge(relay: RunningRelay) -> None:
+    pull, other = await open_pair(relay)
+    await end_run(relay, plain_runs(relay)[0], "failure")
+    await relay.github.close_pr(other, merged=True)
+    await relay.drain()
+    ahead = Statement(text("UPDATE pairs SET merged_seen_at = merged_seen_at + 86400000000"))
+    assert await relay.services.database.write(lambda tx: tx.run(ahead)) == 1
+    await end_run(relay, plain_runs(relay)[1], "failure")
+    for _ in range(3):
+        await sweep_after(relay, 3600)
+    assert (len(plain_runs(relay)), gate_state(relay, pull)) == (2, "failure")
+    await push_to_pull(relay, pull)
+    assert [row["state"] for row in pair_rows(relay)] == ["merged"]
+    assert len(pair_runs(relay)) == 1

@@ -25,13 +25,28 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("aws", "chdb", "clickhouse", "postgres", "previews", "redis", "tracing")
 PINNED_IN = {"clickhouse": "stores", "postgres": "stores", "redis": "stores"}
 """Extras without a file of their own: what pins them."""
-PINNED = ("app", "commands", "stores", "aws", "chdb", "previews", "tracing", "build", "release", "site", "dev")
+PINNED = (
+    "app",
+    "commands",
+    "stores",
+    "aws",
+    "chdb",
+    "previews",
+    "tracing",
+    "build",
+    "release",
+    "site",
+    "dev",
+)
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
 WHERE = {
     "crcr/tracing.py": "tracing",
     "crcr/show/previews/picture.py": "previews",
+    "crcr/record/store/postgres/iam_token.py": "aws",
     "crcr/record/store/postgres/": "postgres",
+    "crcr/record/store/sqs_wakeups.py": "aws",
+    "crcr/wiring/aws_lambda/": "aws",
     "crcr/record/sqlite_to_postgres/": "postgres",
     "crcr/record/migrations/run.py": "postgres",
     "crcr/cli/doctor/relay/postgres.py": "postgres",

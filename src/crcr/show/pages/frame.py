@@ -60,14 +60,19 @@ class Frame:
         sandbox: bool = False,
         health: SharedHealth | None = None,
         is_public: bool = False,
+        polls: bool = False,
     ) -> None:
-        """With `is_public` everybody may read the pages, and pasted links have previews."""
+        """With `is_public` everybody may read the pages, and pasted links have previews.
+
+        With `polls`, live pages are read again from time to time, because there is no stream of changes.
+        """
         self.renderer = Renderer()
         self.clock = clock
         self.site = public_url.rstrip("/")
         """The public address; the `Host` of a request may be anything."""
         self.sandbox = sandbox
         self.is_public = is_public
+        self._polls = polls
         self._health = health
         self._views = views
         self._upstreams = upstreams
@@ -138,6 +143,7 @@ class Frame:
             "preview": None,
             "feed": None,
             "sandbox": self.sandbox,
+            "polls": self._polls,
             "relay_health": health,
             "health_mark": health_signature(health),
             "now": self.clock.now(),

@@ -13,6 +13,7 @@ from crcr.settings import Settings, UpstreamSetting, load_settings, settings_of
 from crcr.wiring.aws_lambda.background_functions import STOP_BEFORE_S
 from crcr.wiring.aws_lambda.handlers import FUNCTIONS
 from github_sim.oidc.signing import private_pem
+from support.deploy.certificates import Authority
 from support.deploy.deploy_files import DEPLOY
 from support.paths import ROOT
 
@@ -85,6 +86,7 @@ def test_the_settings_go_together(tmp_path: Path, database: dict[str, str], has_
     """With values for parameters and attributes, the relay takes all variables; secrets are files here."""
     (tmp_path / "key").write_text(private_pem("template"))
     (tmp_path / "secret").write_text("a-secret-that-nobody-sees")
+    (tmp_path / "ca.pem").write_bytes(Authority.make().pem)
     (tmp_path / "url").write_text("postgresql://crcr:word@db.example/crcr")
     values = {
         "CRCR_UPSTREAM": "org/framework",
@@ -98,7 +100,7 @@ def test_the_settings_go_together(tmp_path: Path, database: dict[str, str], has_
         "CRCR_DATABASE_URL_FILE": "",
         "CRCR_DATABASE_AUTH": "aws-iam",
         "CRCR_DATABASE_POOLER": "transaction",
-        "CRCR_DATABASE_CA": "/etc/ssl/certs/ca-certificates.crt",
+        "CRCR_DATABASE_CA": "ca.pem",
         "CRCR_REDIS_URL": "rediss://cache.example:6379/0" if has_redis else "",
         "CRCR_WAKEUP_QUEUE_URL": "https://sqs.eu-central-1.amazonaws.com/123456789012/wakeups",
         **database,

@@ -56,10 +56,15 @@ def variables() -> dict[str, Any]:
 
 
 def test_cfn_lint_finds_nothing() -> None:
-    command = [Path(sys.executable).parent / "cfn-lint", "--include-checks", "I", "--include-experimental"]
+    command = [
+        str(Path(sys.executable).parent / "cfn-lint"),
+        "--include-checks",
+        "I",
+        "--include-experimental",
+    ]
     regions = ("--regions", "us-east-1", "eu-central-1")
     done = subprocess.run(
-        [*command, "--ignore-checks", NOT_CHECKED, *regions, "--template", TEMPLATE],
+        [*command, "--ignore-checks", NOT_CHECKED, *regions, "--template", str(TEMPLATE)],
         capture_output=True,
         text=True,
         check=False,

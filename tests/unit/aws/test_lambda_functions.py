@@ -64,7 +64,6 @@ API_GATEWAY = {
 @dataclass
 class Context:
     remaining_s: float = 30.0
-    aws_request_id: str = "request"
 
     def get_remaining_time_in_millis(self) -> int:
         return int(self.remaining_s * 1_000)
@@ -119,6 +118,28 @@ def test_an_event_of_api_gateway_is_a_request(tmp_path: Path, event: Any, status
         answer = function(event, Context())
         assert (answer["statusCode"], answer["isBase64Encoded"]) == (status, False)
         assert json.loads(answer["body"])["ok"] is (status == 200)
+
+
+HOSTILE: list[Any] = [
+    None,
+    [],
+    {},
+    {"Records": []},
+    {**API_GATEWAY, "requestContext": {}},
+    {**API_GATEWAY, "headers": {"host": "a", "x-forwarded-port": "443; DROP"}},
+    {**API_GATEWAY, "headers": {"host": "a:b:c"}},
+    {**API_GATEWAY, "headers": {"x": "\ud800"}},
+    {**API_GATEWAY, "headers": {"x": None}},
+    {**API_GATEWAY, "body": "A", "isBase64Encoded": True},
+    {**API_GATEWAY, "body": {"not": "text"}},
+]
+
+
+def test_an_event_that_is_no_request_is_answered_with_400(tmp_path: Path) -> None:
+    with started(tmp_path) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
+        for event in HOSTILE:
+            assert function(event, Context())["statusCode"] == 400, event
 
 
 async def never(_: Scope, receive: Receive, __: Send) -> None:

@@ -17,7 +17,6 @@ from crcr.errors import StoreUnavailable
 from crcr.record.outbox.leader_and_workers import LeaderElection, free_leases, new_owner
 from crcr.record.store.signals import EFFECTS
 from crcr.wiring.aws_lambda.environment import (
-    InvocationContext,
     LambdaEnvironment,
     finish_before,
     remaining_s,
@@ -43,7 +42,7 @@ class WorkerFunction:
     def __init__(self, environment: LambdaEnvironment) -> None:
         self._environment = environment
 
-    def __call__(self, event: Any, context: InvocationContext) -> Mapping[str, Any]:
+    def __call__(self, event: Any, context: Any) -> Mapping[str, Any]:
         messages = _message_ids(event)
         try:
             self._environment.run(self._work(context))
@@ -54,7 +53,7 @@ class WorkerFunction:
             return {"batchItemFailures": [{"itemIdentifier": message} for message in messages]}
         return {"batchItemFailures": []}
 
-    async def _work(self, context: InvocationContext) -> None:
+    async def _work(self, context: Any) -> None:
         async with self._environment.invocation() as services:
             if services.wakeups is not None:
                 services.wakeups.paused = True  # what it commits, it finds itself
@@ -118,10 +117,10 @@ class TickFunction:
     def __init__(self, environment: LambdaEnvironment) -> None:
         self._environment = environment
 
-    def __call__(self, _: Any, context: InvocationContext) -> Mapping[str, Any]:
+    def __call__(self, _: Any, context: Any) -> Mapping[str, Any]:
         return {"ran": self._environment.run(self._tick(context))}
 
-    async def _tick(self, context: InvocationContext) -> list[str]:
+    async def _tick(self, context: Any) -> list[str]:
         async with self._environment.invocation() as services:
             if not await services.leaders.take(UPKEEP, services.clock.now()):
                 log.info("tick_left_to_leader")

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import structlog
@@ -39,16 +39,9 @@ _SETTLE_S = 5.0
 """How long an invocation waits for tasks that its answer did not wait for."""
 
 
-class InvocationContext(Protocol):
-    """The part of Lambda's context object that we use."""
-
-    aws_request_id: str
-
-    def get_remaining_time_in_millis(self) -> int: ...
-
-
-def remaining_s(context: InvocationContext) -> float:
-    return context.get_remaining_time_in_millis() / 1_000
+def remaining_s(context: Any) -> float:
+    """Return how much time the invocation has left, by Lambda's context object."""
+    return float(context.get_remaining_time_in_millis() / 1_000)
 
 
 def read_settings() -> Settings:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crcr.app import error_response, refusal
 from crcr.errors import StoreUnavailable, Unavailable
-from crcr.wiring.aws_lambda.environment import InvocationContext, LambdaEnvironment, remaining_s
+from crcr.wiring.aws_lambda.environment import LambdaEnvironment, remaining_s
 from crcr.wiring.services import Services
 
 log = structlog.get_logger(__name__)
@@ -26,6 +26,12 @@ BuildApp = Callable[[Services], ASGIApp]
 MOST_RESPONSE_BYTES = 6 * 1024 * 1024 - 64 * 1024
 """Lambda's limit, less the room for headers."""
 _MARGIN_S = 1.0
+_NOT_UNDERSTOOD = {
+    "statusCode": 400,
+    "headers": {"content-type": "application/json", "x-content-type-options": "nosniff"},
+    "body": '{"ok":false,"error":{"code":"bad_request","detail":"the request is not well-formed"}}',
+    "isBase64Encoded": False,
+}
 _TEXT_TYPES = [
     "text/",
     "application/json",
@@ -38,7 +44,19 @@ _TEXT_TYPES = [
 
 def http_function(app: "LambdaApp") -> Callable[[Any, Any], Mapping[str, Any]]:
     logging.getLogger("mangum").setLevel(logging.WARNING)  # it logs every request with its path
-    return Mangum(app, lifespan="off", text_mime_types=_TEXT_TYPES)
+    adapter = Mangum(app, lifespan="off", text_mime_types=_TEXT_TYPES)
+
+    def handle(event: Any, context: Any) -> Mapping[str, Any]:
+        try:
+            request = adapter.infer(event, context)
+            _ = request.scope, request.body
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as fault:
+            # A header that is no text, a port that is no number: the sender's fault, and no failure of the function.
+            log.info("request_not_understood", reason=type(fault).__name__)
+            return _NOT_UNDERSTOOD
+        return adapter(event, context)
+
+    return handle
 
 
 class LambdaApp:
@@ -68,7 +86,7 @@ class LambdaApp:
 
 
 async def _answer(app: ASGIApp, scope: Scope, receive: Receive, response: "_WholeResponse") -> None:
-    context: InvocationContext = scope["aws.context"]
+    context: Any = scope["aws.context"]
     try:
         async with asyncio.timeout(max(0.0, remaining_s(context) - _MARGIN_S)):
             await app(scope, receive, response.take)

@@ -15,7 +15,7 @@ TEST_JOBS ?= $(shell expr $(JOBS) \* 2)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-ci check format lint types docs-check test test-fast bench bench-answers docs site screenshots release pins clean
+.PHONY: help setup demo demo-ci check format lint types docs-check test test-fast bench bench-answers docs site screenshots release lambda pins clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ screenshots: .venv/.dev ## take the pictures of README and docs from a running d
 
 release: .venv/.dev ## build wheel, sdist and bill of materials into dist/, and check them (docs/release.md)
 	$(BIN)/python tools/release.py $(ARGS)
+
+lambda: .venv/.dev ## build the package of the Lambda functions into dist/ (ARCH=arm64; docs/aws.md)
+	$(BIN)/python tools/lambda_package.py --architecture $(or $(ARCH),x86_64) --dist $(or $(DIST),dist)
 
 pins: .venv/.dev ## compile requirements/*.in into pinned, hashed requirements/*.txt
 	for name in app commands stores aws chdb previews tracing build release site dev; do \

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.aws.cold_start import measure_cold_starts
 from bench.callbacks.callback_rate import measure_callbacks
 from bench.callbacks.fan_out import measure_fan_out
 from bench.callbacks.replicas import measure_postgres_callbacks, measure_replicas
@@ -48,6 +49,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "fan-out-1000": partial(measure_fan_out, 1000, 3.0, folder / "thousand"),
         "callbacks": partial(measure_callbacks, folder / "callbacks"),
         "postgres-callbacks": partial(measure_postgres_callbacks, folder / "postgres-callbacks"),
+        "lambda": partial(measure_cold_starts, folder / "lambda"),
         "in-tree": partial(measure_in_tree, folder / "in-tree"),
         "github-calls": partial(measure_calls_per_head, folder),
         "replicas": partial(measure_replicas, folder),

@@ -43,7 +43,10 @@ ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 WHERE = {
     "crcr/tracing.py": "tracing",
     "crcr/show/previews/picture.py": "previews",
+    "crcr/record/store/postgres/iam_token.py": "aws",
     "crcr/record/store/postgres/": "postgres",
+    "crcr/record/store/sqs_wakeups.py": "aws",
+    "crcr/wiring/aws_lambda/": "aws",
     "crcr/record/sqlite_to_postgres/": "postgres",
     "crcr/record/migrations/run.py": "postgres",
     "crcr/cli/doctor/relay/postgres.py": "postgres",

@@ -218,3 +218,20 @@ async def test_who_is_offline_is_told_at_once(tmp_path: Path, browser: Browser) 
         await page.context.set_offline(False)
         await expect(live_indicator(page)).to_have_text("live")
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
+
+
+async def test_without_a_stream_a_page_is_read_again_and_says_so(tmp_path: Path, browser: Browser) -> None:
+    async with open_site(
+        tmp_path, browser, allowlist=LISTED, downstreams=NAMES, CRCR_HUD_LIVE="poll"
+    ) as site:
+        await open_pull_request(site)
+        streams = record_stream_urls(site.page)
+        await site.page.clock.install()
+        await site.page.goto(f"{site.url}/crcr")
+        await expect(live_indicator(site.page)).to_have_text("updated every 15 s")
+        await site.page.evaluate("window.notReloaded = true")
+        await report_job(site, "org/alpha", "failure")
+        await site.page.clock.fast_forward(16_000)
+        await expect(table_row(site.page, "org/alpha").locator(".last")).to_contain_text("failure")
+        assert await site.page.evaluate("window.notReloaded") is True
+        assert streams == []

@@ -111,9 +111,12 @@ class Worker:
         self._claimed: deque[ClaimedEffect] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
-    async def run(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
+    async def run(
+        self, wake: asyncio.Event, stopping: asyncio.Event, *, idle_within_s: float | None = None
+    ) -> None:
         """Work until `stopping`; then release claims that were not started and finish the effects in progress.
 
+        With `idle_within_s`, also end when nothing is in progress and nothing is due within so many seconds.
         Cancelling this ends the effects in progress where they are; how far they came is then unknown.
         """
         renewing = asyncio.create_task(self._held.renew_in_time())
@@ -124,8 +127,11 @@ class Worker:
                 wake.clear()
                 self._monitoring.on_cycle()
                 try:
-                    await self._step(wake, stopping)
+                    if await self._step(wake, stopping, idle_within_s):
+                        break
                 except StoreUnavailable as fault:
+                    if idle_within_s is not None and not self._running:
+                        raise
                     log.warning("worker_waits_for_store", error=str(fault))
                     await first_completed(stopping.wait(), self._clock.sleep(_STORE_PAUSE_S))
             await self._release_claims()
@@ -160,7 +166,8 @@ class Worker:
             done += len(effects)
         return done
 
-    async def _step(self, wake: asyncio.Event, stopping: asyncio.Event) -> None:
+    async def _step(self, wake: asyncio.Event, stopping: asyncio.Event, idle_within_s: float | None) -> bool:
+        """Start what may start, then wait; return whether there is nothing to do for `idle_within_s`."""
         await self._held.ensure_present()
         if not self._claimed and len(self._running) < self._concurrency:
             await self._claim()
@@ -168,9 +175,12 @@ class Worker:
             await self._start_or_release(self._claimed.popleft())
         if not self._claimed:
             idle_s = await self._idle_s()
+            if idle_within_s is not None and not self._running and idle_s > idle_within_s:
+                return True
             await first_completed(wake.wait(), stopping.wait(), self._clock.sleep(idle_s), *self._running)
         else:
             await first_completed(stopping.wait(), *self._running)
+        return False
 
     async def _claim(self) -> None:
         for effect in await self._outbox.claim(_AHEAD, self._clock.now()):
@@ -187,6 +197,10 @@ class Worker:
         task = asyncio.create_task(self._do(effect))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+    async def next_due(self) -> datetime | None:
+        """Return when the next effect becomes due that is not due now."""
+        return await self._outbox.next_due(self._clock.now())
 
     async def _idle_s(self) -> float:
         """Return how long nothing is due, unless a commit wakes the worker."""

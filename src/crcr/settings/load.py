@@ -181,6 +181,8 @@ class _Draft:
             _token_names,
             _kinds,
             _replica,
+            _pooler,
+            _database_auth,
             _redis_ca,
             _clickhouse_ca,
         )
@@ -199,6 +201,30 @@ def _replica(draft: _Draft) -> str | None:
     if not draft.given("hud_database") or not isinstance(draft.values.get("database"), SqliteSetting):
         return None
     return f"{draft.written('hud_database')} is a replica of PostgreSQL, but {draft.written('database')} is SQLite."
+
+
+def _pooler(draft: _Draft) -> str | None:
+    if draft.values.get("database_pooler") != "transaction" or not isinstance(
+        draft.values.get("database"), SqliteSetting
+    ):
+        return None
+    return f"{draft.written('database_pooler')} is for PostgreSQL, but {draft.written('database')} is SQLite."
+
+
+def _database_auth(draft: _Draft) -> str | None:
+    database = draft.values.get("database")
+    if draft.values.get("database_auth") != "aws-iam" or database is None:
+        return None
+    name, url = draft.written("database_auth"), draft.written("database")
+    if isinstance(database, SqliteSetting):
+        return f"{name} is aws-iam, which PostgreSQL takes, but {url} is SQLite."
+    if database.url.has_password or not database.url.user:
+        return f"{name} is aws-iam, so {url} must name a user and no password (postgresql://user@host/name)."
+    if not database.url.encrypted and "database_ca" not in draft.values:
+        return (
+            f"{name} is aws-iam, whose tokens need TLS; set CRCR_DATABASE_CA, or ?sslmode=require in {url}."
+        )
+    return None
 
 
 def _timeouts(draft: _Draft) -> str | None:

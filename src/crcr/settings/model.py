@@ -97,6 +97,39 @@ class StoreSettings(BaseModel):
             default="auto",
         ),
     ]
+    database_pooler: Annotated[
+        Literal["none", "transaction"],
+        Setting(
+            "DATABASE_POOLER",
+            "database_pooler",
+            single_values.one_of("none", "transaction"),
+            "`transaction`: between the relay and PostgreSQL is a pooler that gives each transaction any connection (RDS "
+            "Proxy, PgBouncer): no prepared statements, no LISTEN and no settings of a session are used; set the "
+            "time-outs of [deploy.md](deploy.md#behind-a-connection-pooler) on the server",
+            default="none",
+        ),
+    ]
+    database_auth: Annotated[
+        Literal["password", "aws-iam"],
+        Setting(
+            "DATABASE_AUTH",
+            "database_auth",
+            single_values.one_of("password", "aws-iam"),
+            "how the relay proves itself to PostgreSQL: with the password of `CRCR_DATABASE_URL`, or with a new token of "
+            "AWS IAM for each connection (RDS, Aurora, RDS Proxy); needs `crcr[aws]`, TLS and `AWS_REGION`",
+            default="password",
+        ),
+    ]
+    wakeup_queue_url: Annotated[
+        str | None,
+        Setting(
+            "WAKEUP_QUEUE_URL",
+            "wakeup_queue_url",
+            single_values.url,
+            "queue of Amazon SQS that gets a message after each commit with something to deliver, which wakes workers that "
+            "do not run all the time ([Lambda](aws.md)); needs `crcr[aws]`; not set: no messages",
+        ),
+    ] = None
     hud_database: Annotated[
         PostgresSetting | None,
         Setting(
@@ -356,6 +389,17 @@ class Settings(StoreSettings, ObservabilitySettings):
             "readers of the pages: `public`: everybody; `token`: users who sign in; `proxy`: users that a trusted proxy "
             "names in a header",
             default="public",
+        ),
+    ]
+    hud_live: Annotated[
+        Literal["stream", "poll"],
+        Setting(
+            "HUD_LIVE",
+            "hud.live",
+            single_values.one_of("stream", "poll"),
+            "how open pages learn of changes: `stream`: one connection for each browser; `poll`: a read every 15 seconds, "
+            "where connections cannot stay open (always on Lambda)",
+            default="stream",
         ),
     ]
     hud_streams_per_address: Annotated[

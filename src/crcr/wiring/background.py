@@ -77,7 +77,7 @@ class BackgroundTasks:
         self._deadline_task: asyncio.Task[None] | None = None
         self.leader_tasks = LeaderTasks(
             services.leaders,
-            _leader_tasks(services),
+            leader_tasks(services),
             clock=services.clock,
             stopping=self._stopping,
             on_lead=services.metrics.leads,
@@ -163,7 +163,7 @@ class BackgroundTasks:
             self._stopping.set()
 
 
-def _leader_tasks(services: Services) -> tuple[LeaderTask, ...]:
+def leader_tasks(services: Services) -> tuple[LeaderTask, ...]:
     refreshers = services.refreshers.values()
     return (
         *(

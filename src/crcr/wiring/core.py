@@ -38,12 +38,13 @@ from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database, PostgresTimeouts
 from crcr.record.store.signals import Signals
+from crcr.record.store.sqs_wakeups import SqsWakeups
 from crcr.record.views.relay.health import HealthViews
 from crcr.settings import Settings, SqliteSetting, UpstreamSetting
 from crcr.show.live.shared_health import SHARED_FOR_S, SharedHealth
 from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse, open_clickhouse
-from crcr.wiring.database import database_location, open_database, open_replica
+from crcr.wiring.database import database_location, open_database, open_replica, open_wakeups
 from crcr.wiring.drivers import require_drivers
 
 
@@ -73,6 +74,7 @@ class Core:
     metrics: RelayMetrics
     trace: Trace
     database: Database
+    wakeups: SqsWakeups | None
     clickhouse: ClickHouse
     refresher: CheckRefresher
     targets: Downstreams
@@ -157,6 +159,7 @@ def open_core(settings: Settings, seams: Seams, *, for_pages: bool = False) -> C
         metrics=metrics,
         trace=build_trace(settings),
         database=database,
+        wakeups=open_wakeups(settings, signals),
         clickhouse=open_clickhouse(settings, database),
         refresher=refresher,
         targets=targets,

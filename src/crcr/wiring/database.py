@@ -1,9 +1,11 @@
-"""Locates and opens the main store from its settings."""
+"""Locates and opens the main store from its settings, and the queue that its commits wake."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from crcr.errors import NotFound
+from crcr.errors import BadSettings, NotFound
 from crcr.record.migrations.run import revision
 from crcr.record.store.database import (
     Database,
@@ -13,6 +15,7 @@ from crcr.record.store.database import (
     StoreCounters,
 )
 from crcr.record.store.signals import Signals
+from crcr.record.store.sqs_wakeups import SqsWakeups, open_sqs
 from crcr.settings import Settings, SqliteSetting
 
 if TYPE_CHECKING:
@@ -26,12 +29,37 @@ def database_location(
     database = settings.database
     if isinstance(database, SqliteSetting):
         return database.path
+    url = database.url.get_secret_value()
     return PostgresLocation(
-        database.url.get_secret_value(),
+        url,
         connections=settings.database_pool,
         ca=settings.database_ca,
         timeouts=timeouts,
+        pooled=settings.database_pooler == "transaction",
+        new_password=_iam_tokens(url) if settings.database_auth == "aws-iam" else None,
     )
+
+
+def aws_region() -> str | None:
+    """Return the region of this process, from the variables that AWS's own tools read."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+def _iam_tokens(url: str) -> Callable[[], Awaitable[str]]:
+    from crcr.record.store.postgres.iam_token import IamTokens  # noqa: PLC0415
+
+    region = aws_region()
+    if region is None:
+        raise BadSettings(["CRCR_DATABASE_AUTH is aws-iam, so AWS_REGION must be set."])
+    return IamTokens(url, region)
+
+
+def open_wakeups(settings: Settings, signals: Signals) -> SqsWakeups | None:
+    """Return the queue that gets a message after each commit with new effects; None without one."""
+    if settings.wakeup_queue_url is None:
+        return None
+    url = settings.wakeup_queue_url
+    return SqsWakeups(url, partial(open_sqs, url, aws_region()), signals)
 
 
 def open_database(
@@ -47,7 +75,7 @@ def open_database(
         from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
         from crcr.record.store.postgres.database import PostgresDatabase  # noqa: PLC0415
 
-        listen = settings.database_listen == "auto"
+        listen = settings.database_listen == "auto" and not location.pooled
         return PostgresDatabase(PostgresLink(location, counters), signals, counters, listen=listen)
     from crcr.record.store.sqlite.database import SqliteDatabase  # noqa: PLC0415
 
@@ -63,10 +91,13 @@ def open_replica(
     from crcr.record.store.postgres.connection import PostgresLink  # noqa: PLC0415
     from crcr.record.store.postgres.replica import ReplicaDatabase  # noqa: PLC0415
 
+    url = settings.hud_database.url.get_secret_value()
     location = PostgresLocation(
-        settings.hud_database.url.get_secret_value(),
+        url,
         connections=settings.database_pool,
         ca=settings.database_ca,
+        pooled=settings.database_pooler == "transaction",
+        new_password=_iam_tokens(url) if settings.database_auth == "aws-iam" else None,
     )
     return ReplicaDatabase(cast("PostgresDatabase", primary), PostgresLink(location), signals, on_lag)
 

@@ -35,6 +35,7 @@ _CHDB = (
     Driver("clickhouse-connect", "clickhouse_connect", "chdb", "chdb"),
     Driver("chdb", "chdb", "chdb", "chdb"),
 )
+_AWS = (Driver("botocore", "botocore", "aws", "aws"),)
 _TRACING = tuple(
     Driver(package, module, "tracing", "tracing")
     for package, module in (
@@ -72,6 +73,10 @@ def _wanted_drivers(settings: Settings) -> Iterator[tuple[str, Driver]]:
     if settings.clickhouse_url is not None:
         alone = settings.clickhouse_url.get_secret_value().startswith("chdb:")
         yield from (("CRCR_CLICKHOUSE_URL", driver) for driver in (_CHDB if alone else _CLICKHOUSE))
+    if settings.database_auth == "aws-iam":
+        yield from (("CRCR_DATABASE_AUTH", driver) for driver in _AWS)
+    if settings.wakeup_queue_url is not None:
+        yield from (("CRCR_WAKEUP_QUEUE_URL", driver) for driver in _AWS)
     if settings.otel_endpoint is not None:
         yield from (("CRCR_OTEL_ENDPOINT", driver) for driver in _TRACING)
 

@@ -34,6 +34,10 @@ class RelayRateLimits:
         if self.redis is not None:
             await self.redis.probe(self.scope)
 
+    async def renew_connections(self) -> None:
+        if self.link is not None:
+            await self.link.renew_connections()
+
     async def aclose(self) -> None:
         if self.link is not None:
             await self.link.aclose()

@@ -60,6 +60,7 @@ from crcr.record.repositories.allowlists import Allowlists
 from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
+from crcr.record.store.sqs_wakeups import SqsWakeups
 from crcr.record.upkeep.retention import Retention, RetentionPeriods
 from crcr.record.upkeep.timeouts import Sweeps
 from crcr.record.workflow_runs.unanswered import UnansweredDispatches
@@ -98,6 +99,8 @@ class Services:
     database: Database
     clickhouse: ClickHouse
     signals: Signals
+    wakeups: SqsWakeups | None
+    """The queue that commits with new effects wake; None without one."""
     upstreams: tuple[RepoName, ...]
     allowlists: Allowlists
     targets: Downstreams
@@ -135,7 +138,14 @@ class Services:
     loop_errors: list[BaseException] = field(default_factory=list)
     """Errors that ended a background loop; the process stops at the first."""
 
+    async def renew_connections(self) -> None:
+        """Close idle connections to the stores: after the process was paused they may be dead."""
+        await self.database.renew_connections()
+        await self.rate_limits.renew_connections()
+
     async def close(self) -> None:
+        if self.wakeups is not None:
+            await self.wakeups.flush()
         await self.keys.aclose()
         await self.rate_limits.aclose()
         await self.clickhouse.close()
@@ -160,6 +170,7 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         database=database,
         clickhouse=core.clickhouse,
         signals=core.signals,
+        wakeups=core.wakeups,
         upstreams=core.upstreams,
         allowlists=core.allowlists,
         targets=core.targets,

@@ -6,13 +6,13 @@ from urllib.parse import quote, urlsplit
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from crcr.app import Edge, ProblemPage, create_app, problem_response
 from crcr.decide.model import RepoName
 from crcr.deliver.periodic.app_link import AppPage
-from crcr.errors import CrcrError
+from crcr.errors import CrcrError, NotFound
 from crcr.receive.http.client_address import client_address, limit_subject
 from crcr.record.admin.http_operations import HttpAdminOperations
 from crcr.record.failures.known_failures import KnownFailures
@@ -133,6 +133,7 @@ def _frame(services: Services, views: SqlViews) -> Frame:
         shadow=services.settings.is_shadow,
         health=services.health,
         is_public=services.settings.hud_access == "public",
+        polls=services.settings.hud_live == "poll",
     )
 
 
@@ -169,6 +170,8 @@ def _changes_wakeups(services: Services) -> Wakeups:
 
 
 def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[BaseRoute]:
+    if services.settings.hud_live == "poll":
+        return [Route("/api/v1/events", _refuse_stream, methods=["GET"], name="events")]
     return event_stream.routes(
         views,
         wakeups=_changes_wakeups(services),
@@ -183,6 +186,10 @@ def _live_routes(services: Services, views: SqlViews, delay: LiveDelay) -> list[
         log_for_admins=views.for_admins(),
         health=HealthFeed(services.health, services.upstreams, services.clock),
     )
+
+
+async def _refuse_stream(_: Request) -> Response:
+    raise NotFound("this relay sends no stream of changes", hint="read the page or the API again instead")
 
 
 def _access_settings(services: Services, problem_page: ProblemPage) -> AccessSettings:

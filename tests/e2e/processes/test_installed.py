@@ -45,6 +45,7 @@ IMPORT_ALL = """
 import importlib, pkgutil, sys, crcr
 left_out = (
     "crcr.__main__", "crcr.tracing", "crcr.show.previews.picture", "crcr.join.shipped.report", "crcr.record.migrations.env",
+    "crcr.wiring.aws_lambda.http_functions",
     *sys.argv[1:],
 )
 names = [each.name for each in pkgutil.walk_packages(crcr.__path__, "crcr.")]

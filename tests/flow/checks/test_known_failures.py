@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from crcr.record.store.statement import Statement
-from crcr.wiring.background import _leader_tasks
+from crcr.wiring.background import leader_tasks
 from github_sim.github import Match, PullRequest
 from support.github.commands import audit_entries, relay_comments, was_obeyed
 from support.github.gated_upstream import (
@@ -296,6 +296,6 @@ async def test_a_new_leader_computes_the_fingerprints_of_an_upgraded_database(tm
         ):
             await run_statement(relay, Statement(text(sql)))
         assert await groups(relay) == []
-        tasks = {task.name: task for task in _leader_tasks(relay.services)}
+        tasks = {task.name: task for task in leader_tasks(relay.services)}
         await tasks["update_fingerprints"].act()
         assert await groups(relay) == before

@@ -109,6 +109,9 @@ class FailingDatabase:
     async def watch_other_processes(self) -> None:
         await self._inner.watch_other_processes()
 
+    async def renew_connections(self) -> None:
+        await self._inner.renew_connections()
+
     async def close(self) -> None:
         await self._inner.close()
 

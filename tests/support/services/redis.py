@@ -82,6 +82,12 @@ class RedisServer:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def drop_clients(self) -> None:
+        """Close the connections of all clients."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+            connection.sendall(b"CLIENT KILL TYPE normal\r\n")
+            assert connection.recv(64).startswith(b":")
+
     def remove(self) -> None:
         if self._process is not None:
             self.thaw()

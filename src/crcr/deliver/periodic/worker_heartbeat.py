@@ -80,3 +80,4 @@ class WorkerHeartbeat:
         """Remove this worker's row; it holds no claims and makes no new ones."""
         with suppress(StoreUnavailable):  # the others notice then that it is gone
             await self._registry.leave()
+            self._last_at = None  # the next heartbeat is the first again

@@ -9,6 +9,7 @@ was cancelled before it connected, and each later request would wait for that pl
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -20,7 +21,12 @@ _ONE = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_ex
 
 def open_http(api_url: str) -> httpx.AsyncClient:
     """Return a client for `GitHubTransport`; it uses the environment's proxies, and the caller closes it."""
-    return httpx.AsyncClient(transport=ConnectionPool(proxy=_environment_proxy(api_url)))
+    return httpx.AsyncClient(transport=open_pool(api_url))
+
+
+def open_pool(api_url: str, context: ssl.SSLContext | None = None) -> "ConnectionPool":
+    """Return a pool for a client of our own; with `context`, pools share the certificates."""
+    return ConnectionPool(proxy=_environment_proxy(api_url), context=context)
 
 
 def _environment_proxy(api_url: str) -> str | None:
@@ -33,10 +39,10 @@ def _environment_proxy(api_url: str) -> str | None:
 class ConnectionPool(httpx.AsyncBaseTransport):
     """Transports of one connection; the last one used is taken first, so that few stay open in quiet times."""
 
-    def __init__(self, *, proxy: str | None = None) -> None:
+    def __init__(self, *, proxy: str | None = None, context: ssl.SSLContext | None = None) -> None:
         self._proxy = proxy
         # Reading the certificates costs tens of milliseconds: once for all connections.
-        self._ssl = httpx.create_ssl_context()
+        self._ssl = context or httpx.create_ssl_context()
         self._idle: list[httpx.AsyncHTTPTransport] = []
         self._busy: set[httpx.AsyncHTTPTransport] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -74,6 +80,12 @@ class ConnectionPool(httpx.AsyncBaseTransport):
 
     def _open(self) -> httpx.AsyncHTTPTransport:
         return httpx.AsyncHTTPTransport(verify=self._ssl, limits=_ONE, proxy=self._proxy, trust_env=False)
+
+    async def close_idle(self) -> None:
+        """Close the connections that no request uses: the next requests connect again."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.aclose()
 
     async def aclose(self) -> None:
         connections = [*self._idle, *self._busy]

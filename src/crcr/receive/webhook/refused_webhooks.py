@@ -27,6 +27,15 @@ class RefusedWebhookCounter:
         self._unsigned = 0
         self._since: datetime | None = None
         self._noted = asyncio.Event()
+        self._reported_at: datetime | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to report, and the last report is a minute ago; for a process without `run`."""
+        waited = self._reported_at is None or (
+            (self._clock.now() - self._reported_at).total_seconds() >= REPORT_EVERY_S
+        )
+        return self._noted.is_set() and waited
 
     def note(self, *, like_github: bool) -> None:
         """Count one; `like_github`: only its signature is wrong."""
@@ -43,12 +52,14 @@ class RefusedWebhookCounter:
             await _wait_for_first(self._noted.wait(), stopping.wait())
             if not self._noted.is_set():
                 return
-            self._noted.clear()
-            await self._report()
+            await self.report()
             await _wait_for_first(self._clock.sleep(REPORT_EVERY_S), stopping.wait())
-        await self._report()
+        await self.report()
 
-    async def _report(self) -> None:
+    async def report(self) -> None:
+        """Write what was counted since the last report."""
+        self._noted.clear()
+        self._reported_at = self._clock.now()
         if self._unsigned:
             log.info("webhooks_unsigned", number=self._unsigned)
             self._unsigned = 0

@@ -102,6 +102,10 @@ class RedisLink:
         self._answered()
         return answer
 
+    async def renew_connections(self) -> None:
+        """Close the idle connections: the next calls connect again."""
+        await self._pool.disconnect(inuse_connections=False)
+
     async def aclose(self) -> None:
         await self._redis.aclose()
         await self._pool.aclose()

@@ -5,13 +5,13 @@ Alembic is imported only where something is to be migrated: a relay on a current
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, create_engine, event, inspect, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -41,9 +41,11 @@ _OTHER_COLLATIONS = text(
 
 def migrate(location: DatabaseLocation) -> tuple[str | None, str]:
     """Apply what is missing; return the revisions before and after."""
-    if isinstance(location, PostgresLocation):
-        return _on_postgres(location, _upgrade_postgres)
-    return _upgrade_sqlite(location)
+    if not isinstance(location, PostgresLocation):
+        return _upgrade_sqlite(location)
+    if _in_thread(_is_at_head(location)):
+        return head(), head()
+    return _on_postgres(location, _upgrade_postgres)
 
 
 def revision(location: DatabaseLocation) -> str | None:
@@ -141,10 +143,28 @@ def _settle_collation(connection: Connection) -> None:
             connection.execute(text(f'ALTER TABLE "{table}" ALTER COLUMN "{column}" TYPE text COLLATE "C"'))
 
 
+async def _is_at_head(location: PostgresLocation) -> bool:
+    """Whether nothing is to be migrated; without SQLAlchemy's engine, whose import takes longer than the query."""
+    from crcr.record.store.postgres.connection import connect  # noqa: PLC0415  loaded only with PostgreSQL
+
+    connection = await connect(location)
+    try:
+        if await connection.fetchval("SELECT to_regclass('alembic_version')") is None:
+            return False
+        found = await connection.fetchval("SELECT version_num FROM alembic_version")
+        return bool(found == head())
+    finally:
+        connection.terminate()
+
+
 def _on_postgres(location: PostgresLocation, act: Callable[[Connection], T]) -> T:
+    return _in_thread(_act_on_postgres(location, act))
+
+
+def _in_thread(work: Coroutine[Any, Any, T]) -> T:
     """Run in a thread: the driver needs an event loop, and the caller may run in one."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, _act_on_postgres(location, act)).result()
+        return thread.submit(asyncio.run, work).result()
 
 
 async def _act_on_postgres(location: PostgresLocation, act: Callable[[Connection], T]) -> T:
@@ -157,6 +177,8 @@ async def _act_on_postgres(location: PostgresLocation, act: Callable[[Connection
         "postgresql+asyncpg://",
         async_creator=lambda: connect(untimed, command_s=None),
         poolclass=NullPool,
+        # A pooler may give the next transaction another session, which does not know a named statement.
+        connect_args={"prepared_statement_name_func": str, "prepared_statement_cache_size": 0},
     )
     try:
         async with engine.begin() as connection:

@@ -74,6 +74,10 @@ class Database(Protocol):
         """Wake our waiters when another process has committed, until cancelled."""
         ...
 
+    async def renew_connections(self) -> None:
+        """Close idle connections, which may be dead after the process was paused; nothing for a file."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -134,6 +138,10 @@ class PostgresLocation:
     connections: int = 10
     ca: Path | None = None
     timeouts: PostgresTimeouts = PostgresTimeouts()
+    pooled: bool = False
+    """Whether a pooler gives each transaction any session: a session keeps no statements, settings or LISTEN."""
+    new_password: Callable[[], Awaitable[str]] | None = None
+    """Called for each new connection, in place of a password in the address."""
 
     def __repr__(self) -> str:
         return "PostgresLocation(…)"  # the address may hold a password

@@ -17,6 +17,7 @@ from crcr.settings.readers import single_values
 from crcr.settings.setting import InvalidValue, RawValue
 
 _ENCRYPTED = frozenset({"rediss", "clickhouses"})
+_ENCRYPTED_MODES = frozenset({"require", "verify-ca", "verify-full"})
 _MAX_CA_BYTES = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_]{0,64}")
 
@@ -26,7 +27,17 @@ class ServiceUrl(SecretStr):
 
     @property
     def encrypted(self) -> bool:
-        return self._parts.scheme in _ENCRYPTED
+        """Whether the address itself requires TLS."""
+        modes = parse_qs(self._parts.query).get("sslmode", ())
+        return self._parts.scheme in _ENCRYPTED or bool(_ENCRYPTED_MODES.intersection(modes))
+
+    @property
+    def user(self) -> str:
+        return unquote(self._parts.username or "")
+
+    @property
+    def has_password(self) -> bool:
+        return self._parts.password is not None
 
     @property
     def display_name(self) -> str:

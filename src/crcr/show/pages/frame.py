@@ -61,8 +61,12 @@ class Frame:
         shadow: bool = False,
         health: SharedHealth | None = None,
         is_public: bool = False,
+        polls: bool = False,
     ) -> None:
-        """With `is_public` everybody may read the pages, and pasted links have previews."""
+        """With `is_public` everybody may read the pages, and pasted links have previews.
+
+        With `polls`, live pages are read again from time to time, because there is no stream of changes.
+        """
         self.renderer = Renderer()
         self.clock = clock
         self.site = public_url.rstrip("/")
@@ -70,6 +74,7 @@ class Frame:
         self.sandbox = sandbox
         self.shadow = shadow
         self.is_public = is_public
+        self._polls = polls
         self._health = health
         self._views = views
         self._upstreams = upstreams
@@ -141,6 +146,7 @@ class Frame:
             "feed": None,
             "sandbox": self.sandbox,
             "shadow": self.shadow,
+            "polls": self._polls,
             "relay_health": health,
             "health_mark": health_signature(health),
             "now": self.clock.now(),

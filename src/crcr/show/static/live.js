@@ -15,6 +15,7 @@
   const FRESH_MS = 1500;
   const CALM_MS = 5000;
   const TICK_MS = 10000;
+  const POLL_MS = 15000;
   const main = document.getElementById("main");
   const { events, number, backend, health } = document.body.dataset;
   const upstream = events && new URL(events, location.href).searchParams.get("upstream")?.toLowerCase();
@@ -268,6 +269,15 @@
     addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   }
 
+  // Without a stream the page is read again from time to time, while it is looked at.
+  function poll() {
+    status.stream("on", "updated every 15 s", "This relay sends no stream of changes; the page is read again every 15 seconds");
+    const polling = setInterval(() => refresh(), POLL_MS);
+    stop = () => clearInterval(polling);
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
+    addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  }
+
   // The notice of an action is shown once: a reload does not repeat it.
   function forgetNotice() {
     const address = new URL(location.href);
@@ -285,4 +295,5 @@
   document.addEventListener("crcr:refresh", () => refresh({ byReader: true }));
   document.addEventListener("crcr:shown", () => formatTimes());
   if (events) listen();
+  else if ("polls" in document.body.dataset) poll();
 })();

@@ -72,6 +72,12 @@ class PostgresLink:
         """Open a connection outside of the pools."""
         return await connect(self.location)
 
+    async def renew_connections(self) -> None:
+        """Close the idle connections, and those in use when they are free: the next calls connect again."""
+        for task in self._pools.values():
+            if task.done() and task.exception() is None:
+                await task.result().expire_connections()
+
     async def close(self) -> None:
         for task in self._pools.values():
             if task.done() and task.exception() is None:
@@ -133,13 +139,16 @@ async def connect(location: PostgresLocation, *, command_s: float | None = _COMM
 
 def _arguments(location: PostgresLocation) -> dict[str, Any]:
     trusted = {"ssl": ssl.create_default_context(cafile=str(location.ca))} if location.ca else {}
+    password = {"password": location.new_password} if location.new_password else {}
+    settings = {} if location.pooled else {**_SERVER, **_timeout_settings(location.timeouts)}
     return {
         "dsn": location.url,
         "timeout": _CONNECT_S,
         "command_timeout": _COMMAND_S,
-        "statement_cache_size": _STATEMENTS,
+        "statement_cache_size": 0 if location.pooled else _STATEMENTS,
         "max_cached_statement_lifetime": 0,
-        "server_settings": {**_SERVER, **_timeout_settings(location.timeouts)},
+        "server_settings": settings,
+        **password,
         **trusted,
     }
 
@@ -155,7 +164,7 @@ def _writing_arguments(location: PostgresLocation) -> dict[str, Any]:
     if timeouts.write_ms and not 0 < timeouts.statement_ms < timeouts.write_ms:
         timeouts = replace(timeouts, statement_ms=timeouts.write_ms)
     arguments = _arguments(replace(location, timeouts=timeouts))
-    settings = {**arguments["server_settings"], **_BY_INDEX}
+    settings = {} if location.pooled else {**arguments["server_settings"], **_BY_INDEX}
     return {**arguments, "server_settings": settings, "command_timeout": _WRITE_COMMAND_S}
 
 

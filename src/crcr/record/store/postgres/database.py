@@ -175,6 +175,9 @@ class PostgresDatabase:
         await self._wakeups.close()
         await self._link.close()
 
+    async def renew_connections(self) -> None:
+        await self._link.renew_connections()
+
     async def watch_other_processes(self) -> None:
         """Wake our waiters when another process has committed."""
         await self._wakeups.watch()
@@ -259,7 +262,8 @@ class PostgresDatabase:
         """Run the group; after a lost race or a failed unit run it again, one unit at a time."""
         for attempt in range(1, _TRIES + 1):
             try:
-                async with _transaction(connection, group.locks, group.others, group.slowest) as tried:
+                sql = begin(group.locks, group.others, prepared=not self._link.location.pooled)
+                async with _transaction(connection, sql, group.slowest, tries=bool(group.others)) as tried:
                     await group.gather(connection, tried)
                     return await (_run_units if attempt == 1 else _run_with_savepoints)(connection, group)
             except asyncpg.PostgresError as fault:
@@ -363,13 +367,13 @@ class _UnitFailed(Exception):
 
 @asynccontextmanager
 async def _transaction(
-    connection: Connection, lanes: list[int], others: list[int], slowest: SlowestStatement
+    connection: Connection, sql: str, slowest: SlowestStatement, *, tries: bool
 ) -> AsyncIterator[int]:
-    """Wait for the locks of `lanes`, and try those of `others`: yields how many of these were granted."""
+    """Begin with the locks; yields how many of those that `sql` `tries` were granted."""
     try:
         with slowest.timing("the lane's lock"):
-            status = await _begin(connection, begin(lanes, others))
-        yield int(status.rpartition(" ")[2]) if others else 0
+            status = await _begin(connection, sql)
+        yield int(status.rpartition(" ")[2]) if tries else 0
         with slowest.timing("COMMIT"):
             await _commit(connection)
     except BaseException:

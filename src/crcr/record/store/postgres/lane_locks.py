@@ -39,6 +39,20 @@ PREPARE = "; ".join(
     )
 )
 """What `begin` needs, once on each connection."""
+_PREPARED = (
+    "EXECUTE crcr_share",
+    "EXECUTE crcr_exclude",
+    "EXECUTE crcr_mark",
+    "EXECUTE crcr_lock({})",
+    "EXECUTE crcr_try({})",
+)
+_COMPLETE = (
+    f"SELECT pg_advisory_xact_lock_shared({LOCKS}, {EXCLUSIVE})",
+    f"SELECT pg_advisory_xact_lock({LOCKS}, {EXCLUSIVE})",
+    _MARK_RUNNING,
+    f"SELECT pg_advisory_xact_lock({LOCKS}, {{}})",
+    TRY.replace("$1", "{}"),
+)
 
 
 def lane_number(lane: str | None) -> int:
@@ -46,15 +60,14 @@ def lane_number(lane: str | None) -> int:
     return EXCLUSIVE if lane is None else 1 + crc32(lane.encode()) % LANES
 
 
-def begin(lanes: Iterable[int], others: Iterable[int]) -> str:
-    """Begin a transaction that waits for the locks of `lanes`, then tries `others`: its status is how many are granted."""
-    locks = [f"EXECUTE crcr_lock({lane})" for lane in lanes if lane != EXCLUSIVE]
-    statements = [
-        "BEGIN",
-        "EXECUTE crcr_share" if locks else "EXECUTE crcr_exclude",
-        *locks,
-        "EXECUTE crcr_mark",
-    ]
+def begin(lanes: Iterable[int], others: Iterable[int], *, prepared: bool = True) -> str:
+    """Begin a transaction that waits for the locks of `lanes`, then tries `others`: its status is how many are granted.
+
+    Without `prepared` it is complete in itself, for a session that other clients use between two transactions.
+    """
+    share, exclude, mark, lock, attempt = _PREPARED if prepared else _COMPLETE
+    locks = [lock.format(lane) for lane in lanes if lane != EXCLUSIVE]
+    statements = ["BEGIN", share if locks else exclude, *locks, mark]
     if tried := ",".join(map(str, others)):
-        statements.append(f"EXECUTE crcr_try('{{{tried}}}')")
+        statements.append(attempt.format(f"'{{{tried}}}'"))
     return "; ".join(statements)

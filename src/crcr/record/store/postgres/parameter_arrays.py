@@ -189,7 +189,7 @@ def _add_to_number(before: int, match: re.Match[str]) -> str:
 
 async def _array_types(connection: Connection, sql: str) -> list[str] | None:
     """The types of the parameters; None when there are none, or when one is an array itself."""
-    parameters = (await connection.prepare(sql)).get_parameters()
+    parameters = (await connection.prepare(sql, name="")).get_parameters()
     if not parameters or any(parameter.kind == "array" for parameter in parameters):
         return None
     return [parameter.name for parameter in parameters]

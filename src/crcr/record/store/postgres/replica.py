@@ -112,6 +112,10 @@ class ReplicaDatabase:
             group.create_task(self._primary.watch_other_processes())
             group.create_task(self._follow())
 
+    async def renew_connections(self) -> None:
+        await self._primary.renew_connections()
+        await self._replica.renew_connections()
+
     async def close(self) -> None:
         await self._reads.close()
         await self._replica.close()

@@ -28,7 +28,10 @@ AND clock_timestamp() - state_change > make_interval(secs => $2)
 class StuckSessions:
     def __init__(self, link: PostgresLink) -> None:
         self._link = link
-        self._allowed_s = link.location.timeouts.idle_in_transaction_ms / 1_000
+        # Behind a pooler the session of a connection is not known.
+        self._allowed_s = (
+            0.0 if link.location.pooled else link.location.timeouts.idle_in_transaction_ms / 1_000
+        )
 
     @contextmanager
     def end_blockers_of(self, waiting: Connection) -> Iterator[None]:

@@ -51,12 +51,13 @@ class PostgresWakeups:
         self._echo = asyncio.Event()
         self._unsent: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
-        self._closed = asyncio.Event()
+        self._pause: asyncio.TimerHandle | None = None
+        """Until it ends, nothing more is sent; no task waits for it, since a process may be frozen when its tasks have ended."""
         signals.forward_to(self.send_soon)
 
     def send_soon(self, name: str) -> None:
         self._unsent.add(name)
-        if self._sending is None or self._sending.done():
+        if self._pause is None and (self._sending is None or self._sending.done()):
             self._sending = asyncio.create_task(self._send())
 
     async def watch(self) -> None:
@@ -71,9 +72,12 @@ class PostgresWakeups:
         await self._poll()
 
     async def close(self) -> None:
-        self._closed.set()
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._unsent:
+            await self._send()
 
     async def _listen(self) -> None:
         """Receive notifications; after every reconnection, wake every waiter."""
@@ -141,13 +145,15 @@ class PostgresWakeups:
             await asyncio.sleep(POLL_S)
 
     async def _send(self) -> None:
-        while self._unsent:
-            names, self._unsent = self._unsent, set()
-            with suppress(StoreUnavailable):
-                await self._notify(",".join(sorted(names)))
-            if not self._closed.is_set():
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closed.wait(), _BETWEEN_S)
+        names, self._unsent = self._unsent, set()
+        with suppress(StoreUnavailable):
+            await self._notify(",".join(sorted(names)))
+        self._pause = asyncio.get_running_loop().call_later(_BETWEEN_S, self._end_pause)
+
+    def _end_pause(self) -> None:
+        self._pause = None
+        if self._unsent:
+            self._sending = asyncio.create_task(self._send())
 
     async def _notify(self, names: str) -> None:
         async with self._link.reading() as connection:

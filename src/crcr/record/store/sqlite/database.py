@@ -153,6 +153,9 @@ class SqliteDatabase:
         loop = asyncio.get_running_loop()
         return cast("T", await loop.run_in_executor(self._readers, self._read_in_thread, unit))
 
+    async def renew_connections(self) -> None:
+        """A file has no connection that could die."""
+
     async def close(self) -> None:
         """Commit the queued units, then close the file."""
         self._closed = True

@@ -1,0 +1,1 @@
+"""The relay on AWS."""

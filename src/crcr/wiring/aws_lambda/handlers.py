@@ -1,0 +1,98 @@
+"""The handlers to name in a function's configuration: `crcr.wiring.aws_lambda.handlers.NAME`.
+
+A handler is built when Lambda looks it up, which it does while it initialises the function: then the function has a whole
+processor, whatever its memory, and no request waits. Each function imports only what it needs.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from crcr.wiring.aws_lambda.environment import LambdaEnvironment, read_settings
+from crcr.wiring.services import Services
+
+Handler = Callable[[Any, Any], Any]
+
+
+def _intake() -> Handler:
+    """Webhooks, callbacks, results of other relays, and probes."""
+    from crcr.wiring.intake_app import build_intake_app  # noqa: PLC0415
+
+    return _http_function(lambda services: build_intake_app(services, work=False))
+
+
+def _hud() -> Handler:
+    """Pages and API."""
+    from crcr.wiring.web_app import build_app  # noqa: PLC0415  the pages' packages
+
+    return _http_function(lambda services: build_app(services, work=False, takes_in=False))
+
+
+def _relay() -> Handler:
+    """All that is served over HTTP, in one function."""
+    from crcr.wiring.web_app import build_app  # noqa: PLC0415
+
+    return _http_function(lambda services: build_app(services, work=False))
+
+
+def _http_function(build: Callable[[Services], Any]) -> Handler:
+    from crcr.wiring.aws_lambda.http_functions import LambdaApp, http_function  # noqa: PLC0415
+
+    environment = LambdaEnvironment(read_settings())
+    app = LambdaApp(environment, build)
+    environment.start(app.prepare)
+    return http_function(app)
+
+
+def _worker() -> Handler:
+    """Calls GitHub and others for what is recorded."""
+    from crcr.wiring.aws_lambda.background_functions import WorkerFunction  # noqa: PLC0415
+
+    environment = LambdaEnvironment(read_settings())
+    environment.start()
+    return WorkerFunction(environment)
+
+
+def _tick() -> Handler:
+    """Sweeps, retention, reconciling, levels."""
+    from crcr.wiring.aws_lambda.background_functions import TickFunction  # noqa: PLC0415
+
+    environment = LambdaEnvironment(read_settings())
+    environment.start()
+    return TickFunction(environment)
+
+
+def _migrate() -> Handler:
+    """Migrates the database, with as much time as the function has; to be invoked before a new release serves."""
+    from crcr.record.migrations.run import migrate  # noqa: PLC0415
+    from crcr.wiring.database import database_location  # noqa: PLC0415
+
+    location = database_location(read_settings())
+
+    def handle(_: Any, __: Any) -> dict[str, str | None]:
+        before, after = migrate(location)
+        return {"before": before, "after": after}
+
+    return handle
+
+
+FUNCTIONS: dict[str, Callable[[], Handler]] = {
+    "webhook": _intake,
+    "callback": _intake,
+    "hud": _hud,
+    "relay": _relay,
+    "worker": _worker,
+    "tick": _tick,
+    "migrate": _migrate,
+}
+
+
+@cache
+def _build(name: str) -> Handler:
+    return FUNCTIONS[name]()
+
+
+def __getattr__(name: str) -> Handler:
+    if name not in FUNCTIONS:
+        raise AttributeError(f"there is no function {name!r}; choose one of {', '.join(FUNCTIONS)}")
+    return _build(name)

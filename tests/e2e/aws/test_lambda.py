@@ -1,0 +1,293 @@
+"""The relay as Lambda functions, from the built package: the whole loop, and what Lambda does to it.
+
+Real parts: the package unpacked in an empty folder, Lambda's runtime interface client, PostgreSQL behind a pooler, SQS's
+stand-in, Redis, and the simulated GitHub over HTTP. A function's process is killed, frozen and woken again in between.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from crcr.decide.checks.completeness import QUIET
+from github_sim.github import GitHub, JobSpec, Workflow, WorkflowRun
+from github_sim.rest.server import Server, serve
+from github_sim.world.records import PullRequest
+from support.aws.lambda_runtime import (
+    FunctionFailed,
+    Gateway,
+    LambdaFunction,
+    build_package,
+    schedule_event,
+    unpack,
+)
+from support.aws.sqs_queue import TestQueue, run_queue
+from support.replicas import query_rows, query_value, replica_environment, wait_until
+from support.running_relay import UPSTREAM
+from support.services.postgres import new_database, run_on
+from support.services.redis import RedisServer
+from support.services.transaction_pooler import TransactionPooler, run_pooler
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+GATING, INFORMING = "owner/gating", "owner/informing"
+ALLOWLIST = f"L4:\n  - {GATING}: {{oncalls: [ada]}}\nL2:\n  - {INFORMING}\n"
+QUIET_US = QUIET // timedelta(microseconds=1)
+FUNCTIONS = ("migrate", "tick", "webhook", "callback", "hud", "worker")
+
+
+@dataclass
+class World:
+    github: GitHub
+    queue: TestQueue
+    pooler: TransactionPooler
+    redis: RedisServer
+    database_url: str
+    url: str = ""
+    functions: dict[str, LambdaFunction] = field(default_factory=dict)
+    pulls: list[PullRequest] = field(default_factory=list)
+
+    def function_for(self, path: str) -> LambdaFunction:
+        names = {"/github/webhook": "webhook", "/github/callback": "callback"}
+        return self.functions[names.get(path, "hud")]
+
+    async def open_pull(self) -> PullRequest:
+        self.pulls.append(await self.github.open_pr(UPSTREAM))
+        return self.pulls[-1]
+
+    async def wake_worker(self) -> int:
+        """Deliver all messages, as Lambda does; return how many batches there were."""
+        batches = 0
+        while event := await self.queue.receive():
+            assert await self.queue.deliver(self.functions["worker"], event) == {"batchItemFailures": []}
+            batches += 1
+        return batches
+
+    async def run_schedule(self, name: str) -> Any:
+        return await self.functions[name].invoke(schedule_event(), timeout_s=60)
+
+    async def get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=30) as http:
+            return await http.get(f"{self.url}{path}", headers={"accept": "text/html"})
+
+    def run_of(self, name: str, pull: PullRequest) -> WorkflowRun:
+        """Each pull request makes one run, in their order; with more or fewer, one was lost or sent twice."""
+        runs = self.github.runs(name)
+        assert len(runs) == len(self.pulls)
+        return runs[self.pulls.index(pull)]
+
+    async def finish_jobs(self, pull: PullRequest) -> list[int]:
+        answers = []
+        for name in (GATING, INFORMING):
+            run = self.run_of(name, pull)
+            answers += [
+                await self.github.start_job(run, "build"),
+                await self.github.complete_job(run, "build", "success"),
+            ]
+        return [answer.status_code for answer in answers]
+
+    def pass_quiet_time(self) -> None:
+        """Make all runs older, so that no other one may still appear beside them."""
+        run_on(self.database_url, f"UPDATE runs SET first_seen_at = first_seen_at - {QUIET_US}")  # noqa: S608
+        run_on(
+            self.database_url,
+            "UPDATE effects SET due_at = created_at WHERE kind = 'look_up' AND state = 'waiting'",
+        )
+
+    async def wait_for_gates(self) -> set[str | None]:
+        """Deliver wake-ups until every gate is decided; return the conclusions."""
+        await self.wake_worker()
+        self.pass_quiet_time()
+        async with asyncio.timeout(30):
+            while None in (conclusions := self._conclusions()):
+                if not await self.wake_worker():
+                    await self.run_schedule("worker")
+        return conclusions
+
+    def _conclusions(self) -> set[str | None]:
+        checks = [self.github.latest_checks(UPSTREAM, pull.head_sha).get("crcr/gate") for pull in self.pulls]
+        return {gate.conclusion if gate is not None else None for gate in checks}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_package(tmp_path_factory.mktemp("dist"))
+
+
+@asynccontextmanager
+async def lambda_world(package: Path, folder: Path) -> AsyncIterator[World]:
+    redis, database_url = RedisServer.make(), new_database(empty=True)
+    code = await asyncio.to_thread(unpack, package, folder)
+    async with AsyncExitStack() as stack:
+        github = await stack.enter_async_context(GitHub(seed=7))
+        await stack.enter_async_context(serve(github))
+        github.limits.points_per_minute = 1_000_000
+        github.create_repository(UPSTREAM)
+        for name in (GATING, INFORMING):
+            github.create_repository(name, workflows=[Workflow(jobs=(JobSpec("build"),))])
+        queue = await stack.enter_async_context(run_queue())
+        pooler = await stack.enter_async_context(run_pooler(database_url))
+        world = World(github, queue, pooler, redis, database_url)
+        gateway = Server(Gateway(world.function_for), "127.0.0.1", 0)
+        await gateway.start()
+        stack.push_async_callback(gateway.stop)
+        world.url = gateway.url
+        github.webhook_url = f"{world.url}/github/webhook"
+        environ = replica_environment(
+            folder,
+            github,
+            pooler.url,
+            CRCR_DATABASE_POOLER="transaction",
+            CRCR_DATABASE_POOL="4",
+            CRCR_REDIS_URL=redis.url,
+            CRCR_PUBLIC_URL=world.url,
+            CRCR_WAKEUP_QUEUE_URL=queue.url,
+            AWS_ENDPOINT_URL_SQS=queue.gate.url,
+        )
+        (folder / "allowlist.yml").write_text(ALLOWLIST)
+        for name in FUNCTIONS:
+            function = LambdaFunction(name, code, environ)
+            world.functions[name] = await stack.enter_async_context(function.running())
+        yield world
+        logs = "".join(line for function in world.functions.values() for line in function.logs)
+        assert "Traceback" not in logs, logs
+        assert pooler.refused == []
+        github.finish()
+
+
+async def test_the_whole_loop_through_the_package(package: Path, tmp_path: Path) -> None:
+    async with lambda_world(package, tmp_path) as world:
+        await start_functions(world)
+        await a_pull_request_goes_through_the_whole_loop(world)
+        await a_kill_between_commit_and_wakeup_costs_until_the_schedule(world)
+        await a_batch_that_is_delivered_again_changes_nothing(world)
+        await a_worker_without_its_store_returns_all_messages(world)
+        await functions_thawed_after_their_connections_died_answer_at_once(world)
+        await a_worker_whose_time_is_over_hands_on(world)
+        assert await world.wait_for_gates() == {"success"}
+        nothing_is_lost_and_nothing_is_twice(world)
+
+
+def processor_s(pid: int) -> float:
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+async def start_functions(world: World) -> None:
+    migrated = await world.functions["migrate"].invoke({})
+    assert (migrated["before"], migrated["after"] > "0017") == (None, True)
+    await asyncio.gather(*(world.functions[name].start() for name in FUNCTIONS[1:]))
+    assert processor_s(world.functions["webhook"].pid) < 1.5  # other work on this machine does not change it
+    assert {"refresh", "sweep", "reconcile", "evaluate_levels", "forget"} <= set(
+        (await world.run_schedule("tick"))["ran"]
+    )
+    # The next one finds everything done, except for what is due each minute.
+    assert not {"refresh", "forget"} & set((await world.run_schedule("tick"))["ran"])
+
+
+async def a_pull_request_goes_through_the_whole_loop(world: World) -> None:
+    pull = await world.open_pull()
+    assert await world.wake_worker() >= 1
+    assert await world.finish_jobs(pull) == [200] * 4
+    assert await world.wait_for_gates() == {"success"}
+    page = await world.get(f"/crcr/pr/{pull.number}")
+    assert (page.status_code, GATING in page.text, "data-polls" in page.text) == (200, True, True)
+    assert "data-events" not in page.text
+    assert (await world.get("/api/v1/events")).status_code == 404
+
+
+async def a_kill_between_commit_and_wakeup_costs_until_the_schedule(world: World) -> None:
+    await world.wake_worker()
+    before = query_value(world.database_url, "SELECT count(*) FROM deliveries")
+    world.queue.gate.is_open = False
+    opening = asyncio.create_task(world.open_pull())
+    await wait_until(lambda: query_value(world.database_url, "SELECT count(*) FROM deliveries") > before)
+    await world.functions["webhook"].end()
+    await opening
+    world.queue.gate.is_open = True
+    pull = world.pulls[-1]
+    assert world.github.deliveries()[-1].status_code == 502
+    assert await world.queue.waiting() == 0
+    await world.run_schedule("worker")
+    assert await world.finish_jobs(pull) == [200] * 4
+
+
+async def a_batch_that_is_delivered_again_changes_nothing(world: World) -> None:
+    pull = await world.open_pull()
+    event = await world.queue.receive()
+    assert event is not None
+    for _ in range(2):
+        assert await world.functions["worker"].invoke(event) == {"batchItemFailures": []}
+    await world.queue.deliver(world.functions["worker"], event)
+    assert await world.finish_jobs(pull) == [200] * 4
+
+
+async def a_worker_without_its_store_returns_all_messages(world: World) -> None:
+    pull = await world.open_pull()
+    event = await world.queue.receive()
+    assert event is not None
+    world.pooler.is_down = True
+    world.pooler.drop_clients()
+    answer = await world.queue.deliver(world.functions["worker"], event)
+    assert len(answer["batchItemFailures"]) == len(event["Records"])
+    with pytest.raises(FunctionFailed, match="StoreUnavailable"):
+        await world.run_schedule("worker")
+    assert (await world.get("/crcr")).status_code == 503
+    world.pooler.is_down = False
+    assert await world.wake_worker() >= 1
+    assert await world.finish_jobs(pull) == [200] * 4
+
+
+async def functions_thawed_after_their_connections_died_answer_at_once(world: World) -> None:
+    frozen = [world.functions[name] for name in ("webhook", "callback", "worker", "hud")]
+    for function in frozen:
+        function.freeze()
+    assert world.pooler.drop_clients() >= 4
+    world.redis.drop_clients()
+    for function in frozen:
+        function.thaw()
+    pull = await world.open_pull()
+    assert world.github.deliveries()[-1].status_code == 202
+    assert await world.wake_worker() >= 1
+    assert await world.finish_jobs(pull) == [200] * 4
+    assert (await world.get("/crcr")).status_code == 200
+
+
+async def a_worker_whose_time_is_over_hands_on(world: World) -> None:
+    await world.wake_worker()
+    pull = await world.open_pull()
+    event = await world.queue.receive()
+    assert event is not None
+    await world.functions["worker"].invoke(event, timeout_s=12)  # too little to begin anything
+    assert len(world.github.runs(GATING)) == len(world.pulls) - 1
+    assert await world.queue.waiting() >= 2  # its own message, and one for the next worker
+    assert await world.wake_worker() >= 1
+    assert await world.finish_jobs(pull) == [200] * 4
+
+
+def nothing_is_lost_and_nothing_is_twice(world: World) -> None:
+    for name in (GATING, INFORMING):
+        assert len({dispatch.delivery_id for dispatch in world.github.dispatches(name)}) == len(world.pulls)
+        assert len(world.github.dispatches(name)) == len(world.pulls)
+    jobs = query_rows(world.database_url, "SELECT state, conclusion FROM jobs")
+    assert Counter((row["state"], row["conclusion"]) for row in jobs) == {
+        ("completed", "success"): 2 * len(world.pulls)
+    }
+    states = query_rows(world.database_url, "SELECT DISTINCT state FROM effects")
+    assert {row["state"] for row in states} <= {"done", "waiting", "cancelled"}
+    assert query_value(world.database_url, "SELECT count(*) FROM leaders WHERE duty LIKE 'present %'") == 0
+
+
+def test_the_package_is_small_and_built_twice_it_has_the_same_bytes(package: Path, tmp_path: Path) -> None:
+    again = build_package(tmp_path)
+    assert sha256(again.read_bytes()).digest() == sha256(package.read_bytes()).digest()
+    assert package.stat().st_size < 50_000_000

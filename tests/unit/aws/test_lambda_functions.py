@@ -1,0 +1,284 @@
+"""Lambda functions in this process: events, limits of size and time, pauses, periodic tasks, SIGTERM."""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from sqlalchemy import text
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from crcr.record.store.database import Database
+from crcr.record.store.statement import Statement
+from crcr.settings import load_settings
+from crcr.wiring.aws_lambda.background_functions import TickFunction, WorkerFunction, leased_for
+from crcr.wiring.aws_lambda.environment import LambdaEnvironment
+from crcr.wiring.aws_lambda.http_functions import MOST_RESPONSE_BYTES, LambdaApp, http_function
+from crcr.wiring.core import Seams
+from crcr.wiring.intake_app import build_intake_app
+from github_sim.github import GitHub
+from support.clock import ManualClock
+from support.data.operator_database import relay_environment
+from support.running_relay import UPSTREAM, place_empty_database
+
+SECRET = "a-secret-that-nobody-sees"
+API_GATEWAY = {
+    "version": "2.0",
+    "routeKey": "POST /github/webhook",
+    "rawPath": "/github/webhook",
+    "rawQueryString": "",
+    "headers": {"content-type": "application/json", "host": "relay.example.org", "x-forwarded-port": "443"},
+    "requestContext": {
+        "accountId": "123456789012",
+        "apiId": "api-id",
+        "authentication": None,
+        "domainName": "id.execute-api.eu-central-1.amazonaws.com",
+        "http": {
+            "method": "POST",
+            "path": "/github/webhook",
+            "protocol": "HTTP/1.1",
+            "sourceIp": "192.0.2.7",
+            "userAgent": "GitHub-Hookshot/1",
+        },
+        "requestId": "id",
+        "routeKey": "POST /github/webhook",
+        "stage": "$default",
+        "time": "18/Nov/2026:10:00:00 +0000",
+        "timeEpoch": 1794996000000,
+    },
+}
+"""https://docs.aws.amazon.com/apigateway/latest/developerguide/http-api-develop-integrations-lambda.html"""
+
+
+@dataclass
+class Context:
+    remaining_s: float = 30.0
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int(self.remaining_s * 1_000)
+
+
+@dataclass
+class Started:
+    environment: LambdaEnvironment
+    clock: ManualClock
+
+
+@contextmanager
+def started(folder: Path, **more: Any) -> Iterator[Started]:
+    environ = relay_environment(folder, CRCR_UPSTREAM=UPSTREAM)
+    place_empty_database(folder / "crcr.db")
+    settings = load_settings(config=None, environ=environ | more.pop("environ", {}), cwd=folder)
+    clock = ManualClock()
+    environment = LambdaEnvironment(settings, Seams(clock=clock, sqlite_durable=False, **more))
+    try:
+        environment.start()
+        yield Started(environment, clock)
+    finally:
+        environment.run(environment.close())
+        environment.loop.close()
+
+
+def signed(body: bytes, *, secret: str = SECRET, encoded: bool) -> dict[str, Any]:
+    signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    headers = {
+        **cast("dict[str, str]", API_GATEWAY["headers"]),
+        "x-github-event": "ping",
+        "x-github-delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
+        "x-hub-signature-256": f"sha256={signature}",
+    }
+    text = base64.b64encode(body).decode() if encoded else body.decode()
+    return {**API_GATEWAY, "headers": headers, "body": text, "isBase64Encoded": encoded}
+
+
+@pytest.mark.parametrize(
+    ("event", "status"),
+    [
+        (signed(b'{"zen":"\xc3\xa4","hook_id":1}', encoded=True), 200),
+        (signed(b'{"zen":"\xc3\xa4","hook_id":1}', encoded=False), 200),
+        (signed(b'{"zen":"x"}', secret="wrong", encoded=True), 401),
+        ({**API_GATEWAY, "isBase64Encoded": False}, 401),
+        ({**API_GATEWAY, "body": "%%%", "isBase64Encoded": True}, 401),
+    ],
+)
+def test_an_event_of_api_gateway_is_a_request(tmp_path: Path, event: Any, status: int) -> None:
+    with started(tmp_path) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
+        answer = function(event, Context())
+        assert (answer["statusCode"], answer["isBase64Encoded"]) == (status, False)
+        assert json.loads(answer["body"])["ok"] is (status == 200)
+
+
+HOSTILE: list[Any] = [
+    None,
+    [],
+    {},
+    {"Records": []},
+    {**API_GATEWAY, "requestContext": {}},
+    {**API_GATEWAY, "headers": {"host": "a", "x-forwarded-port": "443; DROP"}},
+    {**API_GATEWAY, "headers": {"host": "a:b:c"}},
+    {**API_GATEWAY, "headers": {"x": "\ud800"}},
+    {**API_GATEWAY, "headers": {"x": None}},
+    {**API_GATEWAY, "body": "A", "isBase64Encoded": True},
+    {**API_GATEWAY, "body": {"not": "text"}},
+]
+
+
+def test_an_event_that_is_no_request_is_answered_with_400(tmp_path: Path) -> None:
+    with started(tmp_path) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
+        for event in HOSTILE:
+            assert function(event, Context())["statusCode"] == 400, event
+
+
+async def never(_: Scope, receive: Receive, __: Send) -> None:
+    while True:
+        await receive()
+
+
+def respond_with(size: int, kind: str) -> ASGIApp:
+    return Response(b"x" * size, media_type=kind)
+
+
+@pytest.mark.parametrize(
+    ("app", "status"),
+    [
+        (never, 503),
+        (respond_with(MOST_RESPONSE_BYTES, "application/json"), 200),
+        (respond_with(MOST_RESPONSE_BYTES + 1, "application/json"), 500),
+        (respond_with(MOST_RESPONSE_BYTES * 3 // 4 - 8, "image/png"), 200),
+        (respond_with(MOST_RESPONSE_BYTES * 3 // 4 + 8, "image/png"), 500),
+    ],
+)
+def test_a_response_keeps_to_lambdas_time_and_size(tmp_path: Path, app: ASGIApp, status: int) -> None:
+    with started(tmp_path) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda _: app))
+        answer = function(API_GATEWAY, Context(remaining_s=1.05))
+        assert answer["statusCode"] == status
+        assert len(json.dumps(answer)) <= 6 * 1024 * 1024
+
+
+def test_without_its_store_a_function_starts_and_answers_503(tmp_path: Path) -> None:
+    environ = {"CRCR_DATABASE_URL": "postgresql://crcr@127.0.0.1:9/crcr"}
+    with started(tmp_path, environ=environ) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
+        answer = function(API_GATEWAY, Context())
+        assert (answer["statusCode"], json.loads(answer["body"])["error"]["code"]) == (
+            503,
+            "store_unavailable",
+        )
+        with pytest.raises(Exception, match="PostgreSQL"):
+            WorkerFunction(lambda_.environment)({"source": "aws.scheduler"}, Context())
+        messages = {"Records": [{"messageId": "1"}, {"messageId": "2"}, "hostile", {}]}
+        failed = WorkerFunction(lambda_.environment)(messages, Context())["batchItemFailures"]
+        assert failed == [{"itemIdentifier": "1"}, {"itemIdentifier": "2"}]
+
+
+class RenewCounter:
+    """A database that counts how often its connections were renewed."""
+
+    def __init__(self, inner: Database) -> None:
+        self._inner = inner
+        self.renewed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def renew_connections(self) -> None:
+        self.renewed += 1
+
+
+@pytest.mark.parametrize(("pause_s", "renewed"), [(0, 0), (29, 0), (31, 1), (86_400, 1)])
+def test_connections_are_renewed_after_a_pause(tmp_path: Path, pause_s: float, renewed: int) -> None:
+    with started(tmp_path) as lambda_:
+        environment = lambda_.environment
+        services = environment.run(environment.services())
+        database = RenewCounter(services.database)
+        environment._services = replace(services, database=cast("Database", database))
+        function = http_function(LambdaApp(environment, lambda _: Response(b"")))
+        function(API_GATEWAY, Context())
+        lambda_.clock.advance(pause_s)
+        function(API_GATEWAY, Context())
+        assert database.renewed == renewed
+
+
+def test_the_tick_runs_each_task_once_in_its_period(tmp_path: Path) -> None:
+    with started(tmp_path) as lambda_:
+        tick = TickFunction(lambda_.environment)
+        ran = []
+        for pause_s in (0, 5, 55, 60, 180, 3600):
+            lambda_.clock.advance(pause_s)
+            ran.append(set(tick({}, Context(300))["ran"]))
+        everything = ran[0]
+        assert {"refresh", "sweep", "bisect", "evaluate_levels", "forget", "reconcile"} <= everything
+        assert ran[1] == set()  # an event that Lambda delivered again
+        assert "sweep" in ran[2]
+        assert "look_at_base" in ran[2]
+        assert not {"refresh", "forget"} & ran[2]
+        assert {"sweep", "bisect"} <= ran[3]
+        assert "refresh" in ran[4]
+        assert ran[5] == everything
+
+
+def test_a_task_is_due_again_before_the_schedules_event_of_its_period() -> None:
+    periods = (30.0, 60.0, 120.0, 300.0, 3600.0)
+    assert [leased_for(every_s) for every_s in periods] == [
+        timedelta(seconds=seconds) for seconds in (10, 30, 90, 270, 3570)
+    ]
+
+
+def test_after_sigterm_a_worker_finishes_its_call_and_releases_the_rest(tmp_path: Path) -> None:
+    clock = ManualClock()
+    github = GitHub(clock=clock, seed=7, base_url="http://127.0.0.1:9")
+    names = [f"owner{number}/backend" for number in range(3)]
+
+    async def terminating(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].endswith("/dispatches"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        await github.app(scope, receive, send)
+
+    def open_http(_: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(terminating))
+
+    environ = {
+        "CRCR_GITHUB_APP_ID": str(github.app_id),
+        "CRCR_GITHUB_APP_PRIVATE_KEY": github.private_key_pem,
+        "CRCR_GITHUB_WEBHOOK_SECRET": github.webhook_secret,
+        "CRCR_GITHUB_API_URL": "http://127.0.0.1:9",
+        "CRCR_WORKER_CONCURRENCY": "1",
+    }
+    with started(tmp_path, environ=environ, http=open_http) as lambda_:
+        (tmp_path / "allowlist.yml").write_text("L1:\n" + "".join(f"  - {name}\n" for name in names))
+        environment = lambda_.environment
+        for name in (UPSTREAM, *names):
+            github.create_repository(name)
+        services = environment.run(environment.services())
+        TickFunction(environment)({}, Context(300))
+        github.webhook_url = "http://relay.test/github/webhook"
+        github.use_transport(httpx.ASGITransport(build_intake_app(services, work=False)))
+        environment.run(github.open_pr(UPSTREAM))
+        assert WorkerFunction(environment)({}, Context(120)) == {"batchItemFailures": []}
+        assert len(github.dispatches()) == 1
+        assert states(environment) == ["done", "waiting", "waiting"]
+        WorkerFunction(environment)({}, Context(120))
+        WorkerFunction(environment)({}, Context(120))
+        assert states(environment) == ["done"] * 3
+        assert [len(github.dispatches(name)) for name in names] == [1, 1, 1]
+
+
+def states(environment: LambdaEnvironment) -> list[str]:
+    query = Statement(text("SELECT state FROM effects WHERE kind = 'send_dispatch'"))
+    services = environment.run(environment.services())
+    rows = environment.run(services.database.quick_read(lambda tx: tx.all(query)))
+    return sorted(row["state"] for row in rows)

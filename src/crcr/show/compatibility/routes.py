@@ -331,19 +331,19 @@ COMPAT = derive_model(
                 "name": "org/backend",
                 "level": "L3",
                 "device": "npu",
-                "hardware": None,
+                "hardware": "NPU v2",
                 "last_green": _COMMIT_EXAMPLE,
             }
         ],
         "groups": [
             {
-                "kind": "branch",
-                "name": "main",
+                "kind": "tags",
+                "name": "tags",
                 "newest_green": _SHA,
                 "commits": [
                     {
                         "sha": _SHA,
-                        "label": None,
+                        "label": "v2.9.0",
                         "title": "Fix dtype promotion in addmm",
                         "number": 7,
                         "pushed_at": _AT,

@@ -230,7 +230,7 @@ def test_a_leg_goes_round_names_that_are_taken() -> None:
         (("release/next", "release/2.0", "release-notes"), ("release/2.0", "release/next")),
         (
             ("release/2.1", "release/2.1.1", "release/2.1-rc2"),
-            ("release/2.1.1", "release/2.1-rc2", "release/2.1"),
+            ("release/2.1.1", "release/2.1", "release/2.1-rc2"),
         ),
     ],
 )

@@ -145,7 +145,8 @@ class Oracle:
         found = []
         for dispatch in self.github.world.dispatches:
             payload = dispatch.client_payload.get("payload", {})
-            pull = payload.get("pull_request")
+            # A pair is another dispatch of the same event, and never counts.
+            pull = payload.get("pull_request") if dispatch.event_type == "pull_request" else None
             if dispatch.repository_id == gating.repository_id and pull and payload.get("action") != "closed":
                 about = (pull["number"], pull["head"]["sha"], pull["base"]["ref"])
                 found += [dispatch] if about == (number, sha, base) else []
@@ -251,6 +252,7 @@ class Oracle:
             for gating in self.in_force
             for dispatch in self.github.world.dispatches
             if dispatch.repository_id == gating.repository_id
+            and dispatch.event_type == "pull_request"
             and dispatch.client_payload.get("payload", {}).get("pull_request", {}).get("head", {}).get("sha")
             == sha
         )

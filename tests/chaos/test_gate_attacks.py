@@ -1,4 +1,4 @@
-"""No history of attacks opens the gate: base changes, renames, labels, shards, late runs, lies, merge groups with waivers.
+"""No history of attacks opens the gate: base changes, renames, labels, shards, late runs, lies, merge groups with waivers, pairs.
 
 Random walks of the real relay against the simulated GitHub. After every step each gate that has turned green is
 held against GitHub's own records (`attack_oracle`); once everything works again, so is each pull request and merge
@@ -75,6 +75,8 @@ class Walk:
         self.pulls: list[PullRequest] = []
         self.groups: dict[str, tuple[MergeGroup, dict[int, str], str]] = {}
         self.green: set[int] = set()
+        self.others: list[PullRequest] = []
+        """Pull requests of backends."""
 
     async def step(self, name: str, choices: dict[str, Any]) -> None:
         with suppress(MergeBlocked):  # GitHub itself does not do that now
@@ -180,6 +182,63 @@ class Walk:
             pull, f"/crcr waive {name}{words}{at} because it is known", author="maintainer"
         )
         self.oracle.said_at[comment.id] = said_at
+
+    # Pull requests of backends that others depend on
+
+    async def open_other(self, backend: int, *, stranger: bool, names_back: bool) -> None:
+        if len(self.others) < 3:
+            name = self.github.world.repositories[list(self.backends)[backend]].full_name
+            body = f"Depends-On: {UPSTREAM}#{self.pulls[0].number}" if names_back else None
+            author = "stranger" if stranger else "backender"
+            self.others.append(await self.github.open_pr(name, author=author, fork=stranger, body=body))
+
+    async def depend(self, which: int, other: int, *, by_command: bool) -> None:
+        """The text names one of them, or none any more; or a person requests it."""
+        pull = self.pulls[which % len(self.pulls)]
+        if not self.others or pull.state != "open":
+            return
+        found = self.others[other % len(self.others)]
+        name = f"{self.github.world.repositories[found.repository_id].full_name}#{found.number}"
+        if by_command:
+            await self.github.comment_pr(pull, f"/crcr test-with {name}", author="maintainer")
+        else:
+            named = "Depends-On" in (pull.body or "") and other == 0
+            await self.github.edit_pr(pull, body="on its own" if named else f"Depends-On: {name}")
+
+    async def change_other(self, other: int, act: str) -> None:
+        if not self.others:
+            return
+        pull, github = self.others[other % len(self.others)], self.github
+        is_open = pull.state == "open"
+        if act in {"push", "force"} and is_open:
+            await (github.push_to_pr if act == "push" else github.force_push_to_pr)(pull)
+        elif act in {"approve", "reject"} and is_open:
+            github.review_pr(
+                pull, author="owner", state="APPROVED" if act == "approve" else "CHANGES_REQUESTED"
+            )
+        elif act == "merge" and is_open:
+            await github.close_pr(pull, merged=True)
+        elif act == "turn" and not pull.merged:
+            await (github.close_pr(pull) if is_open else github.reopen_pr(pull))
+
+    async def finish_apart(self) -> None:
+        """Whatever runs comes to its end: with a backend's pull request well, without it not."""
+        await self.relay.drain()
+        for run in list(self.github.world.runs.values()):
+            if run.status != "completed":
+                is_pair = run.event_type == "crcr_pair"
+                fails = (
+                    not is_pair
+                    and (run.client_payload.get("delivery_id"), run.repository_id) in self._paired()
+                )
+                await self._finish(run, "failure" if fails else "success")
+        await self.pass_time(5.0)
+
+    def _paired(self) -> set[tuple[str, int]]:
+        """The plain deliveries, and the backends, that have a pair."""
+        numbers = {name.lower(): number for name, number in self.oracle.names.items()}
+        rows = self.relay.rows("SELECT plain, downstream FROM pairs WHERE delivery IS NOT NULL")
+        return {(row["plain"], numbers[row["downstream"]]) for row in rows if row["downstream"] in numbers}
 
     # The merge queue
 
@@ -441,6 +500,38 @@ MORE_FAILURES: tuple[Rule, ...] = (
 """With excuses: most failures are on pull requests for main, where the base fails too."""
 
 
+PAIRS: tuple[Rule, ...] = (
+    (
+        8,
+        "open_other",
+        lambda r: {
+            "backend": r.randrange(4),
+            "stranger": r.random() < 0.4,
+            "names_back": r.random() < 0.15,
+        },
+    ),
+    (16, "finish_apart", lambda _: {}),
+    (
+        14,
+        "depend",
+        lambda r: {"which": _index(r), "other": _index(r), "by_command": r.random() < 0.3},
+    ),
+    (
+        12,
+        "change_other",
+        lambda r: {
+            "other": _index(r),
+            "act": r.choice(["push", "force", "approve", "approve", "reject", "merge", "turn"]),
+        },
+    ),
+)
+"""Changes that belong together, in every other walk."""
+
+
+def _has_pairs(seed: int) -> bool:
+    return seed % 4 >= 2
+
+
 def _has_excuses(seed: int) -> bool:
     return seed % 3 == 0
 
@@ -448,10 +539,14 @@ def _has_excuses(seed: int) -> bool:
 def _steps(seed: int) -> list[Step]:
     chance = Random(seed)
     excuses = _has_excuses(seed)
-    drawn = draw_steps((*RULES, *MORE_FAILURES) if excuses else RULES, chance, STEPS)
+    rules = (*RULES, *(MORE_FAILURES if excuses else ()), *(PAIRS if _has_pairs(seed) else ()))
+    drawn = draw_steps(rules, chance, STEPS)
     base = "main" if excuses else chance.choice(["main", STACK])
     begin: Step = ("open_pull", {"base": base, "files": 0, "gpu": False, "shared": False})
-    return [begin, *drawn]
+    if not _has_pairs(seed):
+        return [begin, *drawn]
+    other: Step = ("open_other", {"backend": 3, "stranger": seed % 3 == 1, "names_back": False})
+    return [begin, other, ("depend", {"which": 0, "other": 0, "by_command": False}), *drawn]
 
 
 @asynccontextmanager
@@ -466,6 +561,7 @@ async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
             repository = relay.github.repository(name)
             repository.workflows = [SHARDED, SAME_NAME] if name == SHARDS else [ONE_JOB]
             repository.sends_run_webhooks = bool(seed % 2)
+            relay.github.set_permission(name, "owner", "write")
         relay.github.require_checks(UPSTREAM, [GATE])
         relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
         await relay.github.push(

@@ -74,6 +74,7 @@ def _parse_options() -> Options:
             "callbacks",
             "postgres-callbacks",
             "in-tree",
+            "lambda",
             "github-calls",
             "replicas",
         ),

@@ -76,6 +76,7 @@ def _parse_options() -> Options:
             "callbacks",
             "postgres-callbacks",
             "in-tree",
+            "lambda",
             "github-calls",
             "replicas",
         ),

@@ -11,6 +11,7 @@ was cancelled before it connected, and each later request would wait for that pl
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -85,7 +86,8 @@ class ConnectionPool(httpx.AsyncBaseTransport):
         """Close the connections that no request uses: the next requests connect again."""
         idle, self._idle = self._idle, []
         for connection in idle:
-            await connection.aclose()
+            with suppress(httpx.HTTPError, OSError):  # it may be dead already
+                await connection.aclose()
 
     async def aclose(self) -> None:
         connections = [*self._idle, *self._busy]

@@ -9,7 +9,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -104,7 +104,8 @@ class RedisLink:
 
     async def renew_connections(self) -> None:
         """Close the idle connections: the next calls connect again."""
-        await self._pool.disconnect(inuse_connections=False)
+        with suppress(RedisError, OSError):  # they may be dead already
+            await self._pool.disconnect(inuse_connections=False)
 
     async def aclose(self) -> None:
         await self._redis.aclose()

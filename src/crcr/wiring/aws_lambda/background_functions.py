@@ -41,6 +41,7 @@ class WorkerFunction:
 
     def __init__(self, environment: LambdaEnvironment) -> None:
         self._environment = environment
+        self._recorded_switch = False
 
     def __call__(self, event: Any, context: Any) -> Mapping[str, Any]:
         messages = _message_ids(event)
@@ -57,6 +58,9 @@ class WorkerFunction:
         async with self._environment.invocation() as services:
             if services.wakeups is not None:
                 services.wakeups.paused = True  # what it commits, it finds itself
+            if not self._recorded_switch:
+                await services.clickhouse.record_switch(services.upstreams, services.clock.now())
+                self._recorded_switch = True
             await services.heartbeat.beat()
             presence = asyncio.create_task(services.heartbeat.run())
             wake = services.signals.subscribe(EFFECTS)

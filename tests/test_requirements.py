@@ -25,7 +25,19 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("aws", "chdb", "clickhouse", "postgres", "previews", "redis", "tracing")
 PINNED_IN = {"clickhouse": "stores", "postgres": "stores", "redis": "stores"}
 """Extras without a file of their own: what pins them."""
-PINNED = ("app", "commands", "stores", "aws", "chdb", "previews", "tracing", "build", "release", "site", "dev")
+PINNED = (
+    "app",
+    "commands",
+    "stores",
+    "aws",
+    "chdb",
+    "previews",
+    "tracing",
+    "build",
+    "release",
+    "site",
+    "dev",
+)
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
 """Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
 WHERE = {
@@ -38,6 +50,8 @@ WHERE = {
     "crcr/record/limits/redis": "redis",
     "crcr/cli/doctor/relay/redis.py": "redis",
     "crcr/record/clickhouse/connection.py": "clickhouse",
+    "crcr/aws_client.py": "aws",
+    "crcr/settings/secret_files.py": "aws",
 }
 """Modules that only an extra can load, or parts of them, by the beginning of their path."""
 COMMANDS = (

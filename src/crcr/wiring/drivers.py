@@ -44,6 +44,9 @@ _TRACING = tuple(
 )
 
 
+_AWS = Driver("botocore", "botocore", "aws", "aws")
+
+
 def require_drivers(settings: Settings, find: Find = find_spec) -> None:
     """Raise `BadSettings` with a line for each missing package that a setting needs."""
     _require(_wanted_drivers(settings), find)
@@ -69,6 +72,8 @@ def _wanted_drivers(settings: Settings) -> Iterator[tuple[str, Driver]]:
         yield from (("CRCR_DATABASE_URL with PostgreSQL", driver) for driver in _POSTGRES)
     if settings.redis_url is not None:
         yield from (("CRCR_REDIS_URL", driver) for driver in _REDIS)
+    if settings.redis_iam is not None:
+        yield "CRCR_REDIS_IAM", _AWS
     if settings.clickhouse_url is not None:
         alone = settings.clickhouse_url.get_secret_value().startswith("chdb:")
         yield from (("CRCR_CLICKHOUSE_URL", driver) for driver in (_CHDB if alone else _CLICKHOUSE))

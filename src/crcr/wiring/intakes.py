@@ -50,7 +50,7 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
         if not isinstance(upstream.allowlist, AllowlistFile)
     }
     return WebhookIntake(
-        secret=core.settings.github_webhook_secret.get_secret_value().encode(),
+        secret=lambda: core.secrets.current.github_webhook_secret.get_secret_value().encode(),
         bodies=_bodies(core.settings),
         inbox=inbox,
         people_requests=core.people_requests,
@@ -91,9 +91,12 @@ def _sandbox(core: Core, limits: RequestLimiter) -> SandboxIntake:
 
 
 def ingest_intake(core: Core) -> IngestIntake:
-    token = core.settings.hud_ingest_token
+    def current_token() -> bytes | None:
+        token = core.secrets.current.hud_ingest_token
+        return token.get_secret_value().encode() if token else None
+
     return IngestIntake(
-        token=token.get_secret_value().encode() if token else None,
+        token=current_token,
         bodies=_bodies(core.settings),
         results=IngestedResults(core.database, core.allowlists, core.upstreams),
         trusted_proxies=core.settings.trusted_proxies,

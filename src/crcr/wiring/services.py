@@ -71,6 +71,7 @@ from crcr.wiring.core import Core, Seams, build_failure_recorder, build_outcomes
 from crcr.wiring.effect_handlers import effect_handlers
 from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
 from crcr.wiring.rate_limits import RelayRateLimits, open_rate_limits
+from crcr.wiring.secret_rotation import SecretRotation
 
 log = structlog.get_logger(__name__)
 
@@ -116,6 +117,7 @@ class Services:
     leaders: LeaderElection
     heartbeat: WorkerHeartbeat
     limiter: GitHubRateLimiter
+    secrets: SecretRotation
     owner: str
     """This process as an owner of leases."""
     worker: Worker
@@ -178,6 +180,7 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         leaders=build_leaders(core, owner),
         heartbeat=heartbeat,
         limiter=core.limiter,
+        secrets=core.secrets,
         owner=owner,
         worker=_worker(core, refreshers, owner, heartbeat),
         metrics=core.metrics,

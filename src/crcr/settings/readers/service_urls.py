@@ -34,6 +34,11 @@ class ServiceUrl(SecretStr):
         parts = self._parts
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
+    @property
+    def signs_in_by_name(self) -> bool:
+        """Whether it has a user and no password."""
+        return bool(self._parts.username) and self._parts.password is None
+
     def secrets(self) -> tuple[str, ...]:
         """Return the texts to redact: the password as written, and decoded."""
         password = self._parts.password
@@ -72,6 +77,16 @@ def _database_number(parts: SplitResult) -> None:
 
 
 redis_url = service_url("redis", "rediss", checked=_database_number)
+
+
+_CACHE = re.compile(r"(?:serverless/)?[a-z][a-z0-9-]{0,49}")
+
+
+def elasticache_name(raw: RawValue) -> str:
+    value = single_values.text(raw).lower()
+    if not _CACHE.fullmatch(value):
+        raise InvalidValue("must be the name of an ElastiCache cache, or serverless/NAME.")
+    return value
 
 
 def _database_name(parts: SplitResult) -> None:

@@ -51,6 +51,7 @@ WHERE = {
     "crcr/cli/doctor/relay/redis.py": "redis",
     "crcr/record/clickhouse/connection.py": "clickhouse",
     "crcr/aws_client.py": "aws",
+    "crcr/deliver/handlers/dynamodb.py": "aws",
     "crcr/settings/secret_files.py": "aws",
 }
 """Modules that only an extra can load, or parts of them, by the beginning of their path."""

@@ -346,6 +346,34 @@ class Settings(StoreSettings, ObservabilitySettings):
             secret=True,
         ),
     ] = None
+    dynamodb_table: Annotated[
+        str | None,
+        Setting(
+            "DYNAMODB_TABLE",
+            "dynamodb.table",
+            service_urls.dynamodb_table,
+            "DynamoDB table that gets every result as the public HUD writes it (`torchci-oot-workflow-job`); needs `crcr[aws]`; "
+            "not set: none",
+        ),
+    ] = None
+    dynamodb_region: Annotated[
+        str | None,
+        Setting(
+            "DYNAMODB_REGION",
+            "dynamodb.region",
+            service_urls.aws_region,
+            "region of that table; not set: AWS's own settings (`AWS_REGION`)",
+        ),
+    ] = None
+    dynamodb_endpoint: Annotated[
+        str | None,
+        Setting(
+            "DYNAMODB_ENDPOINT",
+            "dynamodb.endpoint",
+            single_values.safe_url,
+            "address of DynamoDB, for a VPC endpoint or for tests; not set: AWS's own",
+        ),
+    ] = None
     hud_ingest_token: Annotated[
         SecretStr | None,
         Setting(

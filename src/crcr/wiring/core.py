@@ -177,7 +177,10 @@ def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealt
 
 
 def build_outcomes(core: Core) -> JobOutcomes:
-    forwards = Forwards(enabled=core.settings.hud_forward_url is not None)
+    settings = core.settings
+    forwards = Forwards(
+        enabled=settings.hud_forward_url is not None, table=settings.dynamodb_table is not None
+    )
     return JobOutcomes(forwards, build_failure_recorder(core))
 
 

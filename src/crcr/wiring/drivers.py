@@ -74,6 +74,8 @@ def _wanted_drivers(settings: Settings) -> Iterator[tuple[str, Driver]]:
         yield from (("CRCR_REDIS_URL", driver) for driver in _REDIS)
     if settings.redis_iam is not None:
         yield "CRCR_REDIS_IAM", _AWS
+    if settings.dynamodb_table is not None:
+        yield "CRCR_DYNAMODB_TABLE", _AWS
     if settings.clickhouse_url is not None:
         alone = settings.clickhouse_url.get_secret_value().startswith("chdb:")
         yield from (("CRCR_CLICKHOUSE_URL", driver) for driver in (_CHDB if alone else _CLICKHOUSE))

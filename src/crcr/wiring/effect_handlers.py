@@ -12,6 +12,7 @@ from crcr.deliver.handlers.dispatch import (
     RefreshAllowlist,
     SendDispatch,
 )
+from crcr.deliver.handlers.dynamodb import DynamoDbTable, WriteDynamoDb
 from crcr.deliver.handlers.forward_result import ForwardResult
 from crcr.deliver.handlers.inspect_repository import InspectRepository
 from crcr.deliver.handlers.look_up_runs import LookUp
@@ -51,6 +52,7 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
         ),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
         EffectKind.FORWARD_RESULT: _forwarder(core),
+        EffectKind.WRITE_DYNAMODB: _table_writer(core),
         EffectKind.INSPECT_REPOSITORY: InspectRepository(Inspections(core.database), github, clock),
         EffectKind.ADVANCE_BISECTION: AdvanceBisection(core.bisections, clock),
         EffectKind.FEED_HISTORY: core.clickhouse.handler(clock),
@@ -150,6 +152,16 @@ def _forwarder(core: Core) -> Handler:
 
     url = core.settings.hud_forward_url
     return _drop_effect if url is None else ForwardResult(core.forward_http, url, current_token)
+
+
+def _table_writer(core: Core) -> Handler:
+    settings = core.settings
+    if settings.dynamodb_table is None:
+        return _drop_effect
+    table = DynamoDbTable(
+        settings.dynamodb_table, region=settings.dynamodb_region, endpoint=settings.dynamodb_endpoint
+    )
+    return WriteDynamoDb(table)
 
 
 async def _drop_effect(_: ClaimedEffect) -> bool:

@@ -214,6 +214,7 @@ NOT_YET_RELEASED = {
     EffectKind.ADVANCE_BISECTION,
     EffectKind.ROUTE_NOTICES,
     EffectKind.SEND_NOTICES,
+    EffectKind.WRITE_DYNAMODB,
 }
 """No queue of an older release holds one of these."""
 

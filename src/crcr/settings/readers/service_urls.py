@@ -89,6 +89,24 @@ def elasticache_name(raw: RawValue) -> str:
     return value
 
 
+_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_REGION = re.compile(r"[a-z]{2,4}(?:-[a-z]{2,12}){1,3}-[0-9]{1,2}")
+
+
+def dynamodb_table(raw: RawValue) -> str:
+    value = single_values.text(raw)
+    if not _TABLE.fullmatch(value):
+        raise InvalidValue(f"must be the name of a DynamoDB table, not {single_values.quote(value)}.")
+    return value
+
+
+def aws_region(raw: RawValue) -> str:
+    value = single_values.text(raw)
+    if not _REGION.fullmatch(value):
+        raise InvalidValue(f"must be a region such as us-east-1, not {single_values.quote(value)}.")
+    return value
+
+
 def _database_name(parts: SplitResult) -> None:
     if not _NAME.fullmatch(parts.path.removeprefix("/")):
         raise InvalidValue(

@@ -196,6 +196,7 @@ class _Draft:
             _redis_ca,
             _redis_iam,
             _clickhouse_ca,
+            _stream,
         )
         self._problems += [problem for check in checks if (problem := check(self))]
         self._problems += _foreign_allowlists(self)
@@ -304,6 +305,12 @@ def _clickhouse_ca(draft: _Draft) -> str | None:
         return None
     names = draft.written("clickhouse_ca"), draft.written("clickhouse_url")
     return f"{names[0]} proves a clickhouses:// server, and {names[1]} names none; use clickhouses:// or remove it."
+
+
+def _stream(draft: _Draft) -> str | None:
+    if "clickhouse" not in draft.values.get("stream_targets", ()) or draft.given("clickhouse_url"):
+        return None
+    return f"{draft.written('stream_targets')} names clickhouse, so {draft.written('clickhouse_url')} must be set."
 
 
 def _foreign_allowlists(draft: _Draft) -> Iterator[str]:

@@ -374,6 +374,17 @@ class Settings(StoreSettings, ObservabilitySettings):
             "address of DynamoDB, for a VPC endpoint or for tests; not set: AWS's own",
         ),
     ] = None
+    stream_targets: Annotated[
+        tuple[str, ...],
+        Setting(
+            "STREAM_TARGETS",
+            "dynamodb.stream_targets",
+            service_urls.stream_targets,
+            "where a function that takes a DynamoDB stream brings its items: `ingest` (our pages, as results of another relay), "
+            "`clickhouse` (the table `crcr_workflow_job` in the database of `CRCR_CLICKHOUSE_URL`), or both in a list",
+            default="ingest",
+        ),
+    ]
     hud_ingest_token: Annotated[
         SecretStr | None,
         Setting(

@@ -40,6 +40,7 @@ from crcr.receive.callback.intake import (
     CallbackIntake,
 )
 from crcr.receive.callback.sandbox import SANDBOX
+from crcr.receive.ingest.dynamodb_stream import StreamIntake
 from crcr.receive.ingest.intake import IngestIntake
 from crcr.receive.oidc.jwks import KeyCache, http_fetcher
 from crcr.receive.webhook.intake import WebhookIntake
@@ -69,7 +70,7 @@ from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_failure_recorder, build_outcomes, open_core
 from crcr.wiring.effect_handlers import effect_handlers
-from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
+from crcr.wiring.intakes import callback_intake, ingest_intake, stream_intake, webhook_intake
 from crcr.wiring.rate_limits import RelayRateLimits, open_rate_limits
 from crcr.wiring.secret_rotation import SecretRotation
 
@@ -126,6 +127,7 @@ class Services:
     webhook: WebhookIntake
     callback: CallbackIntake
     ingest: IngestIntake
+    stream: StreamIntake
     http: tuple[httpx.AsyncClient, ...]
     on_crash: Callable[[Exception], None]
     health: SharedHealth
@@ -188,6 +190,7 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         webhook=webhook,
         callback=callback_intake(core, keys, rate_limits.limits, reports),
         ingest=ingest_intake(core),
+        stream=stream_intake(core),
         http=(core.api_http, core.keys_http, core.forward_http),
         stopping=stopping,
         closing=asyncio.Event(),

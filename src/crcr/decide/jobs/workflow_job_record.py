@@ -257,8 +257,10 @@ def _decode(text: object) -> object:
         return None
 
 
-def read_attributes(item: Mapping[str, Any]) -> Record:
+def read_attributes(item: object) -> Record:
     """Return the fields of an item in DynamoDB's own form (`{"S": "text"}`, `{"N": "1"}`); raises `NotARecord`."""
+    if not isinstance(item, Mapping):
+        raise NotARecord("there is no item")
     record: Record = {}
     for name, attribute in item.items():
         if not isinstance(attribute, Mapping) or len(attribute) != 1:

@@ -107,6 +107,16 @@ def aws_region(raw: RawValue) -> str:
     return value
 
 
+_STREAM_TARGETS = ("ingest", "clickhouse")
+
+
+def stream_targets(raw: RawValue) -> tuple[str, ...]:
+    targets = single_values.texts(raw)
+    if not set(targets) <= set(_STREAM_TARGETS):
+        raise InvalidValue(f"must be any of {', '.join(_STREAM_TARGETS)}.")
+    return targets
+
+
 def _database_name(parts: SplitResult) -> None:
     if not _NAME.fullmatch(parts.path.removeprefix("/")):
         raise InvalidValue(

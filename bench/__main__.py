@@ -21,6 +21,7 @@ from bench.callbacks.replicas import measure_postgres_callbacks, measure_replica
 from bench.github_budget.calls_per_head import measure_calls_per_head
 from bench.github_budget.demo_hours import measure_demo
 from bench.github_budget.peak_hours import measure_peak
+from bench.history.import_rate import measure_import
 from bench.in_tree.check_cost import measure_in_tree
 from bench.model.checks import measure_model
 from bench.pages.live_streams import measure_live_streams
@@ -48,6 +49,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "callbacks": partial(measure_callbacks, folder / "callbacks"),
         "postgres-callbacks": partial(measure_postgres_callbacks, folder / "postgres-callbacks"),
         "in-tree": partial(measure_in_tree, folder / "in-tree"),
+        "import": partial(measure_import, folder / "import"),
         "github-calls": partial(measure_calls_per_head, folder),
         "replicas": partial(measure_replicas, folder),
         "live-streams": partial(measure_live_streams, folder / "streams"),
@@ -72,6 +74,7 @@ def _parse_options() -> Options:
             "callbacks",
             "postgres-callbacks",
             "in-tree",
+            "import",
             "github-calls",
             "replicas",
         ),

@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "log": set(),
     "decide": {"decide", "errors"},
     "ports": {"decide", "errors"},
-    "receive": {"receive", "record", "decide", "ports", "errors"},
+    "receive": {"receive", "record", "decide", "ports", "errors", "aws_client"},
     "aws_client": {"errors"},
     "record": {"record", "decide", "ports", "errors"},
     "github": {"github", "decide", "ports", "errors", ""},

@@ -157,6 +157,7 @@ class JobMark(StrEnum):
     DISPUTED = "disputed"
     SUPERSEDED = "superseded"
     UNSIGNED = "unsigned"
+    IMPORTED = "imported"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ def require_postgres(named_by: str, find: Find = find_spec) -> None:
     _require(((f"{named_by} PostgreSQL", driver) for driver in _POSTGRES), find)
 
 
+def require_aws(named_by: str, find: Find = find_spec) -> None:
+    """Raise `BadSettings` when a command needs AWS and its driver is missing."""
+    _require(iter(((named_by, _AWS),)), find)
+
+
 def _require(drivers: Iterator[tuple[str, Driver]], find: Find) -> None:
     problems = [
         f"{reason} needs the package {driver.package}, which is not installed: {driver.remedy}."

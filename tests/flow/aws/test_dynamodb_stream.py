@@ -15,10 +15,10 @@ from crcr.record.clickhouse.connection import ClickHouseLink, ClickHouseLocation
 from crcr.record.clickhouse.workflow_jobs import WorkflowJobTable
 from flow.aws.test_dynamodb_table import table_settings
 from github_sim.github import WorkflowRun
+from support.aws.server import AwsServer, shared_aws
 from support.clock import ManualClock
 from support.downstream.callbacks import BACKEND, LISTED, post_report
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
-from support.services.aws import AwsServer, shared_aws
 from support.services.clickhouse import new_database
 
 PUBLIC_TABLE = """

@@ -12,11 +12,11 @@ from crcr.decide.model import RepoName
 from crcr.deliver.handlers.dynamodb import DynamoDbTable, make_update
 from crcr.errors import OutsideFault, OutsideLimited, OutsideRefused, OutsideUnreachable, OutsideUnsure
 from crcr.record.admin.operations import ParkedFilter
+from support.aws.server import AwsFault, AwsServer, shared_aws
 from support.downstream.callbacks import BACKEND, dispatched_run, post_report
 from support.downstream.other_hud import HOST, SETTINGS, OtherHud
 from support.downstream.self_reports import nightly_run, send_self_report, upstream_head
 from support.running_relay import UPSTREAM
-from support.services.aws import AwsFault, AwsServer, shared_aws
 
 PUBLIC_NAMES = {"url": "workflow_run_url", "head_sha": "pytorch_head_sha", "level": "downstream_repo_level"}
 """Where the double of the public HUD has other names for the same fields."""

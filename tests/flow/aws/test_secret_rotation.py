@@ -17,10 +17,10 @@ from crcr.record.store.sqlite.file import copy_database
 from crcr.settings import load_settings
 from flow.callbacks.test_forwarding import HUD, Hud
 from github_sim.github import GitHub
+from support.aws.server import CREDENTIALS, AwsFault, AwsServer, shared_aws
 from support.deploy.otlp_collector import attribute_texts, run_collector
 from support.downstream.callbacks import BACKEND, LISTED, post_report
 from support.running_relay import UPSTREAM, in_postgresql, running_relay
-from support.services.aws import CREDENTIALS, AwsFault, AwsServer, shared_aws
 from support.services.redis import RedisServer
 
 READER_TOKEN = "crcr_" + "r" * 43

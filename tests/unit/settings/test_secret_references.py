@@ -16,7 +16,7 @@ from crcr.aws_client import ElastiCacheTokens
 from crcr.errors import BadSettings
 from crcr.settings import load_settings
 from crcr.settings.secret_files import SecretFiles
-from support.services.aws import CREDENTIALS, AwsFault, AwsServer, shared_aws
+from support.aws.server import CREDENTIALS, AwsFault, AwsServer, shared_aws
 from unit.settings.test_settings import PEM, REQUIRED, WEBHOOK_SECRET, without
 
 FIELDS = {"webhook": "a webhook secret in a field", "pem": PEM, "number": 7, "list": ["x"]}

@@ -50,6 +50,10 @@ class WorkflowJobTable:
         newest = {record[KEY]: record for record in records}
         await self._link.insert(TABLE, _COLUMNS, [_row(record) for record in newest.values()])
 
+    async def count(self) -> int:
+        rows = await self._link.query_slowly(f"SELECT count() AS number FROM {TABLE} FINAL", SCAN_TIMEOUT_S)  # noqa: S608  ours
+        return int(rows[0]["number"])
+
     async def read_after(self, key: str, most: int) -> list[Mapping[str, Any]]:
         """Return rows in the order of their keys; times as texts."""
         names = ", ".join(

@@ -159,7 +159,8 @@ async def _show(relay: RunningRelay, items: list[Item]) -> None:
     other = (await relay.http.get(f"/api/v1/backends/{backend}?range=90d&kind=ingested")).json()
     assert other["rows"] == []
     html = (await relay.http.get(f"/crcr/{backend}?range=90d")).text
-    assert "Imported" in html or "imported" in html
+    assert ">imported</span>" in html
+    assert f"/{UPSTREAM}/pull/" in html  # only GitHub has a page of it
     await relay.services.levels.evaluate_now(relay.services.upstreams[0], relay.clock.now())
     rows = [row for row in relay.rows("SELECT * FROM level_days") if row["downstream"] == backend]
     assert any(json.loads(row["runs"]) for row in rows)

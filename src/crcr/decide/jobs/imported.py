@@ -14,6 +14,8 @@ from crcr.decide.jobs.report import SELF_REPORTS, ReportStatus
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.statistics.window import ResultKind, result_kind
 
+DELIVERY_PREFIX = "imported-"
+"""Of the deliveries that imported results belong to."""
 _SKEW = timedelta(hours=1)
 _LONGEST = timedelta(days=366)
 
@@ -48,7 +50,7 @@ class ImportedJob:
         report = self.result.report
         if self.is_self_report:
             return self.result.about.head_sha or ""
-        return f"imported-{report.delivery_id}"
+        return f"{DELIVERY_PREFIX}{report.delivery_id}"
 
     @property
     def is_self_report(self) -> bool:

@@ -16,7 +16,13 @@ from sqlalchemy import text
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.checks.commit import Verification
-from crcr.decide.jobs.imported import ImportedJob, NotImported, PullDispatch, superseded_dispatches
+from crcr.decide.jobs.imported import (
+    DELIVERY_PREFIX,
+    ImportedJob,
+    NotImported,
+    PullDispatch,
+    superseded_dispatches,
+)
 from crcr.decide.model import Level, RepoName
 from crcr.errors import NoAllowlist
 from crcr.record.change_and_audit_log import note_act, note_change
@@ -409,7 +415,7 @@ class _Batch:
     async def _supersede_runs(self, row: Mapping[str, Any]) -> None:
         """Of several runs of a workflow for one delivery the newest counts; only numbers say which that is."""
         workflow = {name: row[name] for name in ("delivery", "upstream", "downstream", "workflow")}
-        if not row["delivery"].startswith("imported-"):
+        if not row["delivery"].startswith(DELIVERY_PREFIX):
             return
         runs = [found["run_id"] for found in await self._tx.all(_RUNS, **workflow)]
         numbered = sorted((run for run in runs if run.isdecimal()), key=int)
@@ -418,7 +424,7 @@ class _Batch:
 
     def _note(self, row: Mapping[str, Any]) -> None:
         scope = {name: row[name] for name in ("delivery", "upstream", "downstream")}
-        if not row["delivery"].startswith("imported-"):  # one commit has self-reports of many runs
+        if not row["delivery"].startswith(DELIVERY_PREFIX):  # one commit has self-reports of many runs
             scope |= {name: row[name] for name in ("workflow", "run_id")}
         self._changed[tuple(map(str, scope.values()))] = scope
         at = row["in_progress_at"]

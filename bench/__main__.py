@@ -22,6 +22,7 @@ from bench.callbacks.replicas import measure_postgres_callbacks, measure_replica
 from bench.github_budget.calls_per_head import measure_calls_per_head
 from bench.github_budget.demo_hours import measure_demo
 from bench.github_budget.peak_hours import measure_peak
+from bench.history.import_rate import measure_import
 from bench.in_tree.check_cost import measure_in_tree
 from bench.model.checks import measure_model
 from bench.pages.compatibility import measure_compatibility
@@ -51,6 +52,7 @@ def _benchmarks(options: Options, folder: Path, console: Console) -> dict[str, C
         "postgres-callbacks": partial(measure_postgres_callbacks, folder / "postgres-callbacks"),
         "lambda": partial(measure_cold_starts, folder / "lambda"),
         "in-tree": partial(measure_in_tree, folder / "in-tree"),
+        "import": partial(measure_import, folder / "import"),
         "github-calls": partial(measure_calls_per_head, folder),
         "replicas": partial(measure_replicas, folder),
         "live-streams": partial(measure_live_streams, folder / "streams"),
@@ -77,6 +79,7 @@ def _parse_options() -> Options:
             "postgres-callbacks",
             "in-tree",
             "lambda",
+            "import",
             "github-calls",
             "replicas",
         ),

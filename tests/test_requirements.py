@@ -53,6 +53,10 @@ WHERE = {
     "crcr/record/limits/redis": "redis",
     "crcr/cli/doctor/relay/redis.py": "redis",
     "crcr/record/clickhouse/connection.py": "clickhouse",
+    "crcr/aws_client.py": "aws",
+    "crcr/deliver/handlers/dynamodb.py": "aws",
+    "crcr/settings/secret_files.py": "aws",
+    "crcr/receive/ingest/import_sources.py": "aws",
 }
 """Modules that only an extra can load, or parts of them, by the beginning of their path."""
 COMMANDS = (

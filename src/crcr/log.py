@@ -32,7 +32,7 @@ _MULTILINE = ("exception", "stack")
 _FIRST = ("time", "level", "event")
 _BARE = re.compile(r"[^\s\"'=\\]+")
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "31"}
-_QUIET = ("httpx", "httpcore", "alembic")
+_QUIET = ("httpx", "httpcore", "alembic", "botocore", "urllib3")
 _UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.asgi")
 
 _SECRET_NAME = re.compile(
@@ -109,7 +109,8 @@ def _route_stdlib(stream: TextIO, level: int, shared: list[Processor], render: P
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(logging.NOTSET)  # a server started earlier in this process may have set its own
-    for name in _QUIET:  # httpx logs every request with its address at info; alembic logs each context
+    # httpx logs every request with its address at info, alembic each context, botocore bodies with secrets at debug.
+    for name in _QUIET:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
     # Addresses may contain secrets; the relay writes its own lines about requests.
     access = logging.getLogger("uvicorn.access")

@@ -32,7 +32,7 @@ from crcr.cli.operate import (
 )
 from crcr.cli.options import OPERATE_PANEL
 from crcr.cli.printing import print_error
-from crcr.cli.run import backup, check_config, demo, history_backfill, reconcile, serve
+from crcr.cli.run import backup, check_config, demo, history_backfill, import_history, reconcile, serve
 from crcr.cli.setup import command as setup_command
 from crcr.errors import BadSettings, CrcrError
 
@@ -137,6 +137,7 @@ for group in (
     deliveries.app,
     effects.app,
     history_backfill.app,
+    import_history.app,
     notices.app,
     levels.app,
     shadow.app,

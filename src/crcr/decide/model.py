@@ -103,6 +103,8 @@ class EffectKind(StrEnum):
     CONFIRM_HEAD = "confirm_head"
     REFRESH_ALLOWLIST = "refresh_allowlist"
     FORWARD_RESULT = "forward_result"
+    WRITE_DYNAMODB = "write_dynamodb"
+    """Write a result to the DynamoDB table of the public HUD."""
     ASK_FILES = "ask_files"
     """List the files that a delivery changes, for the entries with `paths`."""
     READ_GROUP = "read_group"
@@ -161,6 +163,7 @@ class JobMark(StrEnum):
     DISPUTED = "disputed"
     SUPERSEDED = "superseded"
     UNSIGNED = "unsigned"
+    IMPORTED = "imported"
 
 
 @dataclass(frozen=True, slots=True)

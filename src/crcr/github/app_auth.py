@@ -59,6 +59,11 @@ class AppAuth:
     def __repr__(self) -> str:
         return f"AppAuth({self._app_id!r})"
 
+    def replace_key(self, private_key_pem: str) -> None:
+        """Sign with another key of the App from now on."""
+        self._key = load_private_key(private_key_pem)
+        self._token = None
+
     def token(self) -> Token:
         now = self._clock.now()
         if self._token is None or now >= self._token.expires_at - _RENEWED_BEFORE:

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import time
-from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -18,6 +17,7 @@ from crcr.decide.allowlist.check import CHANNEL_NAME
 from crcr.decide.notices.notice import ChannelKind, ChannelRules, QuietHours
 from crcr.settings.readers import single_values
 from crcr.settings.readers.service_urls import ServiceUrl, service_url
+from crcr.settings.secret_files import SecretUnreadable
 from crcr.settings.setting import (
     FILE_SUFFIX,
     FROZEN,
@@ -30,7 +30,6 @@ from crcr.settings.setting import (
 
 _TIME = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 _MAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,10}")
-_MAX_SECRET_BYTES = 64 * 1024
 _MOST_CHANNELS = 100
 
 
@@ -203,7 +202,7 @@ def read_channels(raw: RawValue) -> tuple[ChannelSetting, ...]:
         raise InvalidValue("must be [[channel]] tables, or a JSON list of them.")
     if len(tables) > _MOST_CHANNELS:
         raise InvalidValue(f"must be at most {_MOST_CHANNELS}.")
-    found = tuple(_channel(number, table, raw.folder) for number, table in enumerate(tables, start=1))
+    found = tuple(_channel(number, table, raw) for number, table in enumerate(tables, start=1))
     if len({channel.name for channel in found}) < len(found):
         raise InvalidValue("has two channels of one name; rename one.")
     return found
@@ -216,9 +215,9 @@ def _json(value: str) -> object:
         raise InvalidValue("must be JSON.") from None  # its text may be a secret
 
 
-def _channel(number: int, table: Mapping[str, object], folder: Path) -> ChannelSetting:
-    rows = settings_of(ChannelSetting)
-    values = {key: RawValue(value, key, folder) for key, value in _with_files(number, table, rows, folder)}
+def _channel(number: int, table: Mapping[str, object], raw: RawValue) -> ChannelSetting:
+    rows, folder = settings_of(ChannelSetting), raw.folder
+    values = {key: RawValue(value, key, folder) for key, value in _with_files(number, table, rows, raw)}
     for key in values:
         if key not in rows:
             raise InvalidValue(f"(number {number}): {key[:60]} is not a key; {suggest_name(key, list(rows))}")
@@ -234,7 +233,7 @@ def _channel(number: int, table: Mapping[str, object], folder: Path) -> ChannelS
 
 
 def _with_files(
-    number: int, table: Mapping[str, object], rows: Mapping[str, Setting], folder: Path
+    number: int, table: Mapping[str, object], rows: Mapping[str, Setting], raw: RawValue
 ) -> Iterator[tuple[str, object]]:
     suffix = FILE_SUFFIX.lower()
     for key, value in table.items():
@@ -244,15 +243,14 @@ def _with_files(
         elif name in table:
             raise InvalidValue(f"(number {number}): {name} and {key} are both given; keep one.")
         else:
-            yield name, _content(number, key, folder / str(value))
+            yield name, _content(number, key, str(value), raw)
 
 
-def _content(number: int, key: str, path: Path) -> str:
+def _content(number: int, key: str, place: str, raw: RawValue) -> str:
     try:
-        with path.open("rb") as file:
-            return file.read(_MAX_SECRET_BYTES).decode().strip("\r\n")
-    except (OSError, ValueError):
-        raise InvalidValue(f"(number {number}): {key} names a file that cannot be read as text.") from None
+        return raw.secret_files.read(place, raw.folder)
+    except SecretUnreadable as wrong:
+        raise InvalidValue(f"(number {number}): {key} {wrong}") from None
 
 
 def _read(number: int, field: str, reader: Callable[[RawValue], object], given: RawValue) -> object:

@@ -6,6 +6,7 @@ value of a secret.
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from crcr.errors import BadSettings
 from crcr.settings.model import Settings
 from crcr.settings.readers.locations import AllowlistOnGitHub, SqliteSetting, web_url
 from crcr.settings.readers.single_values import cover_all_addresses
+from crcr.settings.secret_files import SecretFiles, SecretUnreadable
 from crcr.settings.setting import (
     FILE_SUFFIX,
     PREFIX,
@@ -30,7 +32,6 @@ from crcr.settings.upstreams import UpstreamSetting, read_upstreams
 
 DEFAULT_FILE = "crcr.toml"
 _UPSTREAM_KEY = "upstream"
-_MAX_SECRET_BYTES = 64 * 1024
 
 Found = dict[str, RawValue]
 """The values of one layer, by setting key."""
@@ -39,8 +40,9 @@ Found = dict[str, RawValue]
 def load_settings(*, config: Path | None, environ: Mapping[str, str], cwd: Path) -> Settings:
     """Return the settings, or raise `BadSettings` with one sentence for each problem."""
     problems: list[str] = []
-    file = _from_file(config, cwd, problems)
-    variables = _from_environ(environ, cwd, problems)
+    secret_files = SecretFiles()
+    file = _from_file(config, cwd, secret_files, problems)
+    variables = _from_environ(environ, cwd, secret_files, problems)
     draft = _Draft({**(file or {}), **variables}, problems, cwd)
     # When the file cannot be read, missing settings cannot be reported.
     draft.read_all(report_missing=file is not None)
@@ -48,18 +50,23 @@ def load_settings(*, config: Path | None, environ: Mapping[str, str], cwd: Path)
     draft.check_together()
     if problems:
         raise BadSettings(list(dict.fromkeys(problems)))
-    return Settings(**draft.values)
+    settings = Settings(**draft.values)
+    if secret_files.used:
+        settings.read_again_with(partial(load_settings, config=config, environ=dict(environ), cwd=cwd))
+    return settings
 
 
 def _settings_rows() -> tuple[Setting, ...]:
     return tuple(settings_of(Settings).values())
 
 
-def _from_environ(environ: Mapping[str, str], cwd: Path, problems: list[str]) -> Found:
+def _from_environ(
+    environ: Mapping[str, str], cwd: Path, secret_files: SecretFiles, problems: list[str]
+) -> Found:
     rows = [*_settings_rows(), *(row for row in settings_of(UpstreamSetting).values() if row.env)]
     # An empty variable counts as absent: compose files pass `${NAME:-}` for what is not set.
     values = {
-        name: RawValue(value, name, cwd)
+        name: RawValue(value, name, cwd, secret_files)
         for name, value in sorted(environ.items())
         if name.startswith(PREFIX) and value.strip()
     }
@@ -67,7 +74,9 @@ def _from_environ(environ: Mapping[str, str], cwd: Path, problems: list[str]) ->
     return _assign_values(rows, values, names, FILE_SUFFIX, problems)
 
 
-def _from_file(config: Path | None, cwd: Path, problems: list[str]) -> Found | None:
+def _from_file(
+    config: Path | None, cwd: Path, secret_files: SecretFiles, problems: list[str]
+) -> Found | None:
     """Return the file's values; empty without a file, None when it cannot be read."""
     path = cwd / (config or DEFAULT_FILE)
     if config is None and not path.exists():
@@ -80,13 +89,19 @@ def _from_file(config: Path | None, cwd: Path, problems: list[str]) -> Found | N
     except ValueError as error:  # not TOML, or not UTF-8
         problems.append(f"{config or DEFAULT_FILE} is not a TOML file: {error}.")
         return None
-    return _from_toml(content, path.parent, problems)
+    return _from_toml(content, path.parent, secret_files, problems)
 
 
-def _from_toml(content: Mapping[str, object], folder: Path, problems: list[str]) -> Found:
+def _from_toml(
+    content: Mapping[str, object], folder: Path, secret_files: SecretFiles, problems: list[str]
+) -> Found:
     rows = list(_settings_rows())
     tables = {row.key.partition(".")[0] for row in rows if "." in row.key}
-    values = {key: RawValue(value, key, folder) for key, value in _flatten(content, tables) if value != ""}
+    values = {
+        key: RawValue(value, key, folder, secret_files)
+        for key, value in _flatten(content, tables)
+        if value != ""
+    }
     upstream = values.pop(_UPSTREAM_KEY, None)
     assigned = _assign_values(rows, values, {row.key: row.key for row in rows}, FILE_SUFFIX.lower(), problems)
     return {**assigned, _UPSTREAM_KEY: upstream} if upstream else assigned
@@ -129,16 +144,13 @@ def _unknown(name: str, names: list[str], suffix: str) -> str:
 
 
 def _content(raw: RawValue, problems: list[str]) -> RawValue:
-    """Return the file's text under the name that pointed to it, with the same base folder for paths."""
+    """Return the secret's text under the name that pointed to it, with the same base folder for paths."""
     text: object = UNREADABLE
     try:
-        with (raw.folder / str(raw.value)).open("rb") as file:
-            text = file.read(_MAX_SECRET_BYTES).decode().strip("\r\n")
-    except OSError as error:
-        problems.append(f"{raw.written} names a file that cannot be read: {error.strerror}.")
-    except ValueError:  # not UTF-8, or a path that cannot be one
-        problems.append(f"{raw.written} names a file that does not hold text.")
-    return RawValue(text, raw.written, raw.folder)
+        text = raw.secret_files.read(str(raw.value), raw.folder)
+    except SecretUnreadable as wrong:
+        problems.append(f"{raw.written} {wrong}")
+    return RawValue(text, raw.written, raw.folder, raw.secret_files)
 
 
 class _Draft:
@@ -184,7 +196,9 @@ class _Draft:
             _pooler,
             _database_auth,
             _redis_ca,
+            _redis_iam,
             _clickhouse_ca,
+            _stream,
         )
         self._problems += [problem for check in checks if (problem := check(self))]
         self._problems += _foreign_allowlists(self)
@@ -299,6 +313,16 @@ def _redis_ca(draft: _Draft) -> str | None:
     return f"{names[0]} proves a rediss:// server, and {names[1]} names none; use rediss:// or remove the CA."
 
 
+def _redis_iam(draft: _Draft) -> str | None:
+    url = draft.values.get("redis_url")
+    if "redis_iam" not in draft.values or (draft.given("redis_url") and url is None):
+        return None
+    if url is not None and url.encrypted and url.signs_in_by_name:
+        return None
+    names = draft.written("redis_iam"), draft.written("redis_url")
+    return f"{names[0]} needs {names[1]} as rediss://user@host:6379, with the user of ElastiCache and without a password."
+
+
 def _clickhouse_ca(draft: _Draft) -> str | None:
     url = draft.values.get("clickhouse_url")
     if "clickhouse_ca" not in draft.values or (
@@ -307,6 +331,12 @@ def _clickhouse_ca(draft: _Draft) -> str | None:
         return None
     names = draft.written("clickhouse_ca"), draft.written("clickhouse_url")
     return f"{names[0]} proves a clickhouses:// server, and {names[1]} names none; use clickhouses:// or remove it."
+
+
+def _stream(draft: _Draft) -> str | None:
+    if "clickhouse" not in draft.values.get("stream_targets", ()) or draft.given("clickhouse_url"):
+        return None
+    return f"{draft.written('stream_targets')} names clickhouse, so {draft.written('clickhouse_url')} must be set."
 
 
 def _foreign_allowlists(draft: _Draft) -> Iterator[str]:

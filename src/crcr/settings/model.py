@@ -4,12 +4,13 @@ The loader assembles `upstreams`, because two variables or any number of tables 
 service other than GitHub's public API.
 """
 
+from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, PrivateAttr, SecretStr
 
 from crcr.decide.oidc.registration import Registration
 from crcr.settings.channels import ChannelSetting, read_channels
@@ -159,6 +160,16 @@ class StoreSettings(BaseModel):
             "redis_ca",
             service_urls.ca_file,
             "PEM file with the certificates that prove a `rediss://` server; not set: those of the system",
+        ),
+    ] = None
+    redis_iam: Annotated[
+        str | None,
+        Setting(
+            "REDIS_IAM",
+            "redis_iam",
+            service_urls.elasticache_name,
+            "name of the ElastiCache cache to which the user in `CRCR_REDIS_URL` signs in with a token of AWS IAM instead of "
+            "a password (`serverless/NAME` for a serverless cache); needs `rediss://` and `crcr[aws]`",
         ),
     ] = None
     clickhouse_url: Annotated[
@@ -369,6 +380,45 @@ class Settings(StoreSettings, ObservabilitySettings):
             secret=True,
         ),
     ] = None
+    dynamodb_table: Annotated[
+        str | None,
+        Setting(
+            "DYNAMODB_TABLE",
+            "dynamodb.table",
+            service_urls.dynamodb_table,
+            "DynamoDB table that gets every result as the public HUD writes it (`torchci-oot-workflow-job`); needs `crcr[aws]`; "
+            "not set: none",
+        ),
+    ] = None
+    dynamodb_region: Annotated[
+        str | None,
+        Setting(
+            "DYNAMODB_REGION",
+            "dynamodb.region",
+            service_urls.aws_region,
+            "region of that table; not set: AWS's own settings (`AWS_REGION`)",
+        ),
+    ] = None
+    dynamodb_endpoint: Annotated[
+        str | None,
+        Setting(
+            "DYNAMODB_ENDPOINT",
+            "dynamodb.endpoint",
+            single_values.safe_url,
+            "address of DynamoDB, for a VPC endpoint or for tests; not set: AWS's own",
+        ),
+    ] = None
+    stream_targets: Annotated[
+        tuple[str, ...],
+        Setting(
+            "STREAM_TARGETS",
+            "dynamodb.stream_targets",
+            service_urls.stream_targets,
+            "where a function that takes a DynamoDB stream brings its items: `ingest` (our pages, as results of another relay), "
+            "`clickhouse` (the table `crcr_workflow_job` in the database of `CRCR_CLICKHOUSE_URL`), or both in a list",
+            default="ingest",
+        ),
+    ]
     hud_ingest_token: Annotated[
         SecretStr | None,
         Setting(
@@ -547,6 +597,32 @@ class Settings(StoreSettings, ObservabilitySettings):
         ),
     ]
 
+    _load_again: "Callable[[], Settings] | None" = PrivateAttr(default=None)
+
+    def read_again_with(self, load: "Callable[[], Settings]") -> None:
+        """`load` reads all settings again; set where some secret is in a file or in AWS."""
+        self._load_again = load
+
+    @property
+    def may_rotate(self) -> bool:
+        """Whether a secret is read from a file or from AWS, so that it may change."""
+        return self._load_again is not None
+
+    def with_rotated_secrets(self) -> Self:
+        """Return these settings with their secrets read again; raises `BadSettings`.
+
+        Everything else stays as it was at start, and so do the addresses of databases: their connections are open.
+        """
+        if self._load_again is None:
+            return self
+        new = self._load_again()
+        rotated = {
+            field: getattr(new, field)
+            for field, row in settings_of(type(self)).items()
+            if row.secret and field not in _FIXED and _same_place(getattr(self, field), getattr(new, field))
+        }
+        return self.model_copy(update=rotated)
+
     @property
     def uses_chdb(self) -> bool:
         """Whether history is in a folder that one process at a time can open."""
@@ -595,6 +671,24 @@ class Settings(StoreSettings, ObservabilitySettings):
                 "CRCR_TRUSTED_PROXIES trusts every address, so callers can forge theirs; name the proxies."
             )
         return tuple(warnings)
+
+
+_FIXED = frozenset({"database", "hud_database"})
+
+
+def _same_place(old: object, new: object) -> bool:
+    """Whether only the secret part may differ: a service that is elsewhere, or new, needs a restart."""
+    if isinstance(old, ServiceUrl) and isinstance(new, ServiceUrl):
+        return old.display_name == new.display_name
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return _without_secrets(old) == _without_secrets(new)
+    return (old is None) == (new is None)
+
+
+def _without_secrets(items: tuple[object, ...]) -> list[ChannelSetting]:
+    """The channels as they are but for their secrets; named tokens may come and go."""
+    secrets = {"url": None, "secret": None, "smtp": None}
+    return [item.model_copy(update=secrets) for item in items if isinstance(item, ChannelSetting)]
 
 
 def _secret_texts(value: object) -> tuple[str, ...]:

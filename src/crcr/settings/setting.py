@@ -5,11 +5,13 @@ declared once. Defaults are written as the operator would write them.
 """
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
+
+from crcr.settings.secret_files import SecretFiles
 
 FROZEN = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
 """Errors never show the input, because it may be a secret."""
@@ -32,6 +34,7 @@ class RawValue:
     """The name as the operator wrote it: the variable, or the key in the file."""
     folder: Path
     """Base of relative paths: the file's folder, or the working directory."""
+    secret_files: SecretFiles = field(default_factory=SecretFiles, repr=False, compare=False)
 
 
 Reader = Callable[[RawValue], object]
@@ -49,7 +52,7 @@ class Setting:
     default: str | None = None
     required: bool = False
     secret: bool = False
-    """Never quoted in a problem, and also read from a file that `<name>_FILE` (`<key>_file`) names."""
+    """Never quoted in a problem, and also read from the file or the reference that `<name>_FILE` (`<key>_file`) names."""
 
     @property
     def variable(self) -> str:

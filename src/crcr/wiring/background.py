@@ -37,11 +37,12 @@ GRACE_S = 30.0
 
 
 async def follow_other_processes(services: Services) -> None:
-    """Receive the wake-ups of other processes, reload changed allowlists, and monitor Redis, until cancelled."""
+    """Receive the wake-ups of other processes, reload allowlists and secrets, and monitor Redis, until cancelled."""
     async with asyncio.TaskGroup() as group:
         group.create_task(services.database.watch_other_processes())
         group.create_task(_reload_allowlists(services))
         group.create_task(services.rate_limits.monitor())
+        group.create_task(services.secrets.run())
 
 
 async def _reload_allowlists(services: Services) -> None:

@@ -19,6 +19,7 @@ from crcr.record.clickhouse.feeder import ClickHouseFeeder, FeedQueue
 from crcr.record.clickhouse.history import ClickHouseHistory, HistoryReader
 from crcr.record.store.database import Database
 from crcr.settings import Settings
+from crcr.wiring.secret_rotation import SecretRotation
 
 log = structlog.get_logger(__name__)
 
@@ -50,18 +51,24 @@ class ClickHouse:
             await self.link.close()
 
 
-def open_clickhouse(settings: Settings, database: Database) -> ClickHouse:
+def open_clickhouse(
+    settings: Settings, database: Database, secrets: SecretRotation | None = None
+) -> ClickHouse:
     feeding, link = FeedQueue(database), clickhouse_link(settings)
     if link is None:
         return ClickHouse(database, feeding)
+    if secrets is not None and not settings.uses_chdb:
+        secrets.follow(lambda new: link.relocate(_location(new)))
     return ClickHouse(database, feeding, link, ClickHouseFeeder(feeding, link, settings.clickhouse_keep_days))
 
 
 def clickhouse_link(settings: Settings) -> ClickHouseLink | None:
+    return ClickHouseLink(_location(settings)) if settings.clickhouse_url else None
+
+
+def _location(settings: Settings) -> ClickHouseLocation:
     url = settings.clickhouse_url
-    if url is None:
-        return None
-    return ClickHouseLink(ClickHouseLocation(url.get_secret_value(), settings.clickhouse_ca))
+    return ClickHouseLocation(url.get_secret_value() if url else "", settings.clickhouse_ca)
 
 
 async def _drop_effect(_: ClaimedEffect) -> bool:

@@ -46,6 +46,7 @@ from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse, open_clickhouse
 from crcr.wiring.database import database_location, open_database, open_replica, open_wakeups
 from crcr.wiring.drivers import require_drivers
+from crcr.wiring.secret_rotation import SecretRotation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,7 @@ class Core:
     forward_http: httpx.AsyncClient
     limiter: GitHubRateLimiter
     github: GitHubClient
+    secrets: SecretRotation
 
     @property
     def clock(self) -> Clock:
@@ -152,6 +154,7 @@ def open_core(settings: Settings, seams: Seams, *, for_pages: bool = False) -> C
     allowlists = Allowlists(database, targets, refresher, read_allowlist)
     checks = _checks(settings, database, allowlists, refresher)
     api_http, limiter = seams.http(settings.github_api_url), GitHubRateLimiter()
+    secrets = SecretRotation(settings, seams.clock)
     return Core(
         settings=settings,
         seams=seams,
@@ -160,7 +163,7 @@ def open_core(settings: Settings, seams: Seams, *, for_pages: bool = False) -> C
         trace=build_trace(settings),
         database=database,
         wakeups=open_wakeups(settings, signals),
-        clickhouse=open_clickhouse(settings, database),
+        clickhouse=open_clickhouse(settings, database, secrets),
         refresher=refresher,
         targets=targets,
         allowlists=allowlists,
@@ -171,7 +174,8 @@ def open_core(settings: Settings, seams: Seams, *, for_pages: bool = False) -> C
         keys_http=seams.http(GITHUB_ACTIONS),
         forward_http=seams.http(settings.hud_forward_url or GITHUB_ACTIONS),
         limiter=limiter,
-        github=build_github_client(settings, api_http, seams.clock, metrics, limiter),
+        github=build_github_client(settings, api_http, seams.clock, metrics, limiter, secrets=secrets),
+        secrets=secrets,
     )
 
 
@@ -181,7 +185,10 @@ def _health(settings: Settings, database: Database, seams: Seams) -> SharedHealt
 
 
 def build_outcomes(core: Core) -> JobOutcomes:
-    forwards = Forwards(enabled=core.settings.hud_forward_url is not None)
+    settings = core.settings
+    forwards = Forwards(
+        enabled=settings.hud_forward_url is not None, table=settings.dynamodb_table is not None
+    )
     return JobOutcomes(forwards, build_failure_recorder(core))
 
 
@@ -274,11 +281,15 @@ def build_github_client(
     clock: Clock,
     metrics: RelayMetrics | None = None,
     limiter: GitHubRateLimiter | None = None,
+    *,
+    secrets: SecretRotation | None = None,
 ) -> GitHubClient:
     try:
         auth = AppAuth(settings.github_app_id, settings.github_app_private_key.get_secret_value(), clock)
     except ValueError as fault:
         raise BadSettings([f"CRCR_GITHUB_APP_PRIVATE_KEY: {fault}"]) from None
+    if secrets is not None:
+        secrets.follow(lambda new: auth.replace_key(new.github_app_private_key.get_secret_value()))
     limiter = limiter or GitHubRateLimiter()
     if metrics is not None:
         metrics.github.watch(lambda: limiter.budgets(clock.now().timestamp()))
@@ -291,5 +302,6 @@ def build_github_client(
         clock=clock,
         counters=metrics.github if metrics else None,
         read_only=settings.is_shadow,
+        on_refused=secrets.on_refused if secrets else None,
     )
     return GitHubClient(transport)

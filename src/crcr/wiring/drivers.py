@@ -35,7 +35,7 @@ _CHDB = (
     Driver("clickhouse-connect", "clickhouse_connect", "chdb", "chdb"),
     Driver("chdb", "chdb", "chdb", "chdb"),
 )
-_AWS = (Driver("botocore", "botocore", "aws", "aws"),)
+_AWS = Driver("botocore", "botocore", "aws", "aws")
 _TRACING = tuple(
     Driver(package, module, "tracing", "tracing")
     for package, module in (
@@ -55,6 +55,11 @@ def require_postgres(named_by: str, find: Find = find_spec) -> None:
     _require(((f"{named_by} PostgreSQL", driver) for driver in _POSTGRES), find)
 
 
+def require_aws(named_by: str, find: Find = find_spec) -> None:
+    """Raise `BadSettings` when a command needs AWS and its driver is missing."""
+    _require(iter(((named_by, _AWS),)), find)
+
+
 def _require(drivers: Iterator[tuple[str, Driver]], find: Find) -> None:
     problems = [
         f"{reason} needs the package {driver.package}, which is not installed: {driver.remedy}."
@@ -70,13 +75,17 @@ def _wanted_drivers(settings: Settings) -> Iterator[tuple[str, Driver]]:
         yield from (("CRCR_DATABASE_URL with PostgreSQL", driver) for driver in _POSTGRES)
     if settings.redis_url is not None:
         yield from (("CRCR_REDIS_URL", driver) for driver in _REDIS)
+    if settings.redis_iam is not None:
+        yield "CRCR_REDIS_IAM", _AWS
+    if settings.dynamodb_table is not None:
+        yield "CRCR_DYNAMODB_TABLE", _AWS
     if settings.clickhouse_url is not None:
         alone = settings.clickhouse_url.get_secret_value().startswith("chdb:")
         yield from (("CRCR_CLICKHOUSE_URL", driver) for driver in (_CHDB if alone else _CLICKHOUSE))
     if settings.database_auth == "aws-iam":
-        yield from (("CRCR_DATABASE_AUTH", driver) for driver in _AWS)
+        yield "CRCR_DATABASE_AUTH", _AWS
     if settings.wakeup_queue_url is not None:
-        yield from (("CRCR_WAKEUP_QUEUE_URL", driver) for driver in _AWS)
+        yield "CRCR_WAKEUP_QUEUE_URL", _AWS
     if settings.otel_endpoint is not None:
         yield from (("CRCR_OTEL_ENDPOINT", driver) for driver in _TRACING)
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-import httpx
-
 from crcr.decide.model import EffectKind
 from crcr.decide.outbox.effect import ClaimedEffect
 from crcr.deliver.allowlist_source import AllowlistRefresher
@@ -16,6 +14,7 @@ from crcr.deliver.handlers.dispatch import (
     RefreshAllowlist,
     SendDispatch,
 )
+from crcr.deliver.handlers.dynamodb import DynamoDbTable, WriteDynamoDb
 from crcr.deliver.handlers.forward_result import ForwardResult
 from crcr.deliver.handlers.inspect_repository import InspectRepository
 from crcr.deliver.handlers.look_up_runs import LookUp
@@ -36,7 +35,7 @@ from crcr.record.jobs.tested_commits import ReportedCommits
 from crcr.record.notices.messages import NoticeMessages
 from crcr.record.repositories.inspections import Inspections
 from crcr.record.workflow_runs.lookups import Lookups
-from crcr.settings import ChannelSetting, Settings
+from crcr.settings import ChannelSetting
 from crcr.wiring.core import Core, build_failure_recorder, build_outcomes, web_url
 
 
@@ -61,7 +60,8 @@ def effect_handlers(core: Core, refreshers: dict[str, AllowlistRefresher]) -> di
             HeadConflicts(core.database, core.allowlists, core.refresher), github, clock
         ),
         EffectKind.REFRESH_ALLOWLIST: RefreshAllowlist(refreshers),
-        EffectKind.FORWARD_RESULT: _forwarder(settings, core.forward_http),
+        EffectKind.FORWARD_RESULT: _forwarder(core),
+        EffectKind.WRITE_DYNAMODB: _table_writer(core),
         EffectKind.INSPECT_REPOSITORY: InspectRepository(Inspections(core.database), github, clock),
         EffectKind.ADVANCE_BISECTION: AdvanceBisection(core.bisections, clock),
         EffectKind.FEED_HISTORY: core.clickhouse.handler(clock),
@@ -81,11 +81,15 @@ def _notice_handlers(core: Core) -> dict[EffectKind, Handler]:
         hud_url=settings.public_url,
     )
     upstreams = UpstreamTargets(core.targets, core.github.repositories)
+    channels = {channel.name: build_channel(channel) for channel in settings.channels}
+    core.secrets.follow(
+        lambda new: channels.update({channel.name: build_channel(channel) for channel in new.channels})
+    )
     return {
         EffectKind.ROUTE_NOTICES: RouteNotices(messages, clock),
         EffectKind.SEND_NOTICES: SendNotices(
             messages,
-            {channel.name: build_channel(channel) for channel in settings.channels},
+            channels,
             ChannelSenders(WebhookSender(), MailSender(), clock, settings.public_url),
             GitHubPosts(messages, upstreams, core.github, clock, settings.public_url),
             clock,
@@ -154,10 +158,23 @@ def _upstream_handlers(core: Core) -> dict[EffectKind, Handler]:
     }
 
 
-def _forwarder(settings: Settings, http: httpx.AsyncClient) -> Handler:
-    if settings.hud_forward_url is None or settings.hud_forward_token is None:
+def _forwarder(core: Core) -> Handler:
+    def current_token() -> str:
+        token = core.secrets.current.hud_forward_token
+        return token.get_secret_value() if token else ""
+
+    url = core.settings.hud_forward_url
+    return _drop_effect if url is None else ForwardResult(core.forward_http, url, current_token)
+
+
+def _table_writer(core: Core) -> Handler:
+    settings = core.settings
+    if settings.dynamodb_table is None:
         return _drop_effect
-    return ForwardResult(http, settings.hud_forward_url, settings.hud_forward_token.get_secret_value())
+    table = DynamoDbTable(
+        settings.dynamodb_table, region=settings.dynamodb_region, endpoint=settings.dynamodb_endpoint
+    )
+    return WriteDynamoDb(table)
 
 
 async def _drop_effect(_: ClaimedEffect) -> bool:

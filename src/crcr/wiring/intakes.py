@@ -9,6 +9,7 @@ from crcr.receive.callback.intake import (
 )
 from crcr.receive.callback.sandbox import SandboxIntake
 from crcr.receive.http.body import BodyReader
+from crcr.receive.ingest.dynamodb_stream import StreamIntake
 from crcr.receive.ingest.intake import IngestIntake
 from crcr.receive.oidc.issuers import (
     GITHUB_ACTIONS,
@@ -21,6 +22,7 @@ from crcr.receive.oidc.jwks import KeyCache
 from crcr.receive.oidc.verifier import OidcVerifier
 from crcr.receive.webhook.intake import WebhookIntake
 from crcr.receive.webhook.refused_webhooks import RefusedWebhookCounter
+from crcr.record.clickhouse.workflow_jobs import WorkflowJobTable
 from crcr.record.deliveries.inbox import Inbox
 from crcr.record.deliveries.webhooks import RefusalCounts
 from crcr.record.in_tree.recorder import InTreeRecorder
@@ -50,7 +52,7 @@ def webhook_intake(core: Core, inbox: Inbox) -> WebhookIntake:
         if not isinstance(upstream.allowlist, AllowlistFile)
     }
     return WebhookIntake(
-        secret=core.settings.github_webhook_secret.get_secret_value().encode(),
+        secret=lambda: core.secrets.current.github_webhook_secret.get_secret_value().encode(),
         bodies=_bodies(core.settings),
         inbox=inbox,
         people_requests=core.people_requests,
@@ -92,15 +94,26 @@ def _sandbox(core: Core, limits: RequestLimiter) -> SandboxIntake:
 
 
 def ingest_intake(core: Core) -> IngestIntake:
-    token = core.settings.hud_ingest_token
+    def current_token() -> bytes | None:
+        token = core.secrets.current.hud_ingest_token
+        return token.get_secret_value().encode() if token else None
+
     return IngestIntake(
-        token=token.get_secret_value().encode() if token else None,
+        token=current_token,
         bodies=_bodies(core.settings),
         results=IngestedResults(core.database, core.allowlists, core.upstreams),
         trusted_proxies=core.settings.trusted_proxies,
         clock=core.clock,
         count=core.metrics.ingest,
     )
+
+
+def stream_intake(core: Core) -> StreamIntake:
+    """For a function that takes a DynamoDB stream (`receive.ingest.dynamodb_stream.handle_stream`)."""
+    targets, link = core.settings.stream_targets, core.clickhouse.link
+    results = IngestedResults(core.database, core.allowlists, core.upstreams) if "ingest" in targets else None
+    table = WorkflowJobTable(link) if "clickhouse" in targets and link is not None else None
+    return StreamIntake(results=results, table=table, clock=core.clock)
 
 
 def build_issuer_table(settings: Settings) -> dict[str, TrustedIssuer]:

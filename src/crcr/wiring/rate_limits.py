@@ -1,9 +1,10 @@
 """Rate limits: counted in Redis for all processes of a relay, or without it by each process for itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from crcr.aws_client import ElastiCacheTokens
 from crcr.clock import SystemClock
 from crcr.ports import RequestLimiter
 from crcr.record.limits.memory import MemoryLimits, Rule
@@ -12,7 +13,7 @@ from crcr.wiring.core import Core
 
 if TYPE_CHECKING:
     from crcr.record.limits.redis import MonitoredLimits
-    from crcr.record.limits.redis_connection import RedisLink
+    from crcr.record.limits.redis_connection import RedisLink, RedisLocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ def open_rate_limits(core: Core, rules: Mapping[str, Rule]) -> RelayRateLimits:
     link, scope = open_redis(core.settings), next(iter(rules))
     if link is None:
         return RelayRateLimits(limits=MemoryLimits(rules, core.clock), scope=scope)
+    core.secrets.follow(lambda new: link.sign_in_as(_location(new)))
     from crcr.record.limits.redis import MonitoredLimits, RedisLimits  # noqa: PLC0415  the driver is large
 
     # The server's time, unless a test moves ours: clocks of processes differ.
@@ -58,6 +60,16 @@ def open_rate_limits(core: Core, rules: Mapping[str, Rule]) -> RelayRateLimits:
 def open_redis(settings: Settings) -> "RedisLink | None":
     if settings.redis_url is None:
         return None
-    from crcr.record.limits.redis_connection import RedisLink, parse_redis_url  # noqa: PLC0415
+    from crcr.record.limits.redis_connection import RedisLink  # noqa: PLC0415
 
-    return RedisLink(parse_redis_url(settings.redis_url.get_secret_value(), settings.redis_ca))
+    return RedisLink(_location(settings))
+
+
+def _location(settings: Settings) -> "RedisLocation":
+    from crcr.record.limits.redis_connection import parse_redis_url  # noqa: PLC0415
+
+    url = settings.redis_url.get_secret_value() if settings.redis_url else ""
+    location = parse_redis_url(url, settings.redis_ca)
+    if settings.redis_iam is None:
+        return location
+    return replace(location, make_token=ElastiCacheTokens(location.username or "", settings.redis_iam))

@@ -40,6 +40,7 @@ from crcr.receive.callback.intake import (
     CallbackIntake,
 )
 from crcr.receive.callback.sandbox import SANDBOX
+from crcr.receive.ingest.dynamodb_stream import StreamIntake
 from crcr.receive.ingest.intake import IngestIntake
 from crcr.receive.oidc.jwks import KeyCache, http_fetcher
 from crcr.receive.webhook.intake import WebhookIntake
@@ -70,8 +71,9 @@ from crcr.show.metrics.registry import RelayMetrics
 from crcr.wiring.clickhouse import ClickHouse
 from crcr.wiring.core import Core, Seams, build_failure_recorder, build_outcomes, open_core, web_url
 from crcr.wiring.effect_handlers import effect_handlers, shadow_plans
-from crcr.wiring.intakes import callback_intake, ingest_intake, webhook_intake
+from crcr.wiring.intakes import callback_intake, ingest_intake, stream_intake, webhook_intake
 from crcr.wiring.rate_limits import RelayRateLimits, open_rate_limits
+from crcr.wiring.secret_rotation import SecretRotation
 
 log = structlog.get_logger(__name__)
 
@@ -119,6 +121,7 @@ class Services:
     leaders: LeaderElection
     heartbeat: WorkerHeartbeat
     limiter: GitHubRateLimiter
+    secrets: SecretRotation
     owner: str
     """This process as an owner of leases."""
     worker: Worker
@@ -127,6 +130,7 @@ class Services:
     webhook: WebhookIntake
     callback: CallbackIntake
     ingest: IngestIntake
+    stream: StreamIntake
     http: tuple[httpx.AsyncClient, ...]
     on_crash: Callable[[Exception], None]
     health: SharedHealth
@@ -189,6 +193,7 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         leaders=build_leaders(core, owner),
         heartbeat=heartbeat,
         limiter=core.limiter,
+        secrets=core.secrets,
         owner=owner,
         worker=_worker(core, refreshers, owner, heartbeat),
         metrics=core.metrics,
@@ -196,6 +201,7 @@ def build(settings: Settings, seams: Seams | None = None, *, for_pages: bool = F
         webhook=webhook,
         callback=callback_intake(core, keys, rate_limits.limits, reports),
         ingest=ingest_intake(core),
+        stream=stream_intake(core),
         http=(core.api_http, core.keys_http, core.forward_http),
         stopping=stopping,
         closing=asyncio.Event(),

@@ -192,13 +192,29 @@ async def _refuse_stream(_: Request) -> Response:
     raise NotFound("this relay sends no stream of changes", hint="read the page or the API again instead")
 
 
-def _access_settings(services: Services, problem_page: ProblemPage) -> AccessSettings:
-    settings = services.settings
-    tokens = TokenStore(
+def _named_tokens(settings: Settings) -> tuple[NamedToken, ...]:
+    return tuple(
         NamedToken(token.name, token.digest, admin)
         for admin, group in ((True, settings.admin_tokens), (False, settings.hud_tokens))
         for token in group
     )
+
+
+def _access_settings(services: Services, problem_page: ProblemPage) -> AccessSettings:
+    settings = services.settings
+    tokens = TokenStore(_named_tokens(settings))
+    sessions = Sessions(
+        tokens,
+        secret=settings.github_webhook_secret.get_secret_value().encode(),
+        clock=services.clock,
+        secure=urlsplit(settings.public_url).scheme == "https",
+    )
+
+    def rotate(new: Settings) -> None:
+        tokens.replace(_named_tokens(new))
+        sessions.replace_secret(new.github_webhook_secret.get_secret_value().encode())
+
+    services.secrets.follow(rotate)
 
     def refuse(request: Request, problem: CrcrError) -> Response:
         return problem_response(request, problem, problem_page)
@@ -206,12 +222,7 @@ def _access_settings(services: Services, problem_page: ProblemPage) -> AccessSet
     return AccessSettings(
         access=settings.hud_access,
         tokens=tokens,
-        sessions=Sessions(
-            tokens,
-            secret=settings.github_webhook_secret.get_secret_value().encode(),
-            clock=services.clock,
-            secure=urlsplit(settings.public_url).scheme == "https",
-        ),
+        sessions=sessions,
         proxy_header=settings.hud_proxy_header,
         trusted_proxies=settings.trusted_proxies,
         public_url=settings.public_url,

@@ -27,8 +27,12 @@ class Authenticator:
         self._world = world
         self.app_id = app_id
         self.client_id = client_id
-        self.private_key_pem = private_pem(_KEY_SLOT)
-        self._public_key = rsa_key(_KEY_SLOT).public_key()
+        self.use_key(_KEY_SLOT)
+
+    def use_key(self, slot: str) -> None:
+        """Make this the App's only key: tokens that another one signed are refused."""
+        self.private_key_pem = private_pem(slot)
+        self._public_key = rsa_key(slot).public_key()
 
     def app(self, header: str) -> Caller:
         """The App behind a JWT, or 401 with GitHub's words."""

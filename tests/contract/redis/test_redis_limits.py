@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -13,7 +14,7 @@ import pytest
 from crcr.errors import LimiterUnavailable, RateLimited
 from crcr.record.limits.memory import Rule
 from crcr.record.limits.redis import RedisLimits
-from crcr.record.limits.redis_connection import CALL_S, RedisLink, parse_redis_url
+from crcr.record.limits.redis_connection import CALL_S, RedisDown, RedisLink, parse_redis_url
 from support.clock import ManualClock
 from support.deploy.certificates import Authority
 from support.services.redis import RedisServer, new_name, shared_redis
@@ -244,3 +245,45 @@ async def test_a_fault_that_nobody_expects_leaves_nobody_waiting() -> None:
         with pytest.raises(ValueError, match="of ours"):
             await limits._task
     await link.aclose()
+
+
+async def test_new_connections_sign_in_with_the_rotated_password_or_the_next_token(
+    server: RedisServer,
+) -> None:
+    link = RedisLink(parse_redis_url(server.url), name=new_name())
+    tokens = ["first-token-of-iam", "second-token-of-iam"]
+    by_token = RedisLink(
+        replace(
+            parse_redis_url(server.url), username="iam-user", password=None, make_token=lambda: tokens[0]
+        ),
+        name=new_name(),
+    )
+
+    async def execute(*words: str) -> object:
+        return await link.call(lambda redis: redis.execute_command(*words))  # type: ignore[no-untyped-call]
+
+    async def end_connections() -> None:
+        for each in (link, by_token):
+            await each._pool.disconnect()
+
+    try:
+        await execute("ACL", "SETUSER", "iam-user", "on", f">{tokens[0]}", "+@all", "~*")
+        assert await by_token.call(lambda redis: redis.ping())
+        await execute("ACL", "SETUSER", "iam-user", "resetpass", f">{tokens[1]}")
+        await execute("CONFIG", "SET", "requirepass", "the-next-password")
+        await end_connections()
+        for each in (link, by_token):
+            with pytest.raises(RedisDown):
+                await each.call(lambda redis: redis.ping())
+        tokens.pop(0)
+        link.sign_in_as(parse_redis_url(server.url.replace("hunter2-and-more", "the-next-password")))
+        async with asyncio.timeout(SOON_S):
+            for each in (link, by_token):
+                while True:
+                    with suppress(RedisDown):
+                        assert await each.call(lambda redis: redis.ping())
+                        break
+                    await asyncio.sleep(0.05)
+    finally:
+        await link.aclose()
+        await by_token.aclose()

@@ -109,6 +109,7 @@ def test_every_table_but_those_of_the_whole_app_has_the_upstream_in_its_keys_or_
         "sandbox_jobs",
         "leaders",
         "feeding",
+        "imports",
     }
 
 

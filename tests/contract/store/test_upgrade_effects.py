@@ -215,6 +215,7 @@ NOT_YET_RELEASED = {
     EffectKind.READ_DEPENDENCY,
     EffectKind.ROUTE_NOTICES,
     EffectKind.SEND_NOTICES,
+    EffectKind.WRITE_DYNAMODB,
 }
 """No queue of an older release holds one of these."""
 

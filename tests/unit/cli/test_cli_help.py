@@ -46,7 +46,8 @@ def test_the_commands_are_these() -> None:
         *("reconcile", "init", "doctor", "backup", "status", "pr", "failing"),
         *("allowlist check", "allowlist diff", "allowlist refresh", "allowlist show"),
         *("deliveries list", "deliveries show", "deliveries replay", "effects list", "effects retry"),
-        *("history backfill", "notices test", "notices list"),
+        *("history backfill", "import dynamodb", "import clickhouse", "import files"),
+        *("notices test", "notices list"),
         *("levels", "levels propose", "levels override", "shadow compare"),
         *("repos list", "repos rebind", "audit list", "admin token"),
     }

@@ -56,7 +56,7 @@ async def test_a_worker_that_lost_its_lease_sends_nothing_and_judges_no_answer(
     async with httpx.AsyncClient(transport=httpx.MockTransport(take)) as http:
         before = check_lease.set(check)
         with pytest.raises(LeaseLost):
-            await ForwardResult(http, "https://hud.test", "token")(EFFECT)
+            await ForwardResult(http, "https://hud.test", lambda: "token")(EFFECT)
         check_lease.reset(before)
 
     assert seen == steps
@@ -66,7 +66,7 @@ async def test_an_answer_that_drips_without_end_is_unsure_after_the_total_time()
     transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Dripping()))
     async with httpx.AsyncClient(transport=transport) as http, asyncio.timeout(5):
         with pytest.raises(OutsideUnsure, match="TimeoutError"):
-            await ForwardResult(http, "https://hud.test", "token", total_s=0.1)(EFFECT)
+            await ForwardResult(http, "https://hud.test", lambda: "token", total_s=0.1)(EFFECT)
 
 
 async def test_an_answer_that_never_begins_is_unsure_after_the_total_time() -> None:
@@ -76,4 +76,4 @@ async def test_an_answer_that_never_begins_is_unsure_after_the_total_time() -> N
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(never)) as http, asyncio.timeout(5):
         with pytest.raises(OutsideUnsure):
-            await ForwardResult(http, "https://hud.test", "token", total_s=0.1)(EFFECT)
+            await ForwardResult(http, "https://hud.test", lambda: "token", total_s=0.1)(EFFECT)

@@ -69,6 +69,7 @@ _KINDS: Mapping[str, EffectClass] = {
     EffectKind.ROUTE_NOTICES: EffectClass.NOTICES,
     EffectKind.SEND_NOTICES: EffectClass.NOTICES,
     EffectKind.FORWARD_RESULT: EffectClass.FORWARDS,
+    EffectKind.WRITE_DYNAMODB: EffectClass.FORWARDS,
     EffectKind.FEED_HISTORY: EffectClass.HISTORY,
 }
 

@@ -6,6 +6,7 @@ from datetime import date, datetime
 
 from crcr.decide.failures.verdict import VerdictKind
 from crcr.decide.github.commit_origin import CommitPlace
+from crcr.decide.jobs.imported import DELIVERY_PREFIX
 from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.jobs.short_address import JobKeyParts
 from crcr.decide.levels.standings import BackendLevel
@@ -86,6 +87,11 @@ class MatrixRow:
     """`JobView`s where the query asks for whole jobs."""
     place: CommitPlace | None = None
     """For a nightly run: the origin of its commit."""
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether another relay dispatched it: only GitHub has pages of its pull request and its commit."""
+        return self.delivery.startswith(DELIVERY_PREFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

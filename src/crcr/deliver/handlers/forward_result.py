@@ -4,6 +4,7 @@ The lease is checked around the call: a worker that was frozen sends no outcome 
 """
 
 import asyncio
+from collections.abc import Callable
 
 import httpx
 
@@ -19,7 +20,7 @@ class ForwardResult:
         self,
         http: httpx.AsyncClient,
         url: str,
-        token: str,
+        token: Callable[[], str],
         *,
         connect_s: float = 3.0,
         total_s: float = 10.0,
@@ -37,7 +38,7 @@ class ForwardResult:
         _raise_for_status(answer)
 
     async def _post(self, envelope: bytes | None) -> httpx.Response:
-        headers = {"content-type": "application/json", "x-hud-internal-bot": self._token}
+        headers = {"content-type": "application/json", "x-hud-internal-bot": self._token()}
         try:
             # httpx limits each read: a HUD that sends a byte now and then would block its queue for ever.
             async with asyncio.timeout(self._total_s):

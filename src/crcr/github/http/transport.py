@@ -7,7 +7,7 @@ have carried out raises `OutsideUnsure`; one that was never sent raises `Outside
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from time import monotonic
@@ -80,10 +80,14 @@ class GitHubTransport:
         limiter: GitHubRateLimiter,
         clock: Clock,
         counters: CallCounters | None = None,
+        on_refused: Callable[[], Awaitable[object]] | None = None,
         total_s: float = 10.0,
         read_only: bool = False,
     ) -> None:
-        """With `read_only` a request that would write is refused here, whoever makes it; tokens are still requested."""
+        """`on_refused` is awaited when GitHub refuses the App's own token: the key may have been rotated.
+
+        With `read_only` a request that would write is refused here, whoever makes it; tokens are still requested.
+        """
         self._read_only = read_only
         self._http = http
         self._api_url = api_url.rstrip("/")
@@ -92,6 +96,7 @@ class GitHubTransport:
         self._limiter = limiter
         self._clock = clock
         self._counters = counters or _Uncounted()
+        self._on_refused = on_refused
         self._total_s = total_s
         timeout = httpx.Timeout(total_s, connect=_CONNECT_S, pool=_CONNECT_S)
         self._extensions = {"timeout": timeout.as_dict()}
@@ -133,6 +138,8 @@ class GitHubTransport:
             if refusal.status != 401:
                 raise
         self._auth.forget(token)
+        if self._on_refused is not None:
+            await self._on_refused()
         return await self._send_within_limits(request, self._auth.token(), APP, points)
 
     async def _send_with_token(self, request: Request, scope: TokenScope) -> Response:

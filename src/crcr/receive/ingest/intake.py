@@ -32,8 +32,8 @@ _INLINE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestIntake:
-    token: bytes | None
-    """None: the address answers 404."""
+    token: Callable[[], bytes | None]
+    """Returns the token in force, which may be rotated; None: the address answers 404."""
     bodies: BodyReader
     results: IngestedResults
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
@@ -42,13 +42,14 @@ class IngestIntake:
     """Counts an outcome."""
 
     async def handle(self, request: Request) -> IntakeResponse:
-        if self.token is None:
+        token = self.token()
+        if token is None:
             raise NotFound(
                 "this relay takes no other relay's results", hint="its operator sets CRCR_HUD_INGEST_TOKEN"
             )
         origin = self._origin(request)
         try:
-            self._authenticate(self.token, request)
+            self._authenticate(token, request)
             async with self.bodies.read(request, CAP_BYTES) as body:
                 ingested = await _parse(body)
             result = await self.results.take(ingested, origin, self.clock.now())

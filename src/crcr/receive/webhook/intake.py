@@ -62,7 +62,8 @@ _RECOVERY_OUTCOMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookIntake:
-    secret: bytes
+    secret: Callable[[], bytes]
+    """Returns the secret in force: it may be rotated."""
     bodies: BodyReader
     inbox: Inbox
     people_requests: PeopleRequests
@@ -116,7 +117,7 @@ class WebhookIntake:
         self, request: Request, body: bytes, signature: str
     ) -> tuple[str, Event, bytes, str]:
         def verify_and_parse() -> tuple[str, Event, bytes, str]:
-            verify_signature(self.secret, body, signature)
+            verify_signature(self.secret(), body, signature)
             name, guid = _read_headers(request)
             _refuse_form(request, body)
             return guid, *_parse(name, body)

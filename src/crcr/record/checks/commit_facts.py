@@ -79,7 +79,7 @@ _DISPATCHES = Statement(
         # The permission at the time of the dispatch counts: revoking it later must not let anything pass.
         " coalesce(d.reads_actions, r.reads_actions) AS reads_actions"
         " FROM dispatches d LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
-        " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.level >= 3 ORDER BY d.downstream"
+        " WHERE d.delivery = :delivery AND d.upstream = :upstream AND d.level >= 3 AND d.imported = 0 ORDER BY d.downstream"
     )
 )
 _PAIRS = Statement(
@@ -104,7 +104,10 @@ _JOB_COLUMNS = (
 _JOBS = Statement(
     select(*(jobs.c[name] for name in _JOB_COLUMNS))
     .where(
-        jobs.c.delivery == bindparam("delivery"), jobs.c.upstream == bindparam("upstream"), jobs.c.level >= 3
+        jobs.c.delivery == bindparam("delivery"),
+        jobs.c.upstream == bindparam("upstream"),
+        jobs.c.level >= 3,
+        jobs.c.imported == 0,
     )
     .order_by(jobs.c.downstream, jobs.c.workflow, jobs.c.run_id, jobs.c.attempt, jobs.c.job_name)
 )

@@ -90,6 +90,11 @@ class ClickHouseLink:
         self._clients: dict[int, Client] = {}
         self._opening = {timeout_s: Lock() for timeout_s in _THREADS}
 
+    def relocate(self, location: ClickHouseLocation) -> None:
+        """Open connections with this address and password from now on."""
+        self._location = location
+        self._clients = {}
+
     async def query(self, sql: str, **params: Any) -> list[Record]:
         """Query for a page, with its short time-out."""
         return await self._call(PAGE_TIMEOUT_S, lambda client: _records(client, sql, params))

@@ -62,10 +62,10 @@ _EFFECT = SumUpsert(
 )
 
 
-def note_job(tx: Tx, key: Mapping[str, Any], now: datetime) -> None:
-    """Queue a job that has ended, or counts elsewhere than before."""
+def note_job(tx: Tx, key: Mapping[str, Any], now: datetime, *, was_us: int = 0) -> None:
+    """Queue a job that has ended, or counts elsewhere than before; `was_us` is when it had begun before, if that changed."""
     run = (key["workflow"], key["run_id"], key["attempt"], key["job_name"])
-    _queue_fact(tx, JOB, key, (*run, "", 0), now)
+    _queue_fact(tx, JOB, key, (*run, "", was_us), now)
 
 
 def note_dispatch(tx: Tx, key: Mapping[str, Any], now: datetime, *, was_us: int | None) -> None:

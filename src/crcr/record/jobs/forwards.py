@@ -1,4 +1,4 @@
-"""Forwarding results to another HUD, as effects in the transaction that changes a job's outcome.
+"""Forwarding results to another HUD and to its DynamoDB table, as effects in the transaction that changes a job's outcome.
 
 Level-triggered: the outcome that a job has now is compared with the one that was forwarded last, so a repeat forwards
 nothing, and every change is one effect. Results of one delivery stay in order; sixteen queues keep one delivery from
@@ -20,6 +20,7 @@ from crcr.decide.jobs.forwarding import (
     parse_claimed_time,
 )
 from crcr.decide.jobs.report import SELF_REPORTS
+from crcr.decide.jobs.workflow_job_record import Record, make_record
 from crcr.decide.model import Conclusion, EffectKind, JobState
 from crcr.record.outbox.effects import add_effects, effect_row
 from crcr.record.store.database import Row, Tx
@@ -27,6 +28,7 @@ from crcr.record.store.statement import Statement
 from crcr.record.store.times import from_us
 
 _QUEUES = 16
+_TARGETS = {EffectKind.FORWARD_RESULT: "hud", EffectKind.WRITE_DYNAMODB: "dynamodb"}
 _KEY = ("upstream", "delivery", "downstream", "workflow", "run_id", "attempt", "job_name")
 _BY_KEY = (
     " WHERE j.delivery = :delivery AND j.upstream = :upstream AND j.downstream = :downstream"
@@ -62,15 +64,17 @@ _TRUSTED = msgspec.json.Decoder(dict[str, Any])
 
 
 class Forwards:
-    def __init__(self, *, enabled: bool) -> None:
-        self._enabled = enabled
+    def __init__(self, *, enabled: bool, table: bool = False) -> None:
+        """`enabled`: to another HUD; `table`: to a DynamoDB table."""
+        self._to_hud = enabled
+        self._to_table = table
 
     async def add(self, tx: Tx, key: Mapping[str, Any], now: datetime, body: bytes | None = None) -> None:
         """Forward the outcome that a job has now, unless it was forwarded already.
 
         `body` is the callback that changed it; without one, GitHub or the time did.
         """
-        if not self._enabled:
+        if not self._to_hud and not self._to_table:
             return
         where = {name: key[name] for name in _KEY}
         job = await tx.one(_JOB, **where)
@@ -81,16 +85,24 @@ class Forwards:
             return
         number = job["forwarded_no"] + 1
         lane = job["delivery"] or job["run_id"]
-        effect = effect_row(
-            job["upstream"],
-            EffectKind.FORWARD_RESULT,
-            target=f"hud {crc32(lane.encode()) % _QUEUES}",
-            lane=lane,
-            delivery=None if is_self_report(job) else job["delivery"],
-            payload=envelope(job, outcome, number, body, now),
-            now=now,
-        )
-        await add_effects(tx, [effect])
+        payloads: dict[EffectKind, bytes] = {}
+        if self._to_hud:
+            payloads[EffectKind.FORWARD_RESULT] = envelope(job, outcome, number, body, now)
+        if self._to_table:
+            payloads[EffectKind.WRITE_DYNAMODB] = _ENCODE(table_record(job, outcome, number, now))
+        effects = [
+            effect_row(
+                job["upstream"],
+                kind,
+                target=f"{_TARGETS[kind]} {crc32(lane.encode()) % _QUEUES}",
+                lane=lane,
+                delivery=None if is_self_report(job) else job["delivery"],
+                payload=payload,
+                now=now,
+            )
+            for kind, payload in payloads.items()
+        ]
+        await add_effects(tx, effects)
         await tx.run(_FORWARDED, outcome=str(outcome), number=number, **where)
 
 
@@ -180,6 +192,22 @@ def envelope(job: Row, outcome: ForwardedOutcome, number: int, body: bytes | Non
         if len(whole) <= CAP_BYTES:
             break
     return whole
+
+
+def table_record(job: Row, outcome: ForwardedOutcome, number: int, now: datetime) -> Record:
+    """The record of a job, made of its envelope without what was echoed."""
+    untrusted = _PARTS.decode(job["untrusted"])
+    workflow = _PARTS.decode(untrusted["workflow"])
+    copied = {
+        name: _value(workflow.get(name)) for name in ("test_results", "environment", "failed_tests_detail")
+    }
+    callback = {
+        "event_type": job["event"],
+        "delivery_id": _delivery(job, untrusted),
+        "payload": _event(job, {}),
+        "workflow": {**copied, **_workflow_facts(job, outcome, workflow, now)},
+    }
+    return make_record(_trusted(job, outcome, number), callback)
 
 
 def is_self_report(job: Row) -> bool:
@@ -305,6 +333,13 @@ def _parts(raw: msgspec.Raw | None) -> Parts:
 def _text(raw: msgspec.Raw | None) -> str | None:
     try:
         return _TEXT.decode(raw) if raw is not None else None
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _value(raw: msgspec.Raw | None) -> object:
+    try:
+        return msgspec.json.decode(raw) if raw is not None else None
     except (msgspec.MsgspecError, RecursionError):
         return None
 

@@ -57,7 +57,9 @@ _DISPATCH_AND_JOBS = Statement(
         f" ({FED_SINCE}) AS is_fed"
         " FROM dispatches d LEFT JOIN runs n ON n.run_id = :run_id AND n.downstream = d.downstream"
         " LEFT JOIN repositories r ON r.upstream = d.upstream AND r.downstream = d.downstream"
-        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream LIMIT 1) x"
+        " WHERE d.upstream = :upstream AND d.delivery = :delivery AND d.downstream = :downstream"
+        # What another relay dispatched is history: no report can be about it.
+        " AND d.imported = 0 LIMIT 1) x"
         " LEFT JOIN jobs j ON j.delivery = x.delivery AND j.upstream = x.upstream AND j.downstream = x.downstream"
         " AND j.workflow = :workflow AND j.run_id = :run_id AND j.attempt = :attempt"
         " AND j.job_name >= :name AND j.job_name < :legs_to AND (j.job_name = :name OR j.job_name >= :legs_from)"

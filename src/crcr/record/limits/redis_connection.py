@@ -10,15 +10,16 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 import structlog
 from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
 from crcr.errors import CrcrError
@@ -52,6 +53,8 @@ class RedisLocation:
     password: str | None
     encrypted: bool
     ca: Path | None = None
+    make_token: Callable[[], str] | None = None
+    """Returns the password for a new connection, where the user signs in with short-lived tokens."""
 
     def __repr__(self) -> str:
         return f"RedisLocation({self})"
@@ -83,10 +86,19 @@ class RedisLink:
         self.location = location
         self._name = name
         self._monotonic = monotonic
-        self._pool = _pool(location)
+        self._pool = _pool(location, self._credentials)
         self._redis = Redis.from_pool(self._pool)
         self._tries_again_at: float | None = None
         """None while Redis answers."""
+
+    def sign_in_as(self, location: RedisLocation) -> None:
+        """Sign new connections in with this location's user and password."""
+        self.location = replace(self.location, username=location.username, password=location.password)
+
+    def _credentials(self) -> tuple[str, ...]:
+        location = self.location
+        password = location.make_token() if location.make_token else location.password
+        return tuple(word for word in (location.username, password) if word)
 
     def key(self, *parts: str) -> str:
         return ":".join((self._name, *parts))
@@ -142,13 +154,27 @@ async def _raising_cancel() -> AsyncIterator[None]:
         raise asyncio.CancelledError
 
 
-def _pool(location: RedisLocation) -> BlockingConnectionPool:
+class _Credentials(CredentialProvider):
+    """User and password of each new connection: both may be rotated while the process runs."""
+
+    def __init__(self, read: Callable[[], tuple[str, ...]]) -> None:
+        self._read = read
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        return cast("tuple[str] | tuple[str, str]", self._read())
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        return await asyncio.to_thread(self.get_credentials)  # a token may need a request for AWS credentials
+
+
+def _pool(location: RedisLocation, credentials: Callable[[], tuple[str, ...]]) -> BlockingConnectionPool:
+    signs_in = location.password or location.make_token
     common: dict[str, Any] = {
         "host": location.host,
         "port": location.port,
         "db": location.number,
-        "username": location.username,
-        "password": location.password,
+        "credential_provider": _Credentials(credentials) if signs_in else None,
+        "username": None if signs_in else location.username,
         "socket_connect_timeout": _STEP_S,
         "socket_timeout": _STEP_S,
         "socket_keepalive": True,

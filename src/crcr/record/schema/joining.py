@@ -107,3 +107,16 @@ commits = Table(
 """
 
 __all__ = ["builds", "commits", "inspections", "refusals", "sandbox_jobs"]
+
+imports = Table(
+    "imports",
+    metadata,
+    key("source"),
+    Column("position", Text, nullable=False),
+    Column("counts", Text, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("finished_at", BigInteger),
+    sqlite_with_rowid=False,
+)
+"""How far the import of each source is (`record.jobs.imported`)."""

@@ -199,6 +199,7 @@ dispatches = Table(
     Column("trimmed", Text),
     flag("tests_merged"),
     flag("downgraded"),
+    flag("imported"),
     Index("ix_dispatches_backend", "upstream", "downstream", "event", "created_at"),
     Index("ix_dispatches_unsent", "upstream", "downstream", sqlite_where=_UNSENT, postgresql_where=_UNSENT),
     Index(
@@ -209,6 +210,9 @@ dispatches = Table(
         postgresql_where=_NOT_SUPERSEDED,
     ),
     partial_index("ix_dispatches_held", "upstream", "number", where=_HELD),
+    partial_index(
+        "ix_dispatches_imported", "upstream", "downstream", "number", "created_at", where=text("imported = 1")
+    ),
     sqlite_with_rowid=False,
 )
 
@@ -295,6 +299,7 @@ jobs = Table(
     Column("ended_as", Text),
     Column("trusted", Text, nullable=False),
     Column("untrusted", LargeBinary, nullable=False),
+    flag("imported"),
     Index("ix_jobs_backend", "upstream", "downstream", "in_progress_at"),
     Index("ix_jobs_running", "silent_at", sqlite_where=_RUNNING, postgresql_where=_RUNNING),
     partial_index("ix_jobs_ended", "upstream", "downstream", "event", "completed_at", where=_ENDED),

@@ -81,6 +81,15 @@ async def recount(tx: Tx, scope: dict[str, Any], now: datetime) -> None:
             note_job(tx, job, now)
 
 
+async def take_out(tx: Tx, job: dict[str, Any]) -> None:
+    """Take one job out of the sums, before its measurements change; `recount` counts it again."""
+    for row in await tx.all(_OF_RUN, **{name: job[name] for name in _RUN_KEY}):
+        if (row["attempt"], row["job_name"]) != (job["attempt"], job["job_name"]) or not row["ended_as"]:
+            continue
+        sums.move(tx, [(share, -1) for share in _share(row, EndedAs(row["ended_as"]))])
+        await tx.run(_STAYS, ended_as=None, **{name: row[name] for name in _KEY})
+
+
 async def find_superseded_deliveries(
     tx: Tx, upstream: RepoName, pull: KnownPull, *, any_head: bool
 ) -> list[str]:

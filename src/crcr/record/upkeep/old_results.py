@@ -109,6 +109,48 @@ async def forget_ingested(tx: Tx, upstream: str, downstream: str, *, before: int
     return len(rows)
 
 
+# History of another relay: its dispatches belong to no delivery.
+
+_IMPORTED = Statement(
+    text(
+        f"SELECT delivery, upstream, downstream FROM dispatches WHERE imported = 1 AND {_BACKEND}"
+        " AND created_at < :before LIMIT :most"
+    )
+)
+_NEXT_IMPORTED = Statement(
+    text(
+        "SELECT min(downstream) AS downstream FROM dispatches WHERE imported = 1 AND upstream = :upstream"
+        " AND downstream > :after"
+    )
+)
+_DROP_IMPORTED_JOBS = Statement(
+    text(
+        "DELETE FROM jobs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND imported = 1"
+    )
+)
+_DROP_IMPORTED = Statement(
+    text(
+        "DELETE FROM dispatches WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND imported = 1"
+    )
+)
+
+
+async def next_imported_backend(tx: Tx, upstream: str, after: str) -> str | None:
+    row = await tx.one(_NEXT_IMPORTED, upstream=upstream, after=after)
+    return row["downstream"] if row else None
+
+
+async def forget_imported(tx: Tx, upstream: str, downstream: str, *, before: int, most: int) -> int:
+    """Delete imported dispatches from before then, each with its jobs; return how many."""
+    rows = await tx.all(_IMPORTED, upstream=upstream, downstream=downstream, before=before, most=most // 4)
+    keys = [dict(row) for row in rows]
+    await tx.many(_DROP_IMPORTED_JOBS, keys)
+    await tx.many(_DROP_IMPORTED, keys)
+    return len(keys)
+
+
 # Failures, and what else verdicts rest on
 
 _NEXT_FAILING = Statement(

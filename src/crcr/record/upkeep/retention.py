@@ -28,10 +28,12 @@ from crcr.record.upkeep.old_deliveries import START, DeletionCursor, forget_deli
 from crcr.record.upkeep.old_results import (
     OTHER_ROWS,
     forget_failures,
+    forget_imported,
     forget_ingested,
     forget_own_reports,
     next_backend,
     next_failing_backend,
+    next_imported_backend,
 )
 from crcr.record.views.joining.setup import SHOWN_FOR
 
@@ -146,7 +148,22 @@ class Retention:
                     partial(forget, upstream=upstream, downstream=downstream, before=before, most=MOST_ROWS)
                 )
                 after = downstream
+        await self._forget_imported(upstream, before)
         await self._forget_failures(upstream, before)
+
+    async def _forget_imported(self, upstream: str, before: int) -> None:
+        after = ""
+        while self._goes_on() and (
+            downstream := await self._database.quick_read(
+                partial(next_imported_backend, upstream=upstream, after=after)
+            )
+        ):
+            await self._until_none(
+                partial(
+                    forget_imported, upstream=upstream, downstream=downstream, before=before, most=MOST_ROWS
+                )
+            )
+            after = downstream
 
     async def _forget_failures(self, upstream: str, before: int) -> None:
         after = ""

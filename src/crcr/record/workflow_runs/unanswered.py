@@ -29,7 +29,7 @@ _UNANSWERED = Statement(
         " AND d.created_at > :since AND d.created_at <= :until AND d.state = 'sent'"
         # A run that was running at the last look-up may be over by now.
         " AND (d.answer IS NULL OR (d.answer = 'running' AND d.listed_at <= :until))"
-        " AND d.test = 0 AND d.superseded_at IS NULL AND d.level >= 2"
+        " AND d.test = 0 AND d.imported = 0 AND d.superseded_at IS NULL AND d.level >= 2"
         " AND (d.action IS NULL OR d.action IN ('opened', 'reopened', 'synchronize', 'checks_requested'))"
         " AND d.sent_at <= :until AND NOT EXISTS (SELECT 1 FROM runs n WHERE n.delivery = d.delivery"
         " AND n.upstream = d.upstream AND n.downstream = d.downstream AND n.reported = 1)"

@@ -45,6 +45,11 @@ class ServiceUrl(SecretStr):
         parts = self._parts
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
+    @property
+    def signs_in_by_name(self) -> bool:
+        """Whether it has a user and no password."""
+        return bool(self._parts.username) and self._parts.password is None
+
     def secrets(self) -> tuple[str, ...]:
         """Return the texts to redact: the password as written, and decoded."""
         password = self._parts.password
@@ -83,6 +88,44 @@ def _database_number(parts: SplitResult) -> None:
 
 
 redis_url = service_url("redis", "rediss", checked=_database_number)
+
+
+_CACHE = re.compile(r"(?:serverless/)?[a-z][a-z0-9-]{0,49}")
+
+
+def elasticache_name(raw: RawValue) -> str:
+    value = single_values.text(raw).lower()
+    if not _CACHE.fullmatch(value):
+        raise InvalidValue("must be the name of an ElastiCache cache, or serverless/NAME.")
+    return value
+
+
+_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_REGION = re.compile(r"[a-z]{2,4}(?:-[a-z]{2,12}){1,3}-[0-9]{1,2}")
+
+
+def dynamodb_table(raw: RawValue) -> str:
+    value = single_values.text(raw)
+    if not _TABLE.fullmatch(value):
+        raise InvalidValue(f"must be the name of a DynamoDB table, not {single_values.quote(value)}.")
+    return value
+
+
+def aws_region(raw: RawValue) -> str:
+    value = single_values.text(raw)
+    if not _REGION.fullmatch(value):
+        raise InvalidValue(f"must be a region such as us-east-1, not {single_values.quote(value)}.")
+    return value
+
+
+_STREAM_TARGETS = ("ingest", "clickhouse")
+
+
+def stream_targets(raw: RawValue) -> tuple[str, ...]:
+    targets = single_values.texts(raw)
+    if not set(targets) <= set(_STREAM_TARGETS):
+        raise InvalidValue(f"must be any of {', '.join(_STREAM_TARGETS)}.")
+    return targets
 
 
 def _database_name(parts: SplitResult) -> None:

@@ -34,6 +34,9 @@ class TokenStore:
     def __init__(self, tokens: Iterable[NamedToken]) -> None:
         self._tokens = tuple(tokens)
 
+    def replace(self, tokens: Iterable[NamedToken]) -> None:
+        self._tokens = tuple(tokens)
+
     def __bool__(self) -> bool:
         return bool(self._tokens)
 
@@ -71,6 +74,10 @@ class Sessions:
         self._clock = clock
         self._secure = secure
         self.cookie_name = f"__Host-{_NAME}" if secure else _NAME
+
+    def replace_secret(self, secret: bytes) -> None:
+        """Sign with another secret; all sessions end."""
+        self._secret = secret
 
     def create(self, holder: NamedToken) -> str:
         """Return the cookie's value for a new session."""

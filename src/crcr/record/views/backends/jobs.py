@@ -68,7 +68,7 @@ VIEW_COLUMNS = tuple(
         *("conclusion", "disputed_conclusion", "late", "disputed", "superseded", "unsigned", "event"),
         *("number", "head_sha", "url", "artifact_url", "in_progress_at", "completed_at", "queue_s"),
         *("execution_s", "tests_passed", "tests_failed", "tests_skipped", "tests_total"),
-        *("verification", "github_conclusion", "expected", "ended_as", "swept_at"),
+        *("verification", "github_conclusion", "expected", "ended_as", "swept_at", "imported"),
     )
 )
 """All a view needs; the bodies and the lists of failed tests, which may be megabytes, are left where they are."""
@@ -203,7 +203,7 @@ def job_view(
         conclusion, disputed_conclusion, late, disputed, superseded, unsigned, event,
         number, head_sha, url, artifact_url, in_progress_at, completed_at, queue_s,
         execution_s, tests_passed, tests_failed, tests_skipped, tests_total,
-        verification, github_conclusion, expected, ended_as, swept_at, *_,
+        verification, github_conclusion, expected, ended_as, swept_at, imported, *_,
     ) = values  # fmt: skip
     return JobView(
         delivery=delivery,
@@ -216,8 +216,8 @@ def job_view(
         state=_STATES[state],
         conclusion=_CONCLUSIONS[conclusion],
         disputed_conclusion=_CONCLUSIONS[disputed_conclusion],
-        marks=tuple(compress(_MARKS, (late, disputed, superseded, unsigned)))
-        if late or disputed or superseded or unsigned
+        marks=tuple(compress(_MARKS, (late, disputed, superseded, unsigned, imported)))
+        if late or disputed or superseded or unsigned or imported
         else (),
         event=event,
         number=number,
@@ -327,7 +327,10 @@ _CONCLUSIONS: dict[str | None, Conclusion | None] = {
 }
 _VERIFICATIONS = {verification.value: verification for verification in Verification}
 _ENDED: dict[str | None, EndedAs | None] = {None: None, **{ended.value: ended for ended in EndedAs}}
-_MARKS = tuple(mark.value for mark in (JobMark.LATE, JobMark.DISPUTED, JobMark.SUPERSEDED, JobMark.UNSIGNED))
+_MARKS = tuple(
+    mark.value
+    for mark in (JobMark.LATE, JobMark.DISPUTED, JobMark.SUPERSEDED, JobMark.UNSIGNED, JobMark.IMPORTED)
+)
 
 
 _MOST_FAILED_TESTS = 50

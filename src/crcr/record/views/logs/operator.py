@@ -111,7 +111,7 @@ _AUDIT = Statement(
     .order_by(audit.c.audit_id.desc())
     .limit(bindparam("limit"))
 )
-_MARKS = ("late", "disputed", "superseded", "unsigned")
+_MARKS = ("late", "disputed", "superseded", "unsigned", "imported")
 
 
 class OperatorViews:

@@ -90,7 +90,7 @@ def install(folder: Path, python: str, architecture: str) -> None:
         BIN / "uv",
         *("pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"),
         *("--python-version", python, "--python-platform", PLATFORMS[architecture]),
-        *("--link-mode", "copy", "--target", folder, "-r", ROOT / "requirements" / "aws.txt"),
+        *("--target", folder, "-r", ROOT / "requirements" / "aws.txt"),
     )
     for package in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
         "wheel"

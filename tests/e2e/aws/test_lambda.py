@@ -23,6 +23,7 @@ from github_sim.github import GitHub, JobSpec, Workflow, WorkflowRun
 from github_sim.rest.server import Server, serve
 from github_sim.world.records import PullRequest
 from support.aws.lambda_runtime import (
+    API_GATEWAY,
     FunctionFailed,
     Gateway,
     LambdaFunction,
@@ -199,6 +200,8 @@ async def a_pull_request_goes_through_the_whole_loop(world: World) -> None:
     assert await world.wake_worker() >= 1
     assert await world.finish_jobs(pull) == [200] * 4
     assert await world.wait_for_gates() == {"success"}
+    unsigned = await world.functions["webhook"].invoke(API_GATEWAY)
+    assert (unsigned["statusCode"], unsigned["isBase64Encoded"]) == (401, False)
     page = await world.get(f"/crcr/pr/{pull.number}")
     assert (page.status_code, GATING in page.text, "data-polls" in page.text) == (200, True, True)
     assert "data-events" not in page.text

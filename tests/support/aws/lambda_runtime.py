@@ -327,6 +327,34 @@ def http_event(request: Request, body: bytes) -> dict[str, Any]:
     }
 
 
+API_GATEWAY: dict[str, Any] = {
+    "version": "2.0",
+    "routeKey": "POST /github/webhook",
+    "rawPath": "/github/webhook",
+    "rawQueryString": "",
+    "headers": {"content-type": "application/json", "host": "relay.example.org", "x-forwarded-port": "443"},
+    "requestContext": {
+        "accountId": "123456789012",
+        "apiId": "api-id",
+        "authentication": None,
+        "domainName": "id.execute-api.eu-central-1.amazonaws.com",
+        "http": {
+            "method": "POST",
+            "path": "/github/webhook",
+            "protocol": "HTTP/1.1",
+            "sourceIp": "192.0.2.7",
+            "userAgent": "GitHub-Hookshot/1",
+        },
+        "requestId": "id",
+        "routeKey": "POST /github/webhook",
+        "stage": "$default",
+        "time": "18/Nov/2026:10:00:00 +0000",
+        "timeEpoch": 1794996000000,
+    },
+}
+"""https://docs.aws.amazon.com/apigateway/latest/developerguide/http-api-develop-integrations-lambda.html"""
+
+
 def schedule_event() -> dict[str, Any]:
     """https://docs.aws.amazon.com/lambda/latest/dg/with-eventbridge-scheduler.html"""
     return {

@@ -28,37 +28,12 @@ from crcr.wiring.aws_lambda.http_functions import MOST_RESPONSE_BYTES, LambdaApp
 from crcr.wiring.core import Seams
 from crcr.wiring.intake_app import build_intake_app
 from github_sim.github import GitHub
+from support.aws.lambda_runtime import API_GATEWAY
 from support.clock import ManualClock
 from support.data.operator_database import relay_environment
 from support.running_relay import UPSTREAM, place_empty_database
 
 SECRET = "a-secret-that-nobody-sees"
-API_GATEWAY = {
-    "version": "2.0",
-    "routeKey": "POST /github/webhook",
-    "rawPath": "/github/webhook",
-    "rawQueryString": "",
-    "headers": {"content-type": "application/json", "host": "relay.example.org", "x-forwarded-port": "443"},
-    "requestContext": {
-        "accountId": "123456789012",
-        "apiId": "api-id",
-        "authentication": None,
-        "domainName": "id.execute-api.eu-central-1.amazonaws.com",
-        "http": {
-            "method": "POST",
-            "path": "/github/webhook",
-            "protocol": "HTTP/1.1",
-            "sourceIp": "192.0.2.7",
-            "userAgent": "GitHub-Hookshot/1",
-        },
-        "requestId": "id",
-        "routeKey": "POST /github/webhook",
-        "stage": "$default",
-        "time": "18/Nov/2026:10:00:00 +0000",
-        "timeEpoch": 1794996000000,
-    },
-}
-"""https://docs.aws.amazon.com/apigateway/latest/developerguide/http-api-develop-integrations-lambda.html"""
 
 
 @dataclass
@@ -93,7 +68,7 @@ def started(folder: Path, **more: Any) -> Iterator[Started]:
 def signed(body: bytes, *, secret: str = SECRET, encoded: bool) -> dict[str, Any]:
     signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     headers = {
-        **cast("dict[str, str]", API_GATEWAY["headers"]),
+        **API_GATEWAY["headers"],
         "x-github-event": "ping",
         "x-github-delivery": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
         "x-hub-signature-256": f"sha256={signature}",

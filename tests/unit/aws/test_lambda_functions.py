@@ -6,8 +6,9 @@ import hmac
 import json
 import os
 import signal
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,14 +20,21 @@ from sqlalchemy import text
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from crcr.decide.jobs.workflow_job_record import write_attributes
 from crcr.record.store.database import Database
 from crcr.record.store.statement import Statement
 from crcr.settings import load_settings
-from crcr.wiring.aws_lambda.background_functions import TickFunction, WorkerFunction, leased_for
+from crcr.wiring.aws_lambda.background_functions import (
+    StreamFunction,
+    TickFunction,
+    WorkerFunction,
+    leased_for,
+)
 from crcr.wiring.aws_lambda.environment import LambdaEnvironment
 from crcr.wiring.aws_lambda.http_functions import MOST_RESPONSE_BYTES, LambdaApp, http_function
 from crcr.wiring.core import Seams
 from crcr.wiring.intake_app import build_intake_app
+from crcr.wiring.secret_rotation import READ_EVERY
 from github_sim.github import GitHub
 from support.aws.lambda_runtime import API_GATEWAY
 from support.clock import ManualClock
@@ -186,6 +194,50 @@ def test_connections_are_renewed_after_a_pause(tmp_path: Path, pause_s: float, r
         lambda_.clock.advance(pause_s)
         function(API_GATEWAY, Context())
         assert database.renewed == renewed
+
+
+def test_a_rotated_secret_is_read_by_the_first_invocation_after_its_time(tmp_path: Path) -> None:
+    """No task runs between invocations, so nothing else could read it."""
+    place = tmp_path / "webhook-secret"
+    place.write_text(SECRET)
+    from_file = {"CRCR_GITHUB_WEBHOOK_SECRET": "", "CRCR_GITHUB_WEBHOOK_SECRET_FILE": str(place)}
+    body, new = b'{"zen":"x"}', "the-secret-after-the-rotation"
+    with started(tmp_path, environ=from_file) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
+        place.write_text(new)
+        answers = [function(signed(body, secret=new, encoded=True), Context())["statusCode"]]
+        lambda_.clock.advance(READ_EVERY.total_seconds())
+        answers.append(function(signed(body, secret=new, encoded=True), Context())["statusCode"])
+        assert answers == [401, 200]
+
+
+def test_a_batch_of_the_stream_is_taken_and_returned_while_the_store_is_away(tmp_path: Path) -> None:
+    item = {
+        "status": "completed",
+        "downstream_repo": "org/backend",
+        "upstream_repo": UPSTREAM,
+        "pr_number": 7,
+    }
+    item |= {
+        "delivery_id": "72d3162e-cc78-11e3-81ab-4c9367dc0958",
+        "workflow_name": "CI",
+        "job_name": "build",
+    }
+    item |= {"check_run_id": "11", "run_id": "5", "run_attempt": 1, "conclusion": "success"}
+    image = write_attributes({**item, "dynamoKey": "org/backend/72d3162e/CI/build/11"})
+    change = {"SequenceNumber": "100", "NewImage": image}
+    batch = {"Records": [{"eventName": "MODIFY", "eventSource": "aws:dynamodb", "dynamodb": change}]}
+    with started(tmp_path) as lambda_:
+        function = StreamFunction(lambda_.environment)
+        assert function(batch, Context()) == {"batchItemFailures": []}
+        assert function({}, Context()) == {"batchItemFailures": []}
+        services = lambda_.environment.run(lambda_.environment.services())
+        lambda_.environment.run(services.database.close())
+        assert function(batch, Context()) == {"batchItemFailures": [{"itemIdentifier": "100"}]}
+    with closing(sqlite3.connect(tmp_path / "crcr.db")) as store:
+        assert store.execute("SELECT downstream, job_name, conclusion FROM ingested").fetchall() == [
+            ("org/backend", "build", "success")
+        ]
 
 
 def test_the_tick_runs_each_task_once_in_its_period(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Functions without a caller who waits: the worker, woken by SQS and by a schedule, and the tick of the periodic tasks.
+"""Functions without a caller who waits: the worker, woken by SQS and by a schedule, the tick of the periodic tasks, the stream.
 
 Each takes what is due within its time and hands the rest on. A wake-up carries no data, so that one that comes twice, late or
 not at all changes nothing but the time at which the outbox is read.
@@ -14,6 +14,7 @@ import structlog
 
 from crcr.deliver.periodic.leader_tasks import LEASE, RENEW_EVERY_S, UPKEEP, LeaderTask
 from crcr.errors import StoreUnavailable
+from crcr.receive.ingest.dynamodb_stream import handle_stream
 from crcr.record.outbox.leader_and_workers import LeaderElection, free_leases, new_owner
 from crcr.record.store.signals import EFFECTS
 from crcr.wiring.aws_lambda.environment import (
@@ -144,6 +145,20 @@ class TickFunction:
                 with suppress(StoreUnavailable):  # the lease expires then
                     await services.leaders.release(UPKEEP)
         return ticks.ran
+
+
+class StreamFunction:
+    """Takes batches of a DynamoDB table's stream. What cannot be taken now is named, and AWS sends it again."""
+
+    def __init__(self, environment: LambdaEnvironment) -> None:
+        self._environment = environment
+
+    def __call__(self, event: Any, _: Any) -> Mapping[str, Any]:
+        return self._environment.run(self._take(event))
+
+    async def _take(self, event: Any) -> Mapping[str, Any]:
+        async with self._environment.invocation() as services:
+            return await handle_stream(event, services.stream)
 
 
 async def _renew_lead(services: Services) -> None:

@@ -115,6 +115,7 @@ class LambdaEnvironment:
             await services.renew_connections()
             for pool in self._pools:
                 await pool.close_idle()
+        await services.secrets.refresh_if_due()
         services.signals.wake_all()  # other processes may have committed meanwhile
 
     async def _settle(self, services: Services) -> None:

@@ -66,6 +66,16 @@ def _tick() -> Handler:
     return TickFunction(environment)
 
 
+def _stream() -> Handler:
+    """Takes in the stream of a DynamoDB table that another relay fills."""
+    from crcr.wiring.aws_lambda.background_functions import StreamFunction  # noqa: PLC0415
+    from crcr.wiring.aws_lambda.environment import LambdaEnvironment, read_settings  # noqa: PLC0415
+
+    environment = LambdaEnvironment(read_settings())
+    environment.start()
+    return StreamFunction(environment)
+
+
 def _migrate() -> Handler:
     """Migrates the database, with as much time as the function has; to be invoked before a new release serves."""
     from crcr.record.migrations.run import migrate  # noqa: PLC0415
@@ -88,6 +98,7 @@ FUNCTIONS: dict[str, Callable[[], Handler]] = {
     "relay": _relay,
     "worker": _worker,
     "tick": _tick,
+    "stream": _stream,
     "migrate": _migrate,
 }
 

@@ -124,6 +124,18 @@ async def test_pushes_and_force_pushes_on_either_side_dispatch_the_new_heads(rel
     assert gate_state(relay, pull) == "pending"
 
 
+async def test_a_push_whose_webhook_was_lost_is_found_by_reading_again(relay: RunningRelay) -> None:
+    _, other = await open_pair(relay)
+    relay.github.faults.webhooks.lose(event="pull_request", times=1)
+    await relay.github.push_to_pr(other)
+    await sweep_after(relay, 60)
+    assert len(pair_runs(relay)) == 1
+    reads = len(relay.github.calls_to("GET", f"/repos/{GATING}/pulls/*"))
+    await sweep_after(relay, 90)
+    assert heads_tested(relay)[-1] == other.head_sha
+    assert len(relay.github.calls_to("GET", f"/repos/{GATING}/pulls/*")) == reads + 1
+
+
 async def test_a_strangers_pull_request_counts_while_a_person_with_write_access_approves_its_head(
     relay: RunningRelay,
 ) -> None:

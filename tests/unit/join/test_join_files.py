@@ -215,12 +215,17 @@ def test_a_pair_and_the_plain_dispatch_do_not_cancel_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("contexts", "checked_out"),
-    [(event(number=7), [""]), (pair(number=7), ["c" * 40]), (pair("pull_request", number=7), [])],
+    [
+        (event(number=7), [""]),
+        (pair(number=7), ["c" * 40]),
+        (pair("pull_request", number=7), []),
+        (event("crcr_pair", number=7), []),
+    ],
 )
 def test_only_the_job_without_a_token_checks_the_other_pull_request_out(
     contexts: dict[str, Any], checked_out: list[str]
 ) -> None:
-    """A dispatch that says two things checks nothing out, and fails."""
+    """A dispatch that says two things, or names no head, checks nothing out, and fails."""
     [(_, workflow)] = workflows(join_request(level=Level.L4))
     checkouts = {
         name: [

@@ -163,11 +163,6 @@ class JobDetail:
     place: CommitPlace | None = None
     """For a nightly run: the origin of its commit."""
 
-    @property
-    def is_imported(self) -> bool:
-        """Whether another relay dispatched it: only GitHub has pages of its pull request and its commit."""
-        return self.delivery.startswith(DELIVERY_PREFIX)
-
     ingested: bool = False
     """Whether another relay sent it."""
     oncalls: tuple[str, ...] = ()

@@ -348,6 +348,16 @@ async def test_no_report_and_no_gate_finds_what_was_imported(tmp_path: Path) -> 
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_delivery")
 
 
+async def test_a_key_that_is_called_like_the_end_ends_nothing(aws: AwsServer) -> None:
+    keys = [*(f"a{number:03}" for number in range(199)), "done", "z"]
+    with serve_table({"dynamoKey": {"S": key}} for key in keys) as table:
+        source = DynamoDbSource("t", region="us-east-1", endpoint=table.url, segments=1)
+        batches = [batch async for batch in source.batches({})]
+        assert [item.label for batch in batches for item in batch.items] == keys
+        rest = [batch async for batch in source.batches(batches[0].position)]
+        assert [item.label for batch in rest for item in batch.items] == ["z"]
+
+
 SUPERSEDED = [
     ([("a", "x", 1)], {}),
     ([("a", "x", 1), ("b", "y", 2)], {"a": 2}),

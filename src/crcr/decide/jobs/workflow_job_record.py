@@ -18,6 +18,7 @@ OUTCOME_NUMBER = "outcome_number"
 DEFAULT_UPSTREAM = "pytorch/pytorch"
 _TRUNK_TAG = re.compile(r"/ciflow/trunk/([0-9]{1,9})$")
 _MOST_TESTS, _MOST_CHARACTERS = 50, 500
+_LONGEST_JSON = 8_000
 _TEST_COUNTS = {
     "passed": "passed_tests",
     "failed": "failed_tests",
@@ -119,11 +120,14 @@ def _failed_tests(detail: object) -> str | None:
 
 
 def _json(value: object) -> str | None:
-    return (
-        json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        if isinstance(value, dict) and value
-        else None
-    )
+    """A small object as text; an item of DynamoDB holds 400 KB in all."""
+    if not isinstance(value, dict) or not value:
+        return None
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return None
+    return text if len(text) <= _LONGEST_JSON else None
 
 
 def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:

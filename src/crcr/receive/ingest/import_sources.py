@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from crcr.aws_client import open_client, outside_fault
 from crcr.decide.jobs.ingested import IngestedResult
 from crcr.decide.jobs.workflow_job_record import KEY, NotARecord, make_envelope, read_attributes
-from crcr.errors import BadReport, NotPossible
+from crcr.errors import BadReport, NotPossible, OutsideFault
 from crcr.receive.ingest.parse_envelope import parse_envelope
 from crcr.record.clickhouse.workflow_jobs import TABLE, WorkflowJobTable
 
@@ -177,7 +177,10 @@ class DynamoDbSource:
         return f"dynamodb {self._client.meta.region_name} {self._table}"
 
     async def estimate(self) -> int | None:
-        described = await self._call("describe_table", TableName=self._table)
+        try:
+            described = await self._call("describe_table", TableName=self._table)
+        except OutsideFault:  # a role that may only scan; whether the table is there, the scan says
+            return None
         return int(described["Table"].get("ItemCount", 0)) or None
 
     async def batches(self, position: Mapping[str, Any]) -> AsyncIterator[SourceBatch]:
@@ -192,8 +195,10 @@ class DynamoDbSource:
                 done, _ = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     segment, page = reading.pop(task), task.result()
-                    after = page.get("LastEvaluatedKey", {}).get(KEY, {}).get("S", _DONE)
-                    if after != _DONE:
+                    last = page.get("LastEvaluatedKey")
+                    # In a list: a key may be any text, also the word for the end.
+                    after = [last[KEY]["S"]] if last else _DONE
+                    if last:
                         reading[asyncio.create_task(self._scan(segment, segments, after))] = segment
                     items = [read_item("?", {"Item": item}) for item in page.get("Items", ())]
                     yield SourceBatch(items, {_SEGMENTS: segments, str(segment): after})
@@ -202,8 +207,8 @@ class DynamoDbSource:
                 task.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
 
-    async def _scan(self, segment: int, segments: int, after: str | None) -> Any:
-        start = {} if after is None else {"ExclusiveStartKey": {KEY: {"S": after}}}
+    async def _scan(self, segment: int, segments: int, after: Any) -> Any:
+        start = {} if after is None else {"ExclusiveStartKey": {KEY: {"S": after[0]}}}
         return await self._call(
             "scan", TableName=self._table, Segment=segment, TotalSegments=segments, Limit=AT_ONCE, **start
         )

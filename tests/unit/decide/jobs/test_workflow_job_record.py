@@ -97,6 +97,13 @@ def test_what_strangers_send_is_cut_and_never_breaks_a_record() -> None:
     )
     assert len(found["failed_tests_json"]) < 60_000
     assert found["total_tests"] == 0
+    deep: dict[str, Any] = {}
+    for _ in range(5_000):
+        deep = {"x": deep}
+    refused: list[Any] = [deep, {"x": "y" * 9_000}, {}, [], "text"]
+    for environment in refused:
+        assert "environment" not in record(workflow={"environment": environment})
+    assert record(workflow={"environment": {"device": "npu"}})["environment"] == '{"device":"npu"}'
 
 
 @given(

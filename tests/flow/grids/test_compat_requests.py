@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ async def test_a_script_pins_the_newest_commit_at_which_all_named_backends_are_g
         ]
         page = (await http.get("/crcr/compat?level=L2", headers={"Accept": "text/html"})).text
         assert f'last green <a class="sha" href="/crcr/commit/{newest}">' in page
+        [together] = re.findall(r'<tr id="compat-all".*?</tr>', page, re.DOTALL)
+        assert re.findall(r">(.)</a>", together) == ["?", "X", "O"]
         assert good[:8] in (await http.get("/badge/compat.svg?level=L2")).text
 
 

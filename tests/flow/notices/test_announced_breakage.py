@@ -66,17 +66,25 @@ async def test_an_announced_breakage_is_told_once_answered_and_ended(tmp_path: P
         events = relay.rows("SELECT * FROM notice_events")
         assert len(events) == 3
 
-        await write_comment(relay, pull, f"/crcr ack {ONE}", author="ann")
+        await write_comment(relay, pull, f"/crcr ack {ONE}", author="ann", after_s=300)
         await look(relay)
         shown = await read_pull(relay, pull)
+        assert all(row["has_channel"] and row["notified_at"] for row in shown["backends"])
         assert [(row["name"], [one["who"] for one in row["answers"]]) for row in shown["backends"]] == [
             (TWO, []),
             (ONE, ["ann"]),
         ]
         assert "answered by: `ann`" in (relay.github.issues(ONE)[0].body or "")
 
-        relay.clock.advance(60)
-        await relay.github.edit_pr(pull, body=BODY.replace("March", "May"))
+        changes = len(relay.rows("SELECT * FROM notice_events"))
+        for month in ("April", "June", "May"):
+            relay.clock.advance(60)
+            await relay.github.edit_pr(pull, body=BODY.replace("March", month))
+            await look(relay)
+        assert (
+            len(relay.rows("SELECT * FROM notice_events")) <= changes + 2
+        )  # of three threads, one was quiet
+        relay.clock.advance(300)
         await look(relay)
         assert "by May" in (relay.github.issues(ONE)[0].body or "")
         assert len(relay.github.issues(ONE)) == 1
@@ -143,5 +151,10 @@ async def test_people_of_a_backend_answer_and_strangers_do_not(tmp_path: Path) -
         _, said = await answer("maintainer", "/crcr status")
         assert f"answered: `{TWO}`; not yet answered: `{ONE}`" in said
         assert HIDDEN not in said
+        await look(relay)
+        told = (await read_pull(relay, pull))["backends"]
+        assert {(row["has_channel"], row["notified_at"]) for row in told} == {(False, None)}
+        page = await relay.http.get(f"/crcr/pr/{pull.number}", params={"upstream": UPSTREAM})
+        assert "no channel" in page.text
         listed = await relay.http.get("/api/v1/pulls", params={"only": "breaking", "upstream": UPSTREAM})
         assert [item["number"] for item in listed.json()["items"]] == [pull.number]

@@ -10,11 +10,14 @@ from sqlalchemy import text
 
 from crcr.decide.model import RepoName
 from crcr.record.store.statement import Statement
+from github_sim.github import PullRequest
 from support.github.gated_upstream import (
+    GATE,
     GATED,
     GATING,
     gate_state,
     gated_upstream,
+    latest_check,
     newest_run,
     open_pull,
     push_to_pull,
@@ -217,3 +220,59 @@ async def test_a_clock_that_was_ahead_sends_nothing_twice_after_a_merge(relay: R
     await push_to_pull(relay, pull)
     assert [row["state"] for row in pair_rows(relay)] == ["merged"]
     assert len(pair_runs(relay)) == 1
+
+
+async def open_held_pair(relay: RunningRelay) -> tuple[PullRequest, PullRequest]:
+    """A pull request whose gate waits for the backend's: alone it fails, together both pass."""
+    pull, other = await open_pair(relay)
+    await end_run(relay, plain_runs(relay)[0], "failure")
+    await end_run(relay, pair_runs(relay)[0])
+    assert gate_state(relay, pull) == "pending"
+    return pull, other
+
+
+async def test_a_text_that_names_a_merged_pull_request_again_and_again_dispatches_nothing(
+    relay: RunningRelay,
+) -> None:
+    """Otherwise its author could repeat a flaky backend, without a limit, until it passes."""
+    other = await open_other(relay)
+    await relay.github.close_pr(other, merged=True)
+    pull = await open_pull(relay)
+    await end_run(relay, plain_runs(relay)[0], "failure")
+    for body in (depends_on(other), "without") * 2:
+        relay.clock.advance(60)
+        await relay.github.edit_pr(pull, body=body)
+        await relay.drain()
+    assert (len(plain_runs(relay)), gate_state(relay, pull)) == (1, "failure")
+
+
+async def test_a_repository_that_took_a_backends_old_name_brings_no_pull_requests(
+    relay: RunningRelay,
+) -> None:
+    pull, _ = await open_held_pair(relay)
+    await relay.github.rename_repository(GATING, "moved")
+    relay.github.create_repository(GATING, installed=False)
+    foreign = [await open_other(relay) for _ in range(2)][-1]
+    relay.clock.advance(60)
+    await relay.github.edit_pr(pull, body=depends_on(foreign))
+    await relay.drain()
+    assert (refusals(relay), gate_state(relay, pull)) == (["unreadable"], "failure")
+    assert not relay.rows("SELECT 1 FROM dispatches WHERE event = ? AND state <> 'sent'", PAIR_EVENT)
+
+
+async def test_a_pair_whose_backend_is_listed_under_another_name_holds_nothing(relay: RunningRelay) -> None:
+    pull, _ = await open_held_pair(relay)
+    await relay.github.rename_repository(GATING, "renamed")
+    relay.write_allowlist(LISTED.replace(GATING, "org/renamed"))
+    await relay.refresh()
+    await relay.drain()
+    await sweep_after(relay, 600)
+    assert (refusals(relay), gate_state(relay, pull)) == (["not_listed"], "failure")
+
+
+async def test_a_rerun_requested_at_a_held_gate_repeats_the_plain_run_alone(relay: RunningRelay) -> None:
+    pull, _ = await open_held_pair(relay)
+    relay.clock.advance(60)
+    await relay.github.rerequest_check(latest_check(relay, GATE, pull.head_sha))
+    await relay.drain()
+    assert [run.attempt for run in (*plain_runs(relay), *pair_runs(relay))] == [2, 1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from crcr.decide.checks.commit import BackendResults
 from crcr.decide.checks.gate import BackendJudgement
-from crcr.decide.checks.status import BLOCKED
+from crcr.decide.checks.status import BLOCKED, GateStatus
 from crcr.decide.model import DispatchState, RepoName
 
 _AGAIN = frozenset({DispatchState.SENT, DispatchState.PARKED})
@@ -58,8 +58,12 @@ def has_failed(judged: BackendJudgement) -> bool:
 
 
 def plan_rerun_of_failed(judged: BackendJudgement) -> tuple[Rerun, ...]:
-    """Re-run only the runs in which a job failed; a backend that failed as a whole is re-run as a whole."""
-    failing = {part.job.run_id for part in judged.parts if part.job and part.standing in BLOCKED}
+    """Re-run only the runs in which a job failed; a backend that failed as a whole is re-run as a whole.
+
+    A backend that a pair holds has failed by itself.
+    """
+    failed = {*BLOCKED, GateStatus.HELD} if judged.is_held_by_pair else BLOCKED
+    failing = {part.job.run_id for part in judged.parts if part.job and part.standing in failed}
     if not failing:
         return plan_rerun(judged.backend) if has_failed(judged) else ()
     return tuple(

@@ -73,6 +73,8 @@ class HeadReview:
 class LinkedPull:
     """A backend's pull request as GitHub describes it."""
 
+    repository_id: int
+    """Of the repository that it is to be merged into."""
     head_sha: str
     clone_url: str | None
     """Of the repository of its head; None where that is gone."""

@@ -346,9 +346,11 @@ class AnnouncedBackend:
     name: RepoName
     oncalls: tuple[str, ...]
     notified_at: datetime | None
-    """None until its people are told, within a minute."""
+    """None until its people are told, within a minute, and where no channel takes it."""
     ended_at: datetime | None
     """When the announcement ended for it."""
+    has_channel: bool | None
+    """Whether a channel takes its notices; None until that is looked up, within a minute."""
     answers: tuple[AnnouncementAnswer, ...]
     """Oldest first."""
 

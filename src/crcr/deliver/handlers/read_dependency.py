@@ -47,6 +47,8 @@ class ReadDependencies:
         reference = question.reference
         through = await self._choose_target(effect.upstream, reference.repository, question.target)
         pull = await self._read(through, reference)
+        if pull is not None and question.repository_id not in {None, pull.repository_id}:
+            pull = None  # of a repository that has the backend's name, and is not the backend
         in_cycle = pull is not None and await self._is_in_cycle(question, pull)
         approved_by = None
         if pull is not None and pull.is_open and not pull.is_own_head and not in_cycle:

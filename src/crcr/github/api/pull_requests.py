@@ -47,10 +47,14 @@ class _Side(msgspec.Struct):
     """None for the head of a deleted fork."""
 
 
+class _Base(msgspec.Struct):
+    repo: _SideRepository
+
+
 class _LinkedPull(msgspec.Struct):
     state: str
     head: _Side
-    base: _Side
+    base: _Base
     merged: bool = False
     body: str | None = None
     user: _Account | None = None
@@ -72,7 +76,8 @@ def parse_linked_pull(response: Response) -> LinkedPull | None:
     return LinkedPull(
         head_sha=pull.head.sha,
         clone_url=address if address and _CLONE_URL.fullmatch(address) else None,
-        is_own_head=head is not None and base is not None and head.id == base.id,
+        repository_id=base.id,
+        is_own_head=head is not None and head.id == base.id,
         is_open=pull.state == "open",
         merged=pull.merged,
         author=pull.user.login[:_MOST_LOGIN] if pull.user else "",

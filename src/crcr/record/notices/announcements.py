@@ -6,7 +6,7 @@ changed files, a new allowlist and the end of the pull request all lead to the s
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 
@@ -30,6 +30,8 @@ from crcr.record.store.statement import Statement, inserting
 from crcr.record.store.times import from_us, from_us_or_none, to_us
 
 _MOST_PULLS = 500
+_QUIET = timedelta(minutes=5)
+"""Between changes of a thread, but its end: an author may edit the paragraph every minute, in many backends' issues."""
 # The expression makes SQLite use the small index of announcing pull requests instead of the primary key.
 _ANNOUNCING = Statement(
     text(
@@ -58,8 +60,9 @@ _ANSWER = Statement(
 )
 _TOLD = Statement(
     text(
-        "SELECT backend, state, opened_at, closed_at FROM notice_threads WHERE upstream = :upstream AND number = :number"
-        " AND topic = 'breaking' ORDER BY thread_id"
+        "SELECT backend, opened_at, closed_at, EXISTS (SELECT 1 FROM notice_messages m"
+        " WHERE m.thread_id = t.thread_id) AS has_channel FROM notice_threads t"
+        " WHERE upstream = :upstream AND number = :number AND topic = 'breaking' ORDER BY thread_id"
     )
 )
 
@@ -113,7 +116,7 @@ async def find_announcement_events(
     events: list[NoticeEvent] = []
     for number in sorted({*told, *(row["number"] for row in rows)}):
         events += await _judge_pull(tx, upstream, number, told.get(number, []), allowlist)
-    return [event for event in events if await changes_thread(tx, event, now)]
+    return [event for event in events if await changes_thread(tx, event, now, quiet_for=_QUIET)]
 
 
 async def _judge_pull(
@@ -160,9 +163,20 @@ async def read_answers(
     return answers
 
 
-async def read_notified(
-    tx: Tx, upstream: RepoName, number: int
-) -> Mapping[str, tuple[datetime, datetime | None]]:
-    """When each backend's people were told, and when that ended; of several threads of a backend the newest."""
+@dataclass(frozen=True, slots=True)
+class AnnouncementThread:
+    opened_at: datetime
+    closed_at: datetime | None
+    has_channel: bool
+    """Whether a channel of the backend or the upstream took it."""
+
+
+async def read_notified(tx: Tx, upstream: RepoName, number: int) -> Mapping[str, AnnouncementThread]:
+    """The thread of each backend, of several the newest."""
     rows = await tx.all(_TOLD, upstream=upstream.key, number=number)
-    return {row["backend"]: (from_us(row["opened_at"]), from_us_or_none(row["closed_at"])) for row in rows}
+    return {
+        row["backend"]: AnnouncementThread(
+            from_us(row["opened_at"]), from_us_or_none(row["closed_at"]), bool(row["has_channel"])
+        )
+        for row in rows
+    }

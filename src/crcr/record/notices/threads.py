@@ -5,7 +5,7 @@ that has something to tell depends on nothing that sends.
 """
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
@@ -17,7 +17,7 @@ from crcr.record.outbox.effects import add_once, effect_row
 from crcr.record.schema.notices import notice_events, notice_marks, notice_threads
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement, inserting
-from crcr.record.store.times import from_us_or_none, to_us
+from crcr.record.store.times import from_us, from_us_or_none, to_us
 
 NOTICES_TARGET = "notices"
 """The target of routing, and what the targets of sending begin with."""
@@ -25,7 +25,7 @@ CHANGE_KIND = "notice"
 _SUBJECT = ("upstream", "topic", "backend", "number", "item")
 _NEWEST = Statement(
     text(
-        "SELECT thread_id, state, summary, details, closed_at FROM notice_threads WHERE upstream = :upstream"
+        "SELECT thread_id, state, summary, details, changed_at, closed_at FROM notice_threads WHERE upstream = :upstream"
         " AND topic = :topic AND backend = :backend AND number = :number AND item = :item"
         " ORDER BY thread_id DESC LIMIT 1"
     )
@@ -132,9 +132,18 @@ async def queue_notice(tx: Tx, event: NoticeEvent, now: datetime) -> ThreadChang
     return change
 
 
-async def changes_thread(tx: Tx, event: NoticeEvent, now: datetime) -> bool:
-    """Whether queueing the event would change anything; reads only."""
-    return _judge(await tx.one(_NEWEST, **_subject(event)), event, now) is not ThreadChange.NOTHING
+async def changes_thread(
+    tx: Tx, event: NoticeEvent, now: datetime, *, quiet_for: timedelta = timedelta(0)
+) -> bool:
+    """Whether queueing the event would change anything; reads only.
+
+    For `quiet_for` after a change a thread is not updated or reopened, so that the next look finds the newest content.
+    """
+    newest = await tx.one(_NEWEST, **_subject(event))
+    change = _judge(newest, event, now)
+    if newest is not None and change in {ThreadChange.UPDATED, ThreadChange.REOPENED}:
+        return not timedelta(0) <= now - from_us(newest["changed_at"]) < quiet_for
+    return change is not ThreadChange.NOTHING
 
 
 def _subject(event: NoticeEvent) -> dict[str, Any]:

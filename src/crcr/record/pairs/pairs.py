@@ -78,7 +78,9 @@ _READ = Statement(
         "UPDATE pairs SET state = :state, refusal = :refusal, head_sha = :head_sha, clone_url = :clone_url,"  # noqa: S608
         " approved_by = :approved_by, read_at = :at,"
         " changed_at = CASE WHEN CAST(:changed AS INTEGER) = 1 THEN :at ELSE changed_at END,"
-        " merged_seen_at = CASE WHEN CAST(:merged AS INTEGER) = 1 THEN coalesce(merged_seen_at, :at) END"
+        # One that is merged when it is first read causes no dispatch: a text could name it again and again.
+        " merged_seen_at = CASE WHEN CAST(:merged AS INTEGER) = 1 THEN"
+        " coalesce(merged_seen_at, CASE WHEN state <> 'unread' THEN CAST(:at AS BIGINT) END) END"
         f" WHERE {PAIR_KEY}"
     )
 )
@@ -161,6 +163,8 @@ class DependencyQuestion:
     reference: PullReference
     target: Target | None
     """Its repository with the App's installation there; None where that is not known."""
+    repository_id: int | None
+    """The backend's, as far as it is known: another repository may have its name by now."""
     listed: frozenset[str]
     """Keys of the backends whose pull requests may be read."""
 
@@ -226,6 +230,7 @@ class Pairs:
                 number=key["number"],
                 reference=_reference(row),
                 target=await _find_target(tx, upstream, row),
+                repository_id=await _find_repository_id(tx, upstream, row),
                 listed=frozenset(entry.name.key for entry in allowlist.entries),
             )
 
@@ -313,7 +318,9 @@ class Pairs:
             plain = await find_newest_delivery(tx, upstream, number, **where)
         guid = plain["guid"] if plain is not None and plain["state"] == "accepted" else None
         steps = []
-        for row in [await _refuse_or_admit(tx, row, rows, allowlist, now) for row in rows]:
+        admitted = [await _refuse_or_admit(tx, row, rows, allowlist, now) for row in rows]
+        is_news = is_news or admitted != list(rows)
+        for row in admitted:
             entry = allowlist.find(_reference(row).repository)
             pair = _PairRows(row, pull, entry, guid, await _read_plain(tx, row, guid))
             steps.append(await self._take_step(tx, pair, now))
@@ -447,6 +454,11 @@ async def _find_target(tx: Tx, upstream: RepoName, row: Row | dict[str, Any]) ->
     if known is None or known["installation_id"] is None:
         return None
     return Target(RepoName(known["name"] or row["name"]), known["repository_id"], known["installation_id"])
+
+
+async def _find_repository_id(tx: Tx, upstream: RepoName, row: Row) -> int | None:
+    known = await tx.one(_REPOSITORY, upstream=upstream.key, downstream=row["downstream"])
+    return None if known is None else known["repository_id"]
 
 
 async def _read_plain(tx: Tx, row: Row, delivery: str | None) -> Row | None:

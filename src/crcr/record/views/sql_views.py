@@ -270,9 +270,11 @@ class SqlViews:
     async def culprits(self, query: CulpritQuery, now: datetime) -> tuple[JobCulprits, ...]:
         return await self._view(query.upstream, lambda tx, visible: culprit_list(tx, query, visible, now))
 
-    async def backend_pairs(self, upstream: RepoName, downstream: RepoName) -> tuple[PairView, ...]:
-        return await self._view(
-            upstream, lambda tx, visible: read_pairs_of_backend(tx, upstream, downstream, visible)
+    async def backend_pairs(
+        self, upstream: RepoName, downstream: RepoName, now: datetime
+    ) -> tuple[PairView, ...]:
+        return await self._commit_view(
+            upstream, now, lambda reader: read_pairs_of_backend(reader, downstream)
         )
 
     async def bisections(self, query: BisectionQuery) -> BisectionPage:

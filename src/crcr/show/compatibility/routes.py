@@ -58,6 +58,7 @@ _STATES = {
     CommitState.RUNNING: Status("?", "running", "run"),
     CommitState.INCONCLUSIVE: Status("I", "inconclusive: cancelled, skipped or neutral", "off"),
 }
+_WORST_FIRST = (CommitState.FAILED, CommitState.RUNNING, CommitState.INCONCLUSIVE)
 _BETWEEN = Status("B", "no result here; between two green commits", "wait")
 _UNTESTED = Status("·", "no result", "off")
 LEGEND = (*_STATES.values(), _BETWEEN, _UNTESTED)
@@ -180,13 +181,20 @@ def _draw_row(view: CompatView, location: PageLocation, index: int) -> Markup:
 
 def _draw_all(view: CompatView, location: PageLocation) -> Markup:
     """The cells of all chosen backends together."""
-    drawn = []
-    for group in view.groups:
-        for commit in group.commits:
-            accepted = all(cell.between or cell.state is CommitState.GREEN for cell in commit.cells)
-            status = _STATES[CommitState.GREEN] if commit.is_green else _BETWEEN if accepted else None
-            drawn.append(_draw_cell(status, "all chosen backends", commit, location))
+    drawn = [
+        _draw_cell(_status_of_all(commit), "all chosen backends", commit, location)
+        for group in view.groups
+        for commit in group.commits
+    ]
     return Markup("".join(drawn))  # noqa: S704  the same
+
+
+def _status_of_all(commit: CompatCommit) -> Status | None:
+    """Green or between where each backend is one of these; otherwise the worst state, and none where only results are missing."""
+    if all(cell.between or cell.state is CommitState.GREEN for cell in commit.cells):
+        return _STATES[CommitState.GREEN] if commit.is_green else _BETWEEN
+    states = {cell.state for cell in commit.cells if not cell.between}
+    return next((_STATES[state] for state in _WORST_FIRST if state in states), None)
 
 
 def _status_of(cell: CompatCell) -> Status | None:

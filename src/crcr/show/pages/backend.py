@@ -84,7 +84,7 @@ class BackendPages:
             culprits = CulpritQuery(upstream=location.upstream, backend=name, limit=_MOST_BROKEN)
             breakages = await views.culprits(culprits, now)
         bisections = await read_breakage_bisections(views, location.upstream, breakages)
-        pairs = await views.backend_pairs(location.upstream, name)
+        pairs = await views.backend_pairs(location.upstream, name, now)
         return self._render(request, links, page, breakages=breakages, bisections=bisections, pairs=pairs)
 
     async def short_address(self, request: Request, location: PageLocation) -> Response:

@@ -27,6 +27,7 @@ from crcr.decide.pairs.pair import (
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HEAD, OLD = "a" * 40, "b" * 40
 PULL = LinkedPull(
+    repository_id=1,
     head_sha=HEAD,
     clone_url="https://github.com/stranger/x.git",
     is_own_head=False,

@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -81,7 +81,7 @@ class FakeViews:
         self.queries.append(query)
         return replace(self.page, query=query, detail=self.detail if query.detail else None)
 
-    async def backend_pairs(self, _: RepoName, __: RepoName) -> tuple[PairView, ...]:
+    async def backend_pairs(self, _: RepoName, __: RepoName, ___: datetime) -> tuple[PairView, ...]:
         return ()
 
     async def culprits(self, _: CulpritQuery, __: object) -> tuple[JobCulprits, ...]:

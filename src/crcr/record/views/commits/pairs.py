@@ -11,7 +11,8 @@ from crcr.decide.model import RepoName
 from crcr.decide.pairs.depends_on import PullReference
 from crcr.decide.pairs.pair import DependencyState, Refusal
 from crcr.decide.views.commit import PairView, describe_pair
-from crcr.record.store.database import Row, Tx
+from crcr.record.deliveries.pull_requests import find_newest_delivery
+from crcr.record.store.database import Row
 from crcr.record.store.statement import Statement
 from crcr.record.views.commits.commit_backends import CommitReader
 from crcr.record.views.visibility import VisibleBackends
@@ -19,7 +20,7 @@ from crcr.record.views.visibility import VisibleBackends
 _MOST_OF_BACKEND = 20
 _COLUMNS = (
     "q.number, q.downstream, q.dependency, q.name, q.state, q.refusal, q.head_sha, q.approved_by, q.requested_by,"
-    " q.delivery, q.plain, q.tested_sha, q.round, q.tested_round, p.title"
+    " q.delivery, q.plain, q.tested_sha, q.round, q.tested_round, p.title, p.head_sha AS pull_head, p.base_ref"
     " FROM pairs q JOIN pulls p ON p.upstream = q.upstream AND p.number = q.number WHERE q.upstream = :upstream"
 )
 _OF_PULL = Statement(
@@ -54,14 +55,17 @@ async def _with_result(reader: CommitReader, row: Row, delivery: str | None) -> 
     return replace(view, result=result, status=status, sentence=sentence)
 
 
-async def read_pairs_of_backend(
-    tx: Tx, upstream: RepoName, downstream: RepoName, visible: VisibleBackends
-) -> tuple[PairView, ...]:
-    """The pairs of open pull requests with this backend, the newest first, without their results."""
-    if downstream.key not in visible.public:
+async def read_pairs_of_backend(reader: CommitReader, downstream: RepoName) -> tuple[PairView, ...]:
+    """The pairs of open pull requests with this backend, the newest first."""
+    if downstream.key not in reader.visible.public:
         return ()
-    where = {"upstream": upstream.key, "downstream": downstream.key, "most": _MOST_OF_BACKEND}
-    return tuple(_pair_view(row, visible) for row in await tx.all(_OF_BACKEND, **where))
+    where = {"upstream": reader.upstream.key, "downstream": downstream.key, "most": _MOST_OF_BACKEND}
+    pairs = []
+    for row in await reader.tx.all(_OF_BACKEND, **where):
+        head = {"head_sha": row["pull_head"], "base_ref": row["base_ref"]}
+        plain = await find_newest_delivery(reader.tx, reader.upstream, row["number"], **head)
+        pairs.append(await _with_result(reader, row, plain["guid"] if plain is not None else None))
+    return tuple(pairs)
 
 
 def _counts(view: PairView) -> bool:

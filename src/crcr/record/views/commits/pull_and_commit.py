@@ -160,11 +160,13 @@ async def _read_announcement(reader: CommitReader, pull: KnownPull) -> Announcem
         AnnouncedBackend(
             name=public[key].name,
             oncalls=public[key].oncalls,
-            notified_at=told[key][0] if key in told else None,
-            ended_at=told[key][1] if key in told else None,
+            notified_at=thread.opened_at if thread and thread.has_channel else None,
+            ended_at=thread.closed_at if thread else None,
+            has_channel=thread.has_channel if thread else None,
             answers=answers.get(key, ()),
         )
         for key in sorted({*told, *concerned} & public.keys())
+        for thread in [told.get(key)]
     ]
     return AnnouncementView(
         state=state,

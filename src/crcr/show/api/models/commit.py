@@ -301,7 +301,8 @@ ANNOUNCED_BACKEND = derive_model(
     views.AnnouncedBackend,
     "AnnouncedBackend",
     described={
-        "notified_at": "Null until its people are told, within a minute.",
+        "notified_at": "Null until its people are told, within a minute, and where no channel takes it.",
+        "has_channel": "Whether a channel takes its notices; null until that is looked up, within a minute.",
         "ended_at": "When the announcement ended for it; null while it stands.",
     },
 )

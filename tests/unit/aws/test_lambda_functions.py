@@ -212,7 +212,7 @@ def test_a_rotated_secret_is_read_by_the_first_invocation_after_its_time(tmp_pat
 
 
 def test_a_batch_of_the_stream_is_taken_and_returned_while_the_store_is_away(tmp_path: Path) -> None:
-    item = {
+    item: dict[str, str | int | float] = {
         "status": "completed",
         "downstream_repo": "org/backend",
         "upstream_repo": UPSTREAM,

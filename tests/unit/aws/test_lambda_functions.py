@@ -103,6 +103,21 @@ def test_an_event_of_api_gateway_is_a_request(tmp_path: Path, event: Any, status
         assert json.loads(answer["body"])["ok"] is (status == 200)
 
 
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/metrics/", "/healthz", "/readyz", "/readyz/callback", "/%6detrics"]
+)
+def test_probes_and_metrics_are_not_public(tmp_path: Path, path: str) -> None:
+    http = {**API_GATEWAY["requestContext"]["http"], "method": "GET", "path": path}
+    event = {
+        **API_GATEWAY,
+        "rawPath": path,
+        "requestContext": {**API_GATEWAY["requestContext"], "http": http},
+    }
+    with started(tmp_path) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
+        assert function(event, Context())["statusCode"] == 404
+
+
 HOSTILE: list[Any] = [
     None,
     [],

@@ -30,7 +30,7 @@ def open_sqs(queue_url: str, region: str | None) -> "BaseClient":
     from botocore.config import Config  # noqa: PLC0415  an optional extra, and a tenth of a second
     from botocore.session import Session  # noqa: PLC0415
 
-    config = Config(connect_timeout=1, read_timeout=2, retries={"total_max_attempts": 2, "mode": "standard"})
+    config = Config(connect_timeout=1, read_timeout=1, retries={"total_max_attempts": 2, "mode": "standard"})
     return Session().create_client("sqs", region_name=region_of(queue_url) or region, config=config)
 
 

@@ -119,14 +119,13 @@ class LambdaEnvironment:
         services.signals.wake_all()  # other processes may have committed meanwhile
 
     async def _settle(self, services: Services) -> None:
-        if services.wakeups is not None:
-            await services.wakeups.flush()
         running = asyncio.all_tasks(self.loop) - {asyncio.current_task(self.loop)}
-        if not running:
-            return
-        _, late = await asyncio.wait(running, timeout=_SETTLE_S)
-        if late:
-            log.warning("tasks_left", tasks=sorted({str(task.get_coro()) for task in late})[:5])
+        if running:
+            _, late = await asyncio.wait(running, timeout=_SETTLE_S)
+            if late:
+                log.warning("tasks_left", tasks=sorted({str(task.get_coro()) for task in late})[:5])
+        if services.wakeups is not None:
+            await services.wakeups.flush()  # also for what those tasks have committed
 
     def _open_http(self, url: str) -> httpx.AsyncClient:
         self._context = self._context or httpx.create_ssl_context()

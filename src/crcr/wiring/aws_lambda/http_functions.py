@@ -15,7 +15,7 @@ from mangum import Mangum
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crcr.app import error_response, refusal
-from crcr.errors import StoreUnavailable, Unavailable
+from crcr.errors import NotFound, StoreUnavailable, Unavailable
 from crcr.wiring.aws_lambda.environment import LambdaEnvironment, remaining_s
 from crcr.wiring.services import Services
 
@@ -26,6 +26,8 @@ BuildApp = Callable[[Services], ASGIApp]
 MOST_RESPONSE_BYTES = 6 * 1024 * 1024 - 64 * 1024
 """Lambda's limit, less the room for headers."""
 _MARGIN_S = 1.0
+_PRIVATE_PATHS = frozenset({"/metrics", "/healthz", "/readyz", "/readyz/callback"})
+"""For Prometheus and supervisors, of which Lambda has none; our proxies hide them too."""
 _NOT_UNDERSTOOD = {
     "statusCode": 400,
     "headers": {"content-type": "application/json", "x-content-type-options": "nosniff"},
@@ -86,6 +88,9 @@ class LambdaApp:
 
 
 async def _answer(app: ASGIApp, scope: Scope, receive: Receive, response: "_WholeResponse") -> None:
+    if scope["path"].rstrip("/") in _PRIVATE_PATHS:
+        await error_response(NotFound(), uuid4().hex)(scope, receive, response.take)
+        return
     context: Any = scope["aws.context"]
     try:
         async with asyncio.timeout(max(0.0, remaining_s(context) - _MARGIN_S)):

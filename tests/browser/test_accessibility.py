@@ -140,10 +140,11 @@ async def demote_gate(site: Site) -> None:
 async def fill(site: Site) -> list[str]:
     """Results of all kinds; returns the pages that exist only with them."""
     github = site.relay.github
+    other = await github.open_pr("org/gate")
     pr = await github.open_pr(
         UPSTREAM,
         title="Fuse the attention kernels",
-        body="## Downstream\nThe layout changes.",
+        body=f"## Downstream\nThe layout changes.\n\nDepends-On: org/gate#{other.number}",
         labels=["crcr/breaking"],
     )
     await site.relay.drain()
@@ -153,7 +154,7 @@ async def fill(site: Site) -> list[str]:
         *(("docs", "skipped"), ("style", "neutral"), ("slow", "timed_out"), ("manual", "action_required")),
     ):
         await tell(site, run, job, conclusion)
-    for run in github.runs("org/gate"):
+    for run in github.runs("org/gate"):  # of the pull request alone, and of the pair
         await github.start_job(run, "build")
         await github.complete_job(run, "build", "failure")
     await tell_in_vain(site, github.runs("org/reporter")[0])

@@ -3,9 +3,12 @@
 import csv
 import io
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from github_sim.github import JobSpec, Workflow
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
 ALLOWLIST = """
@@ -22,6 +25,14 @@ DOWNSTREAMS = ("org/notified", "org/one", "org/hidden", "org/two")
 LATEST = "/api/v1/compat/latest-green"
 
 
+@asynccontextmanager
+async def compat_relay(folder: Path) -> AsyncIterator[RunningRelay]:
+    async with running_relay(folder, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
+        for name in DOWNSTREAMS:
+            relay.github.repository(name).workflows = [Workflow(jobs=(JobSpec("build"),))]
+        yield relay
+
+
 async def push(relay: RunningRelay, ends: dict[str, str | None], **more: Any) -> str:
     """Push, and have these backends end their job so; None starts it only. Return the commit."""
     known = {name: len(relay.github.runs(name)) for name in ends}
@@ -32,13 +43,13 @@ async def push(relay: RunningRelay, ends: dict[str, str | None], **more: Any) ->
         await relay.github.start_job(run, "build")
         if end is not None:
             await relay.github.complete_job(run, "build", end)
-    await relay.drain()
+    await relay.pass_time(60)  # GitHub is asked for the end of the runs
     branch = more.get("ref", "refs/heads/main").removeprefix("refs/heads/")
     return str(relay.github.repository(UPSTREAM).branches.get(branch, ""))
 
 
 async def test_a_script_pins_the_newest_commit_at_which_all_named_backends_are_green(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
+    async with compat_relay(tmp_path) as relay:
         http, both = relay.http, f"{LATEST}?backends=org/one,ORG/two&format=text"
         assert [(await http.get(both)).status_code, (await http.get(both)).content] == [404, b""]
         good = await push(relay, {"org/one": "success", "org/two": "success"})
@@ -70,10 +81,23 @@ async def test_a_script_pins_the_newest_commit_at_which_all_named_backends_are_g
         assert good[:8] in (await http.get("/badge/compat.svg?level=L2")).text
 
 
+async def test_a_run_with_jobs_to_come_is_not_green(tmp_path: Path) -> None:
+    async with compat_relay(tmp_path) as relay:
+        relay.github.repository("org/two").workflows = [Workflow(jobs=(JobSpec("build"), JobSpec("test")))]
+        sha = await push(relay, {"org/two": "success"})
+        latest = f"{LATEST}?backends=org/two&format=text"
+        assert (await relay.http.get(latest)).status_code == 404
+        [run] = relay.github.runs("org/two")
+        await relay.github.start_job(run, "test")
+        await relay.github.complete_job(run, "test", "success")
+        await relay.pass_time(60)
+        assert (await relay.http.get(latest)).text == f"{sha}\n"
+
+
 async def test_a_commit_between_two_green_ones_is_accepted_only_where_that_is_asked_for(
     tmp_path: Path,
 ) -> None:
-    async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
+    async with compat_relay(tmp_path) as relay:
         await push(relay, {"org/one": "success"})
         between = await push(relay, {"org/two": "success"})
         await push(relay, {"org/one": "success"})
@@ -84,7 +108,7 @@ async def test_a_commit_between_two_green_ones_is_accepted_only_where_that_is_as
 
 
 async def test_a_tag_of_a_version_has_a_column_until_it_is_deleted(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
+    async with compat_relay(tmp_path) as relay:
         sha = await push(relay, {"org/two": "success"})
         tag = {"ref": "refs/tags/v2.1.0", "commits": 0}
         await push(relay, {"org/two": "success"}, created=True, **tag)
@@ -105,7 +129,7 @@ async def test_a_tag_of_a_version_has_a_column_until_it_is_deleted(tmp_path: Pat
 
 
 async def test_wrong_choices_are_refused_and_a_hidden_backend_is_as_unknown_as_any(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
+    async with compat_relay(tmp_path) as relay:
         await push(relay, {"org/one": "success", "org/two": "success", "org/hidden": "failure"})
         refusals = {}
         for name in ("org/hidden", "org/nobody", "org/notified"):

@@ -30,6 +30,9 @@ async def test_a_pair_is_shown_on_both_sides(tmp_path: Path) -> None:
         backend = await read_page(relay, f"/crcr/{GATING}")
         assert f'depends on <a href="{relay.github.base_url}/{GATING}/pull/{other.number}"' in backend
         assert SENTENCE.format(GATING, other.number)[1:] in backend
+        assert 'not counted">pair</span>' in await read_page(
+            relay, f"/crcr/deliveries/{pair_runs(relay)[0].delivery_id}"
+        )
         shown = (await relay.http.get(f"/api/v1/pulls/{pull.number}", params={"upstream": UPSTREAM})).json()
         (pair,) = shown["pairs"]
         assert (pair["backend"], pair["dependency"], pair["status"]) == (GATING, other.number, "passed")

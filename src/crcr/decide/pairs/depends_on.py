@@ -3,8 +3,8 @@
     Depends-On: owner/repo#12
     Depends-On: https://github.com/owner/repo/pull/12, owner/other#3
 
-A line counts where a reader sees it as text: not in code, quotes or comments (`comment_lines`). Anybody may open a pull
-request, so the cost is linear in the text and the number of references is capped.
+A line may be an item of a list, and end with a full stop. It counts where a reader sees it as text: not in code, quotes or
+comments (`comment_lines`). Anybody may open a pull request, so the cost is linear in the text and the number of references is capped.
 """
 
 import re
@@ -20,7 +20,7 @@ MOST_RECORDED = 10
 """References that are recorded; those after the first `MOST_DEPENDENCIES` are shown as too many."""
 
 _WORD = "depends-on:"
-_LINE = re.compile(r" {0,3}depends-on:(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
+_LINE = re.compile(r" {0,3}(?:[-*+] )?depends-on:(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _SEPARATORS = re.compile(r"[\s,;]+")
 _SHORT = re.compile(r"(?P<name>[^\s#/]+/[^\s#/]+)#(?P<number>[1-9][0-9]{0,8})")
 _LINK = re.compile(
@@ -81,7 +81,7 @@ def _references(body: str) -> Iterator[PullReference]:
         named = _LINE.fullmatch(line)
         # Twice as many words as count: the same reference may be repeated.
         for word in islice(_SEPARATORS.split(named["rest"].strip()), 2 * MOST_RECORDED) if named else ():
-            reference = parse_reference(word)
+            reference = parse_reference(word.removesuffix("."))
             if reference is None:
                 break
             yield reference

@@ -18,6 +18,13 @@ GITHUB = "https://github.com"
         ("Depends-On: https://github.com/Org/X/pull/3/files#diff", ["Org/X#3"]),
         ("Depends-On: org/x#3\nDepends-On: ORG/X#3, https://github.com/org/x/pull/3", ["org/x#3"]),
         ("Depends-On: org/x#3 (the fix), org/y#4", ["org/x#3"]),
+        (
+            "It needs:\n- Depends-On: org/x#3.\n* depends-on: https://github.com/org/y/pull/4.",
+            ["org/x#3", "org/y#4"],
+        ),
+        ("- > Depends-On: org/x#3", []),
+        ("-     Depends-On: org/x#3", []),
+        ("- `Depends-On: org/x#3`", []),
         ("Depends-On: https://elsewhere.example/org/x/pull/3", []),
         ("Depends-On: https://github.com/org/x/issues/3", []),
         ("Depends-On: org/x#0, org/x#", []),

@@ -13,6 +13,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import text
@@ -22,6 +23,7 @@ from crcr.decide.model import RepoName
 from crcr.record.schema.main_tables import NOT_PASSED
 from crcr.record.store.database import Row, Tx
 from crcr.record.store.statement import Statement
+from crcr.record.store.times import to_us
 from crcr.record.views.backends.jobs import NO_LATER_ATTEMPT
 from crcr.record.views.grids.cells import with_lists
 
@@ -30,6 +32,17 @@ _DELIVERIES = with_lists(
     " AND event IN ('push', 'merge_group')"
 )
 _NIGHTLY_COMMITS = with_lists("SELECT sha FROM commits WHERE sha IN {shas} AND upstream = :upstream")
+
+# From L3 on GitHub is asked for the end of each run, where its Actions can be read.
+_OPEN_RUNS = with_lists(
+    "SELECT n.delivery, n.downstream FROM runs n JOIN dispatches d ON d.delivery = n.delivery AND d.upstream = n.upstream"
+    " AND d.downstream = n.downstream LEFT JOIN repositories r ON r.upstream = n.upstream AND r.downstream = n.downstream"
+    " WHERE n.delivery IN {deliveries} AND n.upstream = :upstream AND n.superseded = 0 AND n.issuer = 'github'"
+    " AND coalesce(n.over_attempt, 0) < n.attempt AND d.level >= 3"
+    " AND coalesce(d.reads_actions, r.reads_actions) = 1"
+)
+OPEN_FOR = timedelta(days=1)
+"""How long a delivery's run may be open: its end, too, may never become known."""
 
 _FAILED = "j.ended_as IN ('failure', 'timed_out', 'silent')"
 _UNDECIDED = (
@@ -128,6 +141,8 @@ class ReadCommit(NamedTuple):
     """Its SHA; of a tag also its name: it has the results of the tag object, too, which its commit's column has not."""
     deliveries: tuple[str, ...] = ()
     """Newest first."""
+    recent: tuple[str, ...] = ()
+    """Those of them whose runs may still be open."""
     is_nightly: bool = False
     """Whether a night may have tested it."""
     tag: Row | None = None
@@ -143,6 +158,7 @@ class CommitStateReader:
 
     tx: Tx
     upstream: RepoName
+    now: datetime
     _known: dict[tuple[str, str], CommitState | None] = field(default_factory=dict)
 
     async def find_results(self, commits: Sequence[ReadCommit]) -> list[ReadCommit]:
@@ -152,6 +168,7 @@ class CommitStateReader:
         by_head: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for head, guid, received_at in await self._read_plain(_DELIVERIES, shas=shas):
             by_head[head].append((received_at, guid))
+        since = to_us(self.now - OPEN_FOR)
         nights = {sha for (sha,) in await self._read_plain(_NIGHTLY_COMMITS, shas=shas)}
         found = []
         for commit in commits:
@@ -159,7 +176,10 @@ class CommitStateReader:
             if objects and objects.get(commit.sha, commit.sha) != commit.sha:
                 keys = keys + by_head.get(objects[commit.sha], [])
             deliveries = tuple(guid for _, guid in (sorted(keys, reverse=True) if len(keys) > 1 else keys))
-            found.append(commit._replace(deliveries=deliveries, is_nightly=commit.sha in nights))
+            recent = tuple(guid for received_at, guid in keys if received_at >= since)
+            found.append(
+                commit._replace(deliveries=deliveries, recent=recent, is_nightly=commit.sha in nights)
+            )
         return found
 
     async def _read_plain(self, statement: Statement, **params: str) -> list[tuple[Any, ...]]:
@@ -184,11 +204,22 @@ class CommitStateReader:
         worst = await self._read_deliveries(commits, backends)
         nights = [commit for commit in commits if commit.is_nightly]
         at_night = await self._read_commits(nights, backends, is_night=True) if nights else {}
+        open_runs = await self._read_open_runs(commits)
         for commit in commits:
             for backend in backends:
                 cell = commit.key, backend
                 results = [found[cell] for found in (worst, at_night) if cell in found]
+                if cell in worst and any((delivery, backend) in open_runs for delivery in commit.recent):
+                    results.append(NewestResult.RUNNING)
                 self._known[cell] = judge_commit(results)
+
+    async def _read_open_runs(self, commits: Sequence[ReadCommit]) -> set[tuple[str, str]]:
+        """The deliveries and backends with a run that goes on: its next jobs may not have reported yet."""
+        recent = [delivery for commit in commits for delivery in commit.recent]
+        if not recent:
+            return set()
+        rows = await self._read_plain(_OPEN_RUNS, deliveries=json.dumps(recent))
+        return {(delivery, downstream) for delivery, downstream in rows}
 
     async def _read_deliveries(self, commits: Sequence[ReadCommit], backends: Sequence[str]) -> _Results:
         """The newest delivery of each commit first: where it failed, the commit has failed, and older ones are not read."""

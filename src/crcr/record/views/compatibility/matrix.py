@@ -248,7 +248,7 @@ class _Chosen:
 async def _choose(tx: Tx, query: CompatQuery, visible: VisibleBackends, now: datetime) -> _Chosen:
     entries = choose_backends(visible.reporting.values(), query)
     ref = query.branch or await read_base_branch(tx, query.upstream)
-    reader = CommitStateReader(tx, query.upstream)
+    reader = CommitStateReader(tx, query.upstream, now)
     return _Chosen(query, entries, reader, None if ref is None else _Branch(reader, ref), now)
 
 

@@ -37,6 +37,7 @@ from crcr.show.api.routes import routes
 T = TypeVar("T")
 LATEST_MS = 50
 _ROUNDS, _WARM = 4, 1
+_DAY_S = 86_400
 _SETS = 12
 """Random sets of backends, besides the levels."""
 _CREATE_BRANCH = (
@@ -216,6 +217,11 @@ class Oracle:
             if before[1] < attempt:
                 of_job[run_id] = (max(age, before[0]), attempt, _word(*result))
         states = {key: _judge(of_jobs) for key, of_jobs in jobs.items()}
+        for delivery, downstream in _read_open_runs(connection):
+            key = commit_of.get(delivery, ("", ()))[0], downstream
+            # A night alone has no run of a delivery.
+            if any(not is_night for is_night, *_ in jobs.get(key, ())) and states[key] != "failed":
+                states[key] = "running"
         return cls(states, line, read)
 
     def find(self, backends: Sequence[str], *, between: bool) -> str | None:
@@ -224,6 +230,34 @@ class Oracle:
         return next(
             (sha for index, sha in enumerate(self.line) if all(line[index] for line in accepted)), None
         )
+
+
+def _read_open_runs(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
+    """The deliveries of the last day and backends, from L3 on, whose run GitHub has not called over."""
+    since = (time.time() - _DAY_S) * 1_000_000
+    recent = {
+        row["guid"]
+        for row in connection.execute("SELECT guid, received_at FROM deliveries")
+        if row["received_at"] >= since
+    }
+    readable = {
+        row["downstream"]
+        for row in connection.execute("SELECT downstream, reads_actions FROM repositories")
+        if row["reads_actions"] == 1
+    }
+    watched = {
+        (row["delivery"], row["downstream"])
+        for row in connection.execute("SELECT delivery, downstream, level, reads_actions FROM dispatches")
+        if row["delivery"] in recent
+        and row["level"] >= 3
+        and (row["reads_actions"] == 1 or (row["reads_actions"] is None and row["downstream"] in readable))
+    }
+    for run in connection.execute(
+        "SELECT delivery, downstream, issuer, superseded, attempt, over_attempt FROM runs"
+    ):
+        is_open = (run["over_attempt"] or 0) < run["attempt"] and not run["superseded"]
+        if is_open and run["issuer"] == "github" and (run["delivery"], run["downstream"]) in watched:
+            yield run["delivery"], run["downstream"]
 
 
 def _word(state: str, conclusion: str | None, expected: str | None) -> str:

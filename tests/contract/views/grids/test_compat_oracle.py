@@ -68,7 +68,8 @@ class History:
         self.rows.setdefault(table, []).append({**PLAIN, **row})
 
     def _add_commit(self, number: int) -> None:
-        sha, at = sha_of(number), self.store.ago(minutes=10_000 - 10 * number)
+        # Those of the last day may have open runs.
+        sha, at = sha_of(number), self.store.ago(minutes=2_000 - 20 * number)
         # Pushes arrive in any order: positions alone order commits.
         self._add(
             failures.base_commits,
@@ -100,6 +101,8 @@ class History:
         chance = self.chance
         run_id, superseded = str(chance.getrandbits(40)), int(delivery != sha and chance.random() < 0.1)
         began, is_good = at + chance.randrange(10**9), chance.random() < self.green
+        if delivery != sha:
+            self._add_github_run(delivery, backend, event, run_id, superseded, at)
         for name in ("build", "test")[: chance.choice((1, 2, 2))]:
             for attempt in range(1, chance.choice((2, 2, 2, 3, 4))):
                 chances = (95, 1, 1, 4, 1, 1) if is_good else (6, 4, 1, 2, 1, 1)
@@ -128,6 +131,34 @@ class History:
                     untrusted=b"",
                 )
 
+    def _add_github_run(
+        self, delivery: str, backend: str, event: str, run_id: str, superseded: int, at: int
+    ) -> None:
+        """The dispatch, and what GitHub says of its run."""
+        chance, of_run = self.chance, {"delivery": delivery, "downstream": backend}
+        self._add(
+            main_tables.dispatches,
+            level=chance.choice((2, 3, 4, 4)),
+            state="sent",
+            event=event,
+            lane="x",
+            created_at=at,
+            reads_actions=chance.choice((1, 1, 1, 0, None)),
+            **of_run,
+        )
+        self._add(
+            main_tables.runs,
+            run_id=run_id,
+            workflow="ci.yml",
+            workflow_name="CI",
+            issuer=chance.choice(("github", "github", "gitlab")),
+            superseded=superseded,
+            first_seen_at=at,
+            attempt=2,
+            over_attempt=chance.choice((2,) * 20 + (1, None)),
+            **of_run,
+        )
+
 
 @dataclass
 class Oracle:
@@ -139,6 +170,8 @@ class Oracle:
     """By commit."""
     line: list[str]
     """The commits' SHAs, newest first."""
+    open_runs: set[tuple[str, str]]
+    """Deliveries of the last day and backends whose run GitHub has not called over."""
 
     @classmethod
     def over(cls, store: StoreRows) -> "Oracle":
@@ -153,7 +186,23 @@ class Oracle:
         for delivery in read(main_tables.deliveries):
             deliveries.setdefault(delivery["head_sha"], []).append(delivery)
         line = sorted(read(failures.base_commits), key=lambda row: -row["position"])
-        return cls(jobs, deliveries, [row["sha"] for row in line])
+        watched = {
+            (row["delivery"], row["downstream"])
+            for row in read(main_tables.dispatches)
+            if row["level"] >= 3 and row["reads_actions"] == 1
+        }
+        recent = {
+            row["guid"] for row in read(main_tables.deliveries) if row["received_at"] >= store.ago(days=1)
+        }
+        open_runs = {
+            (run["delivery"], run["downstream"])
+            for run in read(main_tables.runs)
+            if run["issuer"] == "github"
+            and not run["superseded"]
+            and (run["over_attempt"] or 0) < run["attempt"]
+        }
+        kept = {key for key in open_runs & watched if key[0] in recent}
+        return cls(jobs, deliveries, [row["sha"] for row in line], kept)
 
     def state(self, sha: str, backend: str) -> str | None:
         ages = {
@@ -168,6 +217,9 @@ class Oracle:
                     key = (delivery == sha, job["workflow"], job["job_name"])
                     results.setdefault(key, []).append(job)
         words = set()
+        is_reported = any(not is_night for is_night, *_ in results)
+        if is_reported and any((delivery, backend) in self.open_runs for delivery in ages):
+            words.add("open")
         for (is_night, *_), rows in results.items():
             if is_night:
                 run = max(rows, key=lambda row: row["in_progress_at"])

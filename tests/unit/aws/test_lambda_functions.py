@@ -1,5 +1,6 @@
 """Lambda functions in this process: events, limits of size and time, pauses, periodic tasks, SIGTERM."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -7,9 +8,10 @@ import json
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -130,8 +132,8 @@ async def never(_: Scope, receive: Receive, __: Send) -> None:
         await receive()
 
 
-def respond_with(size: int, kind: str) -> ASGIApp:
-    return Response(b"x" * size, media_type=kind)
+def respond_with(size: int, kind: str, filled_with: bytes = b"x") -> ASGIApp:
+    return Response(filled_with * size, media_type=kind)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,7 @@ def respond_with(size: int, kind: str) -> ASGIApp:
         (never, 503),
         (respond_with(MOST_RESPONSE_BYTES, "application/json"), 200),
         (respond_with(MOST_RESPONSE_BYTES + 1, "application/json"), 500),
+        (respond_with(MOST_RESPONSE_BYTES * 2 // 3, "application/json", b'"'), 500),
         (respond_with(MOST_RESPONSE_BYTES * 3 // 4 - 8, "image/png"), 200),
         (respond_with(MOST_RESPONSE_BYTES * 3 // 4 + 8, "image/png"), 500),
     ],
@@ -150,6 +153,39 @@ def test_a_response_keeps_to_lambdas_time_and_size(tmp_path: Path, app: ASGIApp,
         answer = function(API_GATEWAY, Context(remaining_s=1.05))
         assert answer["statusCode"] == status
         assert len(json.dumps(answer)) <= 6 * 1024 * 1024
+
+
+@dataclass
+class PassingTime(Context):
+    """The time of an invocation, as it passes."""
+
+    began: float = field(default_factory=time.monotonic)
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int((self.began + self.remaining_s - time.monotonic()) * 1_000)
+
+
+def test_a_task_that_never_ends_costs_no_answer_and_is_waited_for_once(tmp_path: Path) -> None:
+    """Lambda kills a function after its time: then the sender would get no answer to what is committed."""
+    stuck: list[asyncio.Task[Any]] = []
+
+    async def leaving(scope: Scope, receive: Receive, send: Send) -> None:
+        stuck.append(asyncio.create_task(asyncio.Event().wait()))
+        await Response(b"{}")(scope, receive, send)
+
+    with started(tmp_path) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda _: leaving))
+        for _ in range(3):
+            context = PassingTime(remaining_s=0.5)
+            assert function(API_GATEWAY, context)["statusCode"] == 200
+            assert context.get_remaining_time_in_millis() > 0
+        assert not any(task.done() for task in stuck)
+        worker = WorkerFunction(lambda_.environment)
+        context = PassingTime(remaining_s=30.0)
+        worker({}, context)
+        assert context.get_remaining_time_in_millis() > 27_000
+        for task in stuck:
+            task.cancel()
 
 
 def test_without_its_store_a_function_starts_and_answers_503(tmp_path: Path) -> None:
@@ -209,6 +245,21 @@ def test_a_rotated_secret_is_read_by_the_first_invocation_after_its_time(tmp_pat
         lambda_.clock.advance(READ_EVERY.total_seconds())
         answers.append(function(signed(body, secret=new, encoded=True), Context())["statusCode"])
         assert answers == [401, 200]
+
+
+def test_secrets_that_cannot_be_read_in_time_stay_as_they_were(tmp_path: Path) -> None:
+    place = tmp_path / "webhook-secret"
+    place.write_text(SECRET)
+    from_file = {"CRCR_GITHUB_WEBHOOK_SECRET": "", "CRCR_GITHUB_WEBHOOK_SECRET_FILE": str(place)}
+    with started(tmp_path, environ=from_file) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
+        place.unlink()
+        os.mkfifo(place)  # reading it waits, like a service that does not answer
+        lambda_.clock.advance(READ_EVERY.total_seconds())
+        context = PassingTime(remaining_s=1.8)
+        assert function(signed(b'{"zen":"x"}', encoded=True), context)["statusCode"] == 200
+        assert context.get_remaining_time_in_millis() > 1_000
+        os.close(os.open(place, os.O_WRONLY))
 
 
 def test_a_batch_of_the_stream_is_taken_and_returned_while_the_store_is_away(tmp_path: Path) -> None:

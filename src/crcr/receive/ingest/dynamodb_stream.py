@@ -86,14 +86,18 @@ def _read(sent: Any) -> _StreamRecord | None:
         return None
     sequence = str(change.get("SequenceNumber", ""))
     try:
-        record = read_attributes(change.get("NewImage"))
-        if not record.get(KEY):
-            raise NotARecord(f"{KEY} is missing")
+        record = _require_key(read_attributes(change.get("NewImage")))
         envelope = json.dumps(make_envelope(record)).encode()
         return _StreamRecord(sequence, record, parse_envelope(envelope))
     except (NotARecord, BadReport, RecursionError) as reason:
         log.warning("stream_record_left_out", sequence=sequence[:60], reason=str(reason)[:200])
         return None
+
+
+def _require_key(record: Record) -> Record:
+    if not record.get(KEY):
+        raise NotARecord(f"{KEY} is missing")
+    return record
 
 
 def _origin(event: Mapping[str, Any]) -> str:

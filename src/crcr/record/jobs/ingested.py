@@ -142,7 +142,7 @@ class IngestedResults:
             listing = [upstream for upstream in self._upstreams if key in visible[upstream].reporting]
             upstream = choose_ingest_upstream(result.about, self._upstreams, listing)
             if unless_reported and await _is_reported(tx, result, upstream):
-                return IngestReceipt(True, None)
+                return IngestReceipt(repeat=True, hint=None)
             entry = visible[upstream].reporting.get(key)
             expected = entry.expected(result.report.job_name) if entry else None
             first_seen = await tx.one(_DELIVERY_AT, delivery=result.report.delivery_id, downstream=key)

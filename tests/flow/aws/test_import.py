@@ -404,6 +404,28 @@ async def test_results_of_the_shadows_time_are_imported_and_its_dispatches_count
         assert {row["expected"] for row in relay.rows("SELECT expected FROM level_days")} == {0}
 
 
+async def test_long_lines_make_small_batches_and_none_is_lost(tmp_path: Path) -> None:
+    """Two hundred lines of the greatest length would take a gigabyte at once."""
+    item = next(item for item in make_history(20, UPSTREAM, NOW).items if read_item("", item).result)
+    long = json.dumps({**item, "padding": "x" * 3_900_000})
+    too_long = "x" * 4 * 1024 * 1024  # its last piece is the end of the line alone
+    lines = [long, json.dumps(item), long, long, too_long, json.dumps(item)]
+    (tmp_path / "long.jsonl").write_text("\n".join(lines) + "\n")
+    batches = [batch async for batch in FileSource([tmp_path / "long.jsonl"]).batches({})]
+    assert [len(batch.items) for batch in batches] == [4, 2, 0]
+    rest = [batch async for batch in FileSource([tmp_path / "long.jsonl"]).batches(batches[0].position)]
+    assert [len(batch.items) for batch in rest] == [2, 0]
+    (tmp_path / "long.jsonl").write_text(json.dumps(item) + "\n")  # exported again in between
+    rest = [batch async for batch in FileSource([tmp_path / "long.jsonl"]).batches(batches[0].position)]
+    assert [len(batch.items) for batch in rest] == [1, 0]
+    assert [read.problem for batch in batches for read in batch.items] == [
+        "",
+        *[""] * 3,
+        "the line is too long",
+        "",
+    ]
+
+
 async def test_a_key_that_is_called_like_the_end_ends_nothing(aws: AwsServer) -> None:
     keys = [*(f"a{number:03}" for number in range(199)), "done", "z"]
     with serve_table({"dynamoKey": {"S": key}} for key in keys) as table:

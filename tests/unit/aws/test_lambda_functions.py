@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import json
+import logging
 import os
 import signal
 import sqlite3
@@ -18,6 +19,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from awslambdaric.bootstrap import LambdaLoggerHandler
 from sqlalchemy import text
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,7 +34,8 @@ from crcr.wiring.aws_lambda.background_functions import (
     WorkerFunction,
     leased_for,
 )
-from crcr.wiring.aws_lambda.environment import LambdaEnvironment
+from crcr.wiring.aws_lambda.environment import LambdaEnvironment, read_settings
+from crcr.wiring.aws_lambda.handlers import FunctionFailed, guard
 from crcr.wiring.aws_lambda.http_functions import MOST_RESPONSE_BYTES, LambdaApp, http_function
 from crcr.wiring.core import Seams
 from crcr.wiring.intake_app import build_intake_app
@@ -40,7 +43,7 @@ from crcr.wiring.secret_rotation import READ_EVERY
 from github_sim.github import GitHub
 from support.aws.lambda_runtime import API_GATEWAY
 from support.clock import ManualClock
-from support.data.operator_database import relay_environment
+from support.data.operator_database import relay_environment, restore_logging
 from support.running_relay import UPSTREAM, place_empty_database
 
 SECRET = "a-secret-that-nobody-sees"
@@ -260,6 +263,37 @@ def test_secrets_that_cannot_be_read_in_time_stay_as_they_were(tmp_path: Path) -
         assert function(signed(b'{"zen":"x"}', encoded=True), context)["statusCode"] == 200
         assert context.get_remaining_time_in_millis() > 1_000
         os.close(os.open(place, os.O_WRONLY))
+
+
+class Lines(list[str]):
+    """Where Lambda's runtime writes the lines of its own log handler."""
+
+    def log(self, line: str, **_: object) -> None:
+        self.append(line)
+
+
+def test_neither_lambdas_log_nor_its_errors_have_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place_empty_database(tmp_path / "crcr.db")
+    for name, value in relay_environment(tmp_path, CRCR_UPSTREAM=UPSTREAM).items():
+        monkeypatch.setenv(name, value)
+    written, root = Lines(), logging.getLogger()
+
+    def failing(_: Any, __: Any) -> None:
+        raise OSError(f"cannot send {SECRET}")
+
+    with restore_logging():
+        root.addHandler(LambdaLoggerHandler(written))
+        assert SECRET in read_settings().secrets()
+        root.warning("a library says %s", SECRET)
+        with pytest.raises(FunctionFailed, match=r"OSError: cannot send \*\*\*") as caught:
+            guard("worker", failing)({}, Context())
+    assert (written, caught.value.__cause__, caught.value.__suppress_context__) == ([], None, True)
+    logged = capsys.readouterr().err
+    assert "a library says ***" in logged
+    assert "function_failed" in logged
+    assert SECRET not in logged
 
 
 def test_a_batch_of_the_stream_is_taken_and_returned_while_the_store_is_away(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ replaced before anything uses them, and everything that other processes may have
 """
 
 import asyncio
+import logging
 import os
 import signal
 import ssl
@@ -52,6 +53,10 @@ def remaining_s(context: Any) -> float:
 def read_settings() -> Settings:
     """Read the settings from the function's variables, and begin to log."""
     settings = load_settings(config=None, environ=os.environ, cwd=Path.cwd())
+    # Lambda's own handler would write the lines of libraries a second time, without masking.
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if type(one).__name__.startswith("LambdaLogger")]:
+        root.removeHandler(handler)
     logs.configure(settings.log_format, settings.log_level, sys.stderr)
     logs.redact_literals(settings.secrets())
     for warning in settings.warnings():

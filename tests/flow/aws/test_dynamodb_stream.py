@@ -17,7 +17,7 @@ from flow.aws.test_dynamodb_table import table_settings
 from github_sim.github import WorkflowRun
 from support.aws.server import AwsServer, shared_aws
 from support.clock import ManualClock
-from support.downstream.callbacks import BACKEND, LISTED, post_report
+from support.downstream.callbacks import BACKEND, LISTED, dispatched_run, post_report
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 from support.services.clickhouse import new_database
 
@@ -221,7 +221,7 @@ class BrokenResults:
     def __init__(self) -> None:
         self.taken: list[str] = []
 
-    async def take(self, result: Any, *_: object) -> None:
+    async def take(self, result: Any, *_: object, **__: object) -> None:
         if self.taken:
             raise StoreUnavailable("away")
         self.taken.append(result.report.delivery_id)
@@ -247,6 +247,7 @@ HOSTILE: list[Any] = [
     },
     event(an_item(status="queued"), an_item(conclusion="exploded"), an_item(downstream_repo="no repository")),
     event(an_item(job_name=""), an_item(job_name="x" * 5000), an_item(delivery_id="\0" * 3)),
+    event(an_item(dynamoKey="")),
     {
         "Records": [
             {
@@ -264,3 +265,42 @@ async def test_records_that_are_no_jobs_are_left_out_and_block_nothing(
 ) -> None:
     intake = StreamIntake(results=BrokenResults(), table=BrokenTable(), clock=clock)  # type: ignore[arg-type]
     assert await handle_stream(batch, intake) == {"batchItemFailures": []}
+
+
+UNFIT: list[dict[str, Any]] = [
+    {"completed_at": "9999-12-31T23:59:59Z"},
+    {"started_at": "0001-01-01T00:00:00Z"},
+    {"pr_number": 1e300},
+    {"run_attempt": -5, "total_tests": 1e30, "passed_tests": -1},
+    {"queue_time": -1e300, "environment": '{"a":' * 900 + "1" + "}" * 900},
+    {"workflow_run_url": "\udfff", "artifact_url": "a\0b"},
+]
+"""Values that a backend may claim, and that a column of ClickHouse cannot hold."""
+
+
+async def test_a_record_with_values_that_fit_no_column_keeps_no_other_record_out(clock: ManualClock) -> None:
+    """ClickHouse refuses a batch as a whole, and AWS would send it again until the records expire."""
+    unfit = [an_item(f"unfit{number}", **claimed) for number, claimed in enumerate(UNFIT)]
+    async with clickhouse(public=True) as link:
+        intake = StreamIntake(results=None, table=WorkflowJobTable(link), clock=clock)
+        batch = event(an_item("first"), *unfit, an_item("last"))
+        assert await handle_stream(batch, intake) == {"batchItemFailures": []}
+        rows = await link.query("SELECT delivery_id, toString(completed_at) AS at FROM crcr_workflow_job")
+    times = {row["delivery_id"]: row["at"] for row in rows}
+    assert {"first", "last", *(item["delivery_id"] for item in unfit)} == set(times)
+    assert times["unfit0"].startswith("1970-01-01")
+    assert times["last"].startswith("2025-12-31 23:10")
+
+
+async def test_results_that_this_relay_wrote_to_the_table_do_not_come_back_as_another_relays(
+    tmp_path: Path,
+) -> None:
+    async with dispatched_run(tmp_path) as (relay, run):
+        await post_report(relay, run, "build", "in_progress")
+        [job] = relay.rows("SELECT delivery, run_id FROM jobs")
+        own = an_item(job["delivery"], run_id=job["run_id"], outcome_number=2)
+        other = an_item("of-the-old-relay", run_id=job["run_id"])
+        assert await handle_stream(event(own, other), relay.services.stream) == {"batchItemFailures": []}
+        assert [row["delivery"] for row in relay.rows("SELECT delivery FROM ingested")] == [
+            "of-the-old-relay"
+        ]

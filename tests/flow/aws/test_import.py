@@ -38,6 +38,7 @@ from support.aws.history_items import (
     write_lines,
 )
 from support.aws.server import AwsServer, shared_aws
+from support.downstream.callbacks import post_report
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 from support.services.clickhouse import new_database
 
@@ -346,6 +347,83 @@ async def test_no_report_and_no_gate_finds_what_was_imported(tmp_path: Path) -> 
                 "/github/callback", json=body, headers={"Authorization": f"Bearer {token}"}
             )
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_delivery")
+
+
+def _of_job(item: Item, backend: str, ended_at: datetime, **more: Any) -> Item:
+    began_at = (ended_at - timedelta(minutes=5)).isoformat()
+    named = {"downstream_repo": backend, "job_name": "build", "status": "completed"}
+    return {**item, **named, "started_at": began_at, "completed_at": ended_at.isoformat(), **more}
+
+
+async def test_a_verdict_does_not_rest_on_imported_failures(tmp_path: Path) -> None:
+    """Nights that failed under the old relay would call a failure pre-existing."""
+    backend = "org/gating"
+    listed = f"L4:\n  - {backend}: {{oncalls: [bob], jobs: ['*']}}\n"
+    nights = [item for item in make_history(900, UPSTREAM, NOW).items if item["event_type"] == "nightly"]
+    async with running_relay(tmp_path, listed, downstreams=(backend,)) as relay:
+        relay.clock.advance(NOW - relay.clock.now())
+        items = [
+            _of_job(
+                item, backend, NOW - timedelta(hours=number), upstream_repo=UPSTREAM, conclusion="failure"
+            )
+            for number, item in enumerate(nights[:9], start=1)
+        ]
+        (tmp_path / "nights.jsonl").write_text(write_lines(items, "rows"))
+        assert (await run_import(relay, FileSource([tmp_path / "nights.jsonl"])))["taken"] == 9
+        await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        run = relay.github.runs(backend)[0]
+        await post_report(relay, run, "build", "in_progress")
+        await post_report(relay, run, "build", "completed", conclusion="failure")
+        await relay.drain()
+        assert relay.rows("SELECT verdict FROM failures") == [{"verdict": "unknown"}]
+
+
+async def test_results_of_the_shadows_time_are_imported_and_its_dispatches_count_as_unanswered_nowhere(
+    tmp_path: Path,
+) -> None:
+    """The shadow received every webhook, and the backend reported to the old relay alone."""
+    backend = BACKENDS[0]
+    item = next(
+        item for item in make_history(90, UPSTREAM, NOW).items if item["event_type"] == "pull_request"
+    )
+    async with running_relay(tmp_path, LISTED, downstreams=(backend,), CRCR_SHADOW="1") as relay:
+        relay.clock.advance(NOW - timedelta(days=2) - relay.clock.now())
+        pull = await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        [own, *_] = relay.rows("SELECT delivery FROM dispatches WHERE downstream = ?", backend)
+        about = {"delivery_id": own["delivery"], "pr_number": pull.number, "pytorch_head_sha": pull.head_sha}
+        about |= {"upstream_repo": UPSTREAM, "conclusion": "success"}
+        items = [_of_job(item, backend, NOW - timedelta(days=1), **about)]
+        (tmp_path / "one.jsonl").write_text(write_lines(items, "rows"))
+        assert (await run_import(relay, FileSource([tmp_path / "one.jsonl"])))["taken"] == 1
+        assert (await run_import(relay, FileSource([tmp_path / "one.jsonl"])))["unchanged"] == 1
+        assert sum(counts["success"] for counts in sums_in(relay).values()) == 1
+        relay.clock.advance(timedelta(days=2).total_seconds())
+        await relay.services.levels.evaluate_now(relay.services.upstreams[0], relay.clock.now())
+        assert {row["expected"] for row in relay.rows("SELECT expected FROM level_days")} == {0}
+
+
+async def test_long_lines_make_small_batches_and_none_is_lost(tmp_path: Path) -> None:
+    """Two hundred lines of the greatest length would take a gigabyte at once."""
+    item = next(item for item in make_history(20, UPSTREAM, NOW).items if read_item("", item).result)
+    long = json.dumps({**item, "padding": "x" * 3_900_000})
+    too_long = "x" * 4 * 1024 * 1024  # its last piece is the end of the line alone
+    lines = [long, json.dumps(item), long, long, too_long, json.dumps(item)]
+    (tmp_path / "long.jsonl").write_text("\n".join(lines) + "\n")
+    batches = [batch async for batch in FileSource([tmp_path / "long.jsonl"]).batches({})]
+    assert [len(batch.items) for batch in batches] == [4, 2, 0]
+    rest = [batch async for batch in FileSource([tmp_path / "long.jsonl"]).batches(batches[0].position)]
+    assert [len(batch.items) for batch in rest] == [2, 0]
+    (tmp_path / "long.jsonl").write_text(json.dumps(item) + "\n")  # exported again in between
+    rest = [batch async for batch in FileSource([tmp_path / "long.jsonl"]).batches(batches[0].position)]
+    assert [len(batch.items) for batch in rest] == [1, 0]
+    assert [read.problem for batch in batches for read in batch.items] == [
+        "",
+        *[""] * 3,
+        "the line is too long",
+        "",
+    ]
 
 
 async def test_a_key_that_is_called_like_the_end_ends_nothing(aws: AwsServer) -> None:

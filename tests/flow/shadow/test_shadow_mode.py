@@ -156,6 +156,10 @@ async def test_a_comparison_finds_three_injected_differences_and_no_others(tmp_p
         [(head, query)] = old.requests
         assert "readonly=1" in head
         assert "FROM default.crcr_workflow_job AS jobs FINAL" in query
+        wrong = ("--old-url", "https://reader:secret-word@clickhouse:port")
+        answer = await asyncio.to_thread(shell.crcr, *times, *wrong)
+        assert (answer.exit_code, "not an address" in answer.stderr) == (2, True)
+        assert "secret-word" not in answer.output
         assert "nothing is dispatched" in (await asyncio.to_thread(shell.crcr, "check-config")).stderr
 
 

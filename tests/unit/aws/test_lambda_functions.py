@@ -1,21 +1,25 @@
 """Lambda functions in this process: events, limits of size and time, pauses, periodic tasks, SIGTERM."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import json
+import logging
 import os
 import signal
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
+from awslambdaric.bootstrap import LambdaLoggerHandler
 from sqlalchemy import text
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,7 +34,8 @@ from crcr.wiring.aws_lambda.background_functions import (
     WorkerFunction,
     leased_for,
 )
-from crcr.wiring.aws_lambda.environment import LambdaEnvironment
+from crcr.wiring.aws_lambda.environment import LambdaEnvironment, read_settings
+from crcr.wiring.aws_lambda.handlers import FunctionFailed, guard
 from crcr.wiring.aws_lambda.http_functions import MOST_RESPONSE_BYTES, LambdaApp, http_function
 from crcr.wiring.core import Seams
 from crcr.wiring.intake_app import build_intake_app
@@ -38,7 +43,7 @@ from crcr.wiring.secret_rotation import READ_EVERY
 from github_sim.github import GitHub
 from support.aws.lambda_runtime import API_GATEWAY
 from support.clock import ManualClock
-from support.data.operator_database import relay_environment
+from support.data.operator_database import relay_environment, restore_logging
 from support.running_relay import UPSTREAM, place_empty_database
 
 SECRET = "a-secret-that-nobody-sees"
@@ -145,8 +150,8 @@ async def never(_: Scope, receive: Receive, __: Send) -> None:
         await receive()
 
 
-def respond_with(size: int, kind: str) -> ASGIApp:
-    return Response(b"x" * size, media_type=kind)
+def respond_with(size: int, kind: str, filled_with: bytes = b"x") -> ASGIApp:
+    return Response(filled_with * size, media_type=kind)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +160,7 @@ def respond_with(size: int, kind: str) -> ASGIApp:
         (never, 503),
         (respond_with(MOST_RESPONSE_BYTES, "application/json"), 200),
         (respond_with(MOST_RESPONSE_BYTES + 1, "application/json"), 500),
+        (respond_with(MOST_RESPONSE_BYTES * 2 // 3, "application/json", b'"'), 500),
         (respond_with(MOST_RESPONSE_BYTES * 3 // 4 - 8, "image/png"), 200),
         (respond_with(MOST_RESPONSE_BYTES * 3 // 4 + 8, "image/png"), 500),
     ],
@@ -165,6 +171,39 @@ def test_a_response_keeps_to_lambdas_time_and_size(tmp_path: Path, app: ASGIApp,
         answer = function(API_GATEWAY, Context(remaining_s=1.05))
         assert answer["statusCode"] == status
         assert len(json.dumps(answer)) <= 6 * 1024 * 1024
+
+
+@dataclass
+class PassingTime(Context):
+    """The time of an invocation, as it passes."""
+
+    began: float = field(default_factory=time.monotonic)
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int((self.began + self.remaining_s - time.monotonic()) * 1_000)
+
+
+def test_a_task_that_never_ends_costs_no_answer_and_is_waited_for_once(tmp_path: Path) -> None:
+    """Lambda kills a function after its time: then the sender would get no answer to what is committed."""
+    stuck: list[asyncio.Task[Any]] = []
+
+    async def leaving(scope: Scope, receive: Receive, send: Send) -> None:
+        stuck.append(asyncio.create_task(asyncio.Event().wait()))
+        await Response(b"{}")(scope, receive, send)
+
+    with started(tmp_path) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda _: leaving))
+        for _ in range(3):
+            context = PassingTime(remaining_s=0.5)
+            assert function(API_GATEWAY, context)["statusCode"] == 200
+            assert context.get_remaining_time_in_millis() > 0
+        assert not any(task.done() for task in stuck)
+        worker = WorkerFunction(lambda_.environment)
+        context = PassingTime(remaining_s=30.0)
+        worker({}, context)
+        assert context.get_remaining_time_in_millis() > 27_000
+        for task in stuck:
+            task.cancel()
 
 
 def test_without_its_store_a_function_starts_and_answers_503(tmp_path: Path) -> None:
@@ -224,6 +263,52 @@ def test_a_rotated_secret_is_read_by_the_first_invocation_after_its_time(tmp_pat
         lambda_.clock.advance(READ_EVERY.total_seconds())
         answers.append(function(signed(body, secret=new, encoded=True), Context())["statusCode"])
         assert answers == [401, 200]
+
+
+def test_secrets_that_cannot_be_read_in_time_stay_as_they_were(tmp_path: Path) -> None:
+    place = tmp_path / "webhook-secret"
+    place.write_text(SECRET)
+    from_file = {"CRCR_GITHUB_WEBHOOK_SECRET": "", "CRCR_GITHUB_WEBHOOK_SECRET_FILE": str(place)}
+    with started(tmp_path, environ=from_file) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
+        place.unlink()
+        os.mkfifo(place)  # reading it waits, like a service that does not answer
+        lambda_.clock.advance(READ_EVERY.total_seconds())
+        context = PassingTime(remaining_s=1.8)
+        assert function(signed(b'{"zen":"x"}', encoded=True), context)["statusCode"] == 200
+        assert context.get_remaining_time_in_millis() > 1_000
+        os.close(os.open(place, os.O_WRONLY))
+
+
+class Lines(list[str]):
+    """Where Lambda's runtime writes the lines of its own log handler."""
+
+    def log(self, line: str, **_: object) -> None:
+        self.append(line)
+
+
+def test_neither_lambdas_log_nor_its_errors_have_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place_empty_database(tmp_path / "crcr.db")
+    for name, value in relay_environment(tmp_path, CRCR_UPSTREAM=UPSTREAM).items():
+        monkeypatch.setenv(name, value)
+    written, root = Lines(), logging.getLogger()
+
+    def failing(_: Any, __: Any) -> None:
+        raise OSError(f"cannot send {SECRET}")
+
+    with restore_logging():
+        root.addHandler(LambdaLoggerHandler(written))
+        assert SECRET in read_settings().secrets()
+        root.warning("a library says %s", SECRET)
+        with pytest.raises(FunctionFailed, match=r"OSError: cannot send \*\*\*") as caught:
+            guard("worker", failing)({}, Context())
+    assert (written, caught.value.__cause__, caught.value.__suppress_context__) == ([], None, True)
+    logged = capsys.readouterr().err
+    assert "a library says ***" in logged
+    assert "function_failed" in logged
+    assert SECRET not in logged
 
 
 def test_a_batch_of_the_stream_is_taken_and_returned_while_the_store_is_away(tmp_path: Path) -> None:

@@ -165,7 +165,10 @@ def _query_clickhouse(url: str, table: str, times: tuple[datetime, datetime]) ->
 
     if not _TABLE_NAME.fullmatch(table):
         raise typer.BadParameter(f"{table!r} is not the name of a table", param_hint="--table")
-    parts = httpx.URL(url)
+    try:
+        parts = httpx.URL(url)
+    except (httpx.InvalidURL, UnicodeError):
+        raise typer.BadParameter("it is not an address", param_hint="--old-url") from None
     user, password = parts.username or "default", parts.password or os.environ.get(_PASSWORD, "")
     # A job begins after its delivery: two days are room for what waits.
     bounds = {

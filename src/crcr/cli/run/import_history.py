@@ -198,7 +198,7 @@ async def _run(settings: "Settings", open_source: "OpenSource", options: _Option
         allowlists = Allowlists(database, Downstreams(database, refresher), refresher, read_allowlist)
         upstreams = tuple(upstream.name for upstream in settings.upstreams)
         source = await open_source(settings, stack)
-        rejected = stack.enter_context(options.rejected.open("w")) if options.rejected else None
+        rejected = stack.enter_context(options.rejected.open("a")) if options.rejected else None
         results = ImportedResults(database, allowlists, upstreams)
         keep = timedelta(days=settings.keep_jobs_days) if settings.keep_jobs_days else None
         work = ImportRun(results, source, upstreams, keep, rejected)
@@ -238,6 +238,8 @@ class ImportRun:
         )
         if progress.counts[READ]:
             print_line(f"continuing after {progress.counts[READ]:,} results")
+        elif self._rejected is not None:
+            self._rejected.truncate(0)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console(stderr=True), transient=True) as bars:
             bar = bars.add_task("importing", total=await self._source.estimate())
@@ -264,6 +266,8 @@ class ImportRun:
         progress, outcomes = await self._results.take(progress, planned, batch.position, now, dry_run=dry_run)
         for item, outcome in zip(batch.items, outcomes, strict=True):
             self._report(item, outcome)
+        if self._rejected is not None:
+            self._rejected.flush()  # a killed import is continued in the same file
         return progress
 
     def _report(self, item: "SourceItem", outcome: str) -> None:

@@ -19,6 +19,8 @@ DEFAULT_UPSTREAM = "pytorch/pytorch"
 _TRUNK_TAG = re.compile(r"/ciflow/trunk/([0-9]{1,9})$")
 _MOST_TESTS, _MOST_CHARACTERS = 50, 500
 _LONGEST_JSON = 8_000
+_LARGEST_TESTS_BYTES = 256 * 1024
+"""Of all failed tests: control characters take six bytes each, and an item of DynamoDB holds 400 KB in all."""
 _TEST_COUNTS = {
     "passed": "passed_tests",
     "failed": "failed_tests",
@@ -108,15 +110,20 @@ def _failed_tests(detail: object) -> str | None:
     if not isinstance(detail, list):
         return None
     texts = ("name", "classname", "message")
-    tests = [
-        {
-            **{name: str(test[name])[:_MOST_CHARACTERS] for name in texts if test.get(name)},
-            **({"duration": seconds} if (seconds := _number(test.get("duration"))) is not None else {}),
-        }
-        for test in detail[:_MOST_TESTS]
-        if isinstance(test, Mapping)
-    ]
-    return json.dumps([{"name": "", **test} for test in tests], ensure_ascii=False, separators=(",", ":"))
+    tests: list[str] = []
+    size = 2
+    for test in detail[:_MOST_TESTS]:
+        if not isinstance(test, Mapping):
+            continue
+        fields = {name: str(test[name])[:_MOST_CHARACTERS] for name in texts if test.get(name)}
+        seconds = {} if (duration := _number(test.get("duration"))) is None else {"duration": duration}
+        whole = {"name": "", **fields, **seconds}
+        written = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+        size += len(written.encode(errors="replace")) + 1
+        if size > _LARGEST_TESTS_BYTES:
+            break
+        tests.append(written)
+    return f"[{','.join(tests)}]"
 
 
 def _json(value: object) -> str | None:

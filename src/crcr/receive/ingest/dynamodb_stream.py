@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from crcr.decide.jobs.ingested import IngestedResult
-from crcr.decide.jobs.workflow_job_record import NotARecord, Record, make_envelope, read_attributes
+from crcr.decide.jobs.workflow_job_record import KEY, NotARecord, Record, make_envelope, read_attributes
 from crcr.errors import BadReport, OutsideFault, Unavailable
 from crcr.ports import Clock
 from crcr.receive.ingest.parse_envelope import parse_envelope
@@ -67,7 +67,8 @@ async def _take(records: Sequence[_StreamRecord], intake: StreamIntake) -> str |
         return None
     for record in records:
         try:
-            await intake.results.take(record.result, "dynamodb", intake.clock.now())
+            # The table may be one that this relay writes, too: then its own results come back.
+            await intake.results.take(record.result, "dynamodb", intake.clock.now(), unless_reported=True)
         except Unavailable as fault:
             log.warning("stream_not_taken", error=str(fault), records=len(records))
             return record.sequence
@@ -85,12 +86,18 @@ def _read(sent: Any) -> _StreamRecord | None:
         return None
     sequence = str(change.get("SequenceNumber", ""))
     try:
-        record = read_attributes(change.get("NewImage"))
+        record = _require_key(read_attributes(change.get("NewImage")))
         envelope = json.dumps(make_envelope(record)).encode()
         return _StreamRecord(sequence, record, parse_envelope(envelope))
-    except (NotARecord, BadReport) as reason:
+    except (NotARecord, BadReport, RecursionError) as reason:
         log.warning("stream_record_left_out", sequence=sequence[:60], reason=str(reason)[:200])
         return None
+
+
+def _require_key(record: Record) -> Record:
+    if not record.get(KEY):
+        raise NotARecord(f"{KEY} is missing")
+    return record
 
 
 def _origin(event: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ AT_ONCE = 200
 _ROWS_AT_ONCE = 10_000
 """Of ClickHouse, which reads its whole table for each query."""
 _LONGEST_LINE = 4 * 1024 * 1024
+_BATCH_BYTES = 8 * 1024 * 1024
 _ATTEMPTS = 5
 _DONE = "done"
 _SEGMENTS = "segments"
@@ -101,7 +102,8 @@ class FileSource:
 
     async def batches(self, position: Mapping[str, Any]) -> AsyncIterator[SourceBatch]:
         for file in self._files:
-            key = str(file.resolve())
+            # A file of another size is another file: its first lines are not those that were read.
+            key = f"{file.resolve()} {file.stat().st_size}"
             lines = position.get(key, 0)
             if lines == _DONE:
                 continue
@@ -127,22 +129,30 @@ def _is_json(file: Path) -> bool:
     return file.is_file() and file.name.removesuffix(".gz").endswith((".json", ".jsonl", ".ndjson"))
 
 
-def _next_items(reading: Iterator[tuple[int, SourceItem]]) -> list[tuple[int, SourceItem]]:
-    return list(islice(reading, AT_ONCE))
+def _next_items(reading: Iterator[tuple[int, SourceItem, int]]) -> list[tuple[int, SourceItem]]:
+    """The next batch, of fewer items where their lines are long: its results are in memory at the same time."""
+    batch: list[tuple[int, SourceItem]] = []
+    size = 0
+    for number, item, line_bytes in islice(reading, AT_ONCE):
+        batch.append((number, item))
+        size += line_bytes
+        if size >= _BATCH_BYTES:
+            break
+    return batch
 
 
-def _read_lines(file: Path, skipped: int) -> Generator[tuple[int, SourceItem], None, None]:
-    """The items of a file with the numbers of their lines; a line beyond any result's length is cut and not read."""
+def _read_lines(file: Path, skipped: int) -> Generator[tuple[int, SourceItem, int], None, None]:
+    """The items of a file with the numbers and sizes of their lines; a line beyond any result's length is cut and not read."""
     try:
         with _open(file) as lines:
             number = 0
             while line := lines.readline(_LONGEST_LINE):
                 number += 1
-                whole = line.endswith(b"\n") or len(line) < _LONGEST_LINE
-                while not line.endswith(b"\n") and len(line) == _LONGEST_LINE:
-                    line = lines.readline(_LONGEST_LINE)
+                is_whole, rest = line.endswith(b"\n") or len(line) < _LONGEST_LINE, line
+                while not rest.endswith(b"\n") and len(rest) == _LONGEST_LINE:
+                    rest = lines.readline(_LONGEST_LINE)
                 if number > skipped and line.strip():
-                    yield number, _read_line(f"{file.name}:{number}", line if whole else None)
+                    yield number, _read_line(f"{file.name}:{number}", line if is_whole else None), len(line)
     except (OSError, EOFError, zlib.error) as fault:
         raise NotPossible(f"{file} cannot be read: {fault}") from None
 

@@ -1,7 +1,7 @@
 """Reads another relay's results from lines of JSON: envelopes as the ingest takes them, or rows of its table of jobs.
 
-A row is one of `crcr_workflow_job` in ClickHouse, or of the DynamoDB table that feeds it. A line that is neither is counted with its
-number and the reason; it does not stop the others. Memory is bounded by the longest line that is accepted.
+A row is one of `crcr_workflow_job` in ClickHouse, or an item of the DynamoDB table that feeds it, as its export to S3 has it. A line that
+is neither is counted with its number and the reason; it does not stop the others. Memory is bounded by the longest line that is accepted.
 """
 
 import re
@@ -14,6 +14,7 @@ import msgspec
 
 from crcr.decide.jobs.ingested import IngestedResult
 from crcr.decide.jobs.report import ReportStatus
+from crcr.decide.jobs.workflow_job_record import NotARecord, read_attributes
 from crcr.decide.model import Conclusion, RepoName
 from crcr.decide.shadow import RecordedResult
 from crcr.errors import BadReport
@@ -57,7 +58,16 @@ def _read_line(line: bytes) -> RecordedResult:
         row = _ROW.decode(line)
     except (msgspec.MsgspecError, RecursionError):
         raise BadReport("it is no JSON object") from None
-    return _from_envelope(parse_envelope(line)) if "trusted" in row else _from_row(row)
+    if "trusted" in row:
+        return _from_envelope(parse_envelope(line))
+    return _from_row(_read_exported(row["Item"]) if "Item" in row else row)
+
+
+def _read_exported(item: object) -> Mapping[str, Any]:
+    try:
+        return read_attributes(item)
+    except NotARecord as reason:
+        raise BadReport(str(reason)) from None
 
 
 def _from_envelope(ingested: IngestedResult) -> RecordedResult:

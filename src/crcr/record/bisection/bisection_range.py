@@ -23,7 +23,8 @@ _MOST_WORKFLOWS = 10
 _WORKFLOWS = Statement(
     text(
         "SELECT workflow, max(workflow_name) AS name FROM jobs WHERE upstream = :upstream AND downstream = :downstream"
-        " AND job_name = :job_name AND in_progress_at >= :since AND ended_as IS NOT NULL AND event <> 'pull_request'"
+        " AND job_name = :job_name AND in_progress_at >= :since AND ended_as IS NOT NULL AND imported = 0"
+        " AND event <> 'pull_request'"
         " AND event IN ('push', 'merge_group') GROUP BY workflow ORDER BY workflow LIMIT :most"
     )
 )

@@ -29,12 +29,15 @@ _COLUMNS = {
     "event_type": _TEXT,
 }
 _DEFAULTS = {"run_attempt": 1, "event_type": "pull_request"}
+_LARGEST = {_COUNT: 2**64 - 1, "UInt32": 2**32 - 1}
 _CREATE = (
     f"CREATE TABLE IF NOT EXISTS {TABLE} ({', '.join(f'{name} {kind}' for name, kind in _COLUMNS.items())},"
     " duration_seconds Float64 ALIAS if(completed_at = toDateTime64(0, 9), 0, dateDiff('second', started_at, completed_at)))"
     f" ENGINE = ReplacingMergeTree ORDER BY (downstream_repo, delivery_id, {KEY})"
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = datetime(2262, 4, 11, tzinfo=UTC)
+"""The end of a time in nanoseconds."""
 
 
 class WorkflowJobTable:
@@ -69,10 +72,14 @@ def _row(record: Mapping[str, Any]) -> list[Any]:
 
 
 def _value(name: str, kind: str, value: Any) -> Any:
+    """Return what the column can hold: a value that it cannot is *none*, since one row would have the whole batch refused."""
     if kind == _TIME:
-        return parse_claimed_time(value) or _EPOCH
+        moment = parse_claimed_time(value)
+        return moment if moment is not None and _EPOCH <= moment < _LAST else _EPOCH
     if kind == _SECONDS:
         return float(value) if isinstance(value, int | float) else None
     if kind == _TEXT:
-        return str(value) if value is not None else _DEFAULTS.get(name, "")
-    return max(int(value), 0) if isinstance(value, int | float) else _DEFAULTS.get(name, 0)
+        text = str(value) if value is not None else _DEFAULTS.get(name, "")
+        return str(text).encode(errors="replace").decode()
+    fits = isinstance(value, int | float) and 0 <= value <= _LARGEST[kind]
+    return int(value) if fits else _DEFAULTS.get(name, 0)

@@ -88,7 +88,7 @@ _ON_COMMIT = (
 _PASSED_BEFORE = Statement(
     text(
         f"UPDATE failures SET passed_at = CASE WHEN EXISTS (SELECT 1 FROM jobs j WHERE {_ON_COMMIT.format('j.')}"
-        f" AND j.conclusion = 'success') THEN coalesce(passed_at, :at) END WHERE {_ON_COMMIT.format('')}"
+        f" AND j.conclusion = 'success' AND j.imported = 0) THEN coalesce(passed_at, :at) END WHERE {_ON_COMMIT.format('')}"
     )
 )
 _LIVE_GROUP = Statement(

@@ -38,8 +38,9 @@ _BASE = Statement(
         "SELECT j.delivery, j.workflow, j.run_id, j.attempt, j.head_sha, j.event, j.ended_as,"
         " coalesce(j.completed_at, j.in_progress_at) AS at, c.position, u.default_branch FROM jobs j LEFT JOIN base_commits c"
         " ON c.sha = j.head_sha AND c.upstream = j.upstream AND c.ref = :ref LEFT JOIN upstreams u ON u.upstream = j.upstream"
+        # What another relay recorded is no evidence: a verdict may excuse a failure.
         f" WHERE {_OF_JOB.format('j')} AND j.in_progress_at >= :since AND j.event <> 'pull_request'"
-        " AND j.ended_as IS NOT NULL ORDER BY j.in_progress_at DESC LIMIT :most"
+        " AND j.ended_as IS NOT NULL AND j.imported = 0 ORDER BY j.in_progress_at DESC LIMIT :most"
     )
 )
 _FAILURE = (
@@ -93,7 +94,7 @@ _PULL_PASSES = Statement(
     text(
         "SELECT j.number, j.head_sha, j.completed_at, c.position FROM (SELECT number, head_sha, completed_at, workflow,"
         " job_name, ended_as, upstream FROM jobs WHERE upstream = :upstream AND downstream = :downstream"
-        " AND event = 'pull_request' AND completed_at >= :since AND ended_as IS NOT NULL"
+        " AND event = 'pull_request' AND completed_at >= :since AND ended_as IS NOT NULL AND imported = 0"
         " ORDER BY completed_at DESC LIMIT :most) AS j"
         " JOIN pulls p ON p.upstream = j.upstream AND p.number = j.number AND p.head_sha = j.head_sha"
         " JOIN base_commits c ON c.sha = p.merge_base AND c.upstream = j.upstream AND c.ref = :ref"

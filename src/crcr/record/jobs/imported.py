@@ -87,8 +87,14 @@ _SENT_EARLIER = Statement(
         " AND upstream = :upstream AND downstream = :downstream AND imported = 1 AND created_at > :created_at"
     )
 )
-_OWN_DELIVERY = Statement(
-    text("SELECT 1 FROM deliveries WHERE guid = :delivery AND upstream = :upstream LIMIT 1")
+# What a relay in shadow mode did not send, only the other relay got answers to.
+_OWN_DISPATCH = Statement(
+    text(
+        "SELECT 1 FROM dispatches WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND state IN ('waiting', 'sent', 'parked') AND (reason IS NULL OR reason <> 'shadow')"
+        " UNION ALL SELECT 1 FROM jobs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " LIMIT 1"
+    )
 )
 _OWN_RUN = Statement(
     text(
@@ -343,8 +349,9 @@ class _Batch:
 
     async def _is_own(self, job: ImportedJob, row: Mapping[str, Any]) -> bool:
         if not job.is_self_report:
+            names = {name: row[name] for name in ("upstream", "downstream")}
             delivery = job.result.report.delivery_id
-            return await self._tx.one(_OWN_DELIVERY, delivery=delivery, upstream=row["upstream"]) is not None
+            return await self._tx.one(_OWN_DISPATCH, delivery=delivery, **names) is not None
         run = {name: row[name] for name in ("delivery", "upstream", "downstream", "run_id")}
         return await self._tx.one(_OWN_RUN, **run) is not None
 

@@ -9,7 +9,7 @@ read these rows.
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, bindparam, case, func, or_, select, text, tuple_, update
 
 from crcr.decide.jobs.ingested import (
     NUMBERED_RANK,
@@ -107,6 +107,12 @@ _DELIVERY_AT = Statement(
         ingested.c.delivery == bindparam("delivery"), ingested.c.downstream == bindparam("downstream")
     )
 )
+_REPORTED_HERE = Statement(
+    text(
+        "SELECT 1 FROM jobs WHERE delivery = :delivery AND upstream = :upstream AND downstream = :downstream"
+        " AND run_id = :run_id AND imported = 0 LIMIT 1"
+    )
+)
 _SET_ENDED_AS = Statement(
     update(ingested)
     .where(*(ingested.c[name] == bindparam(f"the_{name}") for name in _KEY))
@@ -120,8 +126,13 @@ class IngestedResults:
         self._lists = lists
         self._upstreams = upstreams
 
-    async def take(self, result: IngestedResult, origin: str, now: datetime) -> IngestReceipt:
-        """Merge a result in; `origin` is the address that it came from."""
+    async def take(
+        self, result: IngestedResult, origin: str, now: datetime, *, unless_reported: bool = False
+    ) -> IngestReceipt:
+        """Merge a result in; `origin` is the address that it came from.
+
+        With `unless_reported` a run that reported to this relay itself is left out: it is shown already.
+        """
 
         async def unit(tx: Tx) -> IngestReceipt:
             visible = {
@@ -130,6 +141,8 @@ class IngestedResults:
             key = result.repository.key
             listing = [upstream for upstream in self._upstreams if key in visible[upstream].reporting]
             upstream = choose_ingest_upstream(result.about, self._upstreams, listing)
+            if unless_reported and await _is_reported(tx, result, upstream):
+                return IngestReceipt(repeat=True, hint=None)
             entry = visible[upstream].reporting.get(key)
             expected = entry.expected(result.report.job_name) if entry else None
             first_seen = await tx.one(_DELIVERY_AT, delivery=result.report.delivery_id, downstream=key)
@@ -154,6 +167,12 @@ class IngestedResults:
             return IngestReceipt(changed is None, _hint(result.repository, upstream, visible[upstream]))
 
         return await self._database.write(unit)
+
+
+async def _is_reported(tx: Tx, result: IngestedResult, upstream: RepoName) -> bool:
+    run = {"delivery": result.report.delivery_id, "run_id": result.report.run_id}
+    names = {"upstream": upstream.key, "downstream": result.repository.key}
+    return await tx.one(_REPORTED_HERE, **run, **names) is not None
 
 
 async def _merge(tx: Tx, row: dict[str, Any], now: datetime) -> Row | None:

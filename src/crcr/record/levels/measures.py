@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from crcr.decide.dispatch.plan import SHADOW_REASON
 from crcr.decide.levels.criteria import (
     CriterionName,
     LevelCriteria,
@@ -73,8 +74,8 @@ _ANSWERS = Statement(
         " AND j.downstream || '' = d.downstream AND j.in_progress_at <= d.sent_at + :within) THEN 1 ELSE 0 END AS answered"
         " FROM dispatches d WHERE d.upstream = :upstream AND d.downstream = :downstream AND d.event = 'pull_request'"
         " AND d.created_at >= :since AND d.created_at < :until AND d.sent_at <= :before AND d.test = 0"
-        # Of imported history only the answered dispatches are known.
-        " AND d.imported = 0"
+        # Of imported history only the answered dispatches are known; what shadow mode did not send, nobody can answer.
+        f" AND d.imported = 0 AND coalesce(d.reason, '') <> '{SHADOW_REASON}'"
         " AND coalesce(d.action, '') <> 'closed') AS sent"
         # A newer commit cancels the run of an older one before it reports.
         " WHERE answered = 1 OR superseded_at IS NULL OR superseded_at > sent_at + :within"

@@ -56,7 +56,7 @@ class WorkerFunction:
         return {"batchItemFailures": []}
 
     async def _work(self, context: Any) -> None:
-        async with self._environment.invocation() as services:
+        async with self._environment.invocation(context) as services:
             if services.wakeups is not None:
                 services.wakeups.paused = True  # what it commits, it finds itself
             if not self._recorded_switch:
@@ -126,7 +126,7 @@ class TickFunction:
         return {"ran": self._environment.run(self._tick(context))}
 
     async def _tick(self, context: Any) -> list[str]:
-        async with self._environment.invocation() as services:
+        async with self._environment.invocation(context) as services:
             if not await services.leaders.take(UPKEEP, services.clock.now()):
                 log.info("tick_left_to_leader")
                 return []
@@ -153,11 +153,11 @@ class StreamFunction:
     def __init__(self, environment: LambdaEnvironment) -> None:
         self._environment = environment
 
-    def __call__(self, event: Any, _: Any) -> Mapping[str, Any]:
-        return self._environment.run(self._take(event))
+    def __call__(self, event: Any, context: Any) -> Mapping[str, Any]:
+        return self._environment.run(self._take(event, context))
 
-    async def _take(self, event: Any) -> Mapping[str, Any]:
-        async with self._environment.invocation() as services:
+    async def _take(self, event: Any, context: Any) -> Mapping[str, Any]:
+        async with self._environment.invocation(context) as services:
             return await handle_stream(event, services.stream)
 
 

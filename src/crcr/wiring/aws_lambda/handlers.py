@@ -103,12 +103,34 @@ FUNCTIONS: dict[str, Callable[[], Handler]] = {
 }
 
 
+class FunctionFailed(Exception):
+    """An error of a function, without secrets: Lambda writes its text into the log, and returns it to the caller, as it is."""
+
+
+def guard(name: str, handle: Handler) -> Handler:
+    """Let errors reach Lambda, which counts them and tries again, with masked texts and without their traceback."""
+    import structlog  # noqa: PLC0415
+
+    from crcr.log import clean_text  # noqa: PLC0415
+
+    log = structlog.get_logger(__name__)
+
+    def handle_guarded(event: Any, context: Any) -> Any:
+        try:
+            return handle(event, context)
+        except Exception as fault:
+            log.exception("function_failed", function=name)
+            raise FunctionFailed(clean_text(f"{type(fault).__name__}: {fault}")) from None
+
+    return handle_guarded
+
+
 @cache
 def _build(name: str) -> Handler:
     """Build it without garbage collection, which takes a fifth of a start and finds nothing: what is made stays."""
     gc.disable()
     try:
-        return FUNCTIONS[name]()
+        return guard(name, FUNCTIONS[name]())
     finally:
         gc.freeze()
         gc.enable()

@@ -5,6 +5,7 @@ before the function's time is over: a request that takes longer gets 503.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,6 +26,8 @@ BuildApp = Callable[[Services], ASGIApp]
 
 MOST_RESPONSE_BYTES = 6 * 1024 * 1024 - 64 * 1024
 """Lambda's limit, less the room for headers."""
+_MOST_ESCAPED = 6
+"""Bytes that one byte of a text can take within JSON."""
 _MARGIN_S = 1.0
 _PRIVATE_PATHS = frozenset({"/metrics", "/healthz", "/readyz", "/readyz/callback"})
 """For Prometheus and supervisors, of which Lambda has none; our proxies hide them too."""
@@ -76,7 +79,7 @@ class LambdaApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = _WholeResponse()
         try:
-            async with self._environment.invocation() as services:
+            async with self._environment.invocation(scope["aws.context"]) as services:
                 self._app = self._app or self._build(services)
                 await _answer(self._app, scope, receive, response)
                 if services.webhook.refused.is_due:
@@ -107,6 +110,11 @@ async def _answer(app: ASGIApp, scope: Scope, receive: Receive, response: "_Whol
         await refusal("internal", detail, request_id=uuid4().hex)(scope, receive, response.take)
 
 
+def _escaped_bytes(body: bytes) -> int:
+    """Return the size of a text within JSON: a quotation mark takes two bytes there, a control character six."""
+    return len(json.dumps(body.decode(errors="replace"), ensure_ascii=False).encode()) - 2
+
+
 class _WholeResponse:
     """Collects the messages of a response."""
 
@@ -126,7 +134,11 @@ class _WholeResponse:
         headers = dict(self._messages[0].get("headers", ())) if self._messages else {}
         kind = headers.get(b"content-type", b"").decode("latin-1")
         plain = b"content-encoding" not in headers and kind.startswith(tuple(_TEXT_TYPES))
-        return size if plain else size * 4 // 3 + 4
+        if not plain:
+            return size * 4 // 3 + 4
+        if size <= MOST_RESPONSE_BYTES // _MOST_ESCAPED or size > MOST_RESPONSE_BYTES:
+            return size
+        return sum(_escaped_bytes(message.get("body", b"")) for message in self._messages)
 
     async def send(self, send: Send) -> None:
         for message in self._messages:

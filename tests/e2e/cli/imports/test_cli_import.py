@@ -31,6 +31,8 @@ def test_files_are_imported_with_a_report_of_what_was_not_taken(shell: OperatorS
     lines = [json.loads(line) for line in rejected.read_text().splitlines()]
     assert len(lines) == history.not_taken.total() == sum(done["not_taken"].values())
     assert any(line["reason"].startswith("it is not a result that can be read: ") for line in lines)
+    shell.json("import", "files", str(file), "--rejected", str(rejected))  # a new report, not a longer one
+    assert len(rejected.read_text().splitlines()) == len(lines)
     text = shell.ok("import", "files", str(file))
     assert "120 results read: 0 taken, 0 corrected," in text
     assert "not taken because" in text

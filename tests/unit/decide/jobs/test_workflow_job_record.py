@@ -97,6 +97,9 @@ def test_what_strangers_send_is_cut_and_never_breaks_a_record() -> None:
     )
     assert len(found["failed_tests_json"]) < 60_000
     assert found["total_tests"] == 0
+    # A control character takes six bytes in JSON; an item of DynamoDB holds 400 KB.
+    unseen = [dict.fromkeys(("name", "classname", "message"), "\x01" * 500)] * 50
+    assert 200_000 < len(record(workflow={"failed_tests_detail": unseen})["failed_tests_json"]) < 300_000
     deep: dict[str, Any] = {}
     for _ in range(5_000):
         deep = {"x": deep}

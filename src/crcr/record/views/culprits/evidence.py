@@ -93,7 +93,7 @@ _PULLS_PASSED_AT = Statement(
     text(
         "SELECT max(c.position) AS position FROM (SELECT number, head_sha, workflow, job_name, ended_as, upstream"
         " FROM jobs WHERE upstream = :upstream AND downstream = :downstream AND event = 'pull_request'"
-        " AND completed_at >= :since AND completed_at <= :until AND ended_as IS NOT NULL"
+        " AND completed_at >= :since AND completed_at <= :until AND ended_as IS NOT NULL AND imported = 0"
         " ORDER BY completed_at DESC LIMIT :most) AS j"
         " JOIN pulls p ON p.upstream = j.upstream AND p.number = j.number AND p.head_sha = j.head_sha"
         " JOIN base_commits c ON c.sha = p.merge_base AND c.upstream = j.upstream AND c.ref = :ref"

@@ -65,7 +65,7 @@ _PASSES = Statement(
         " coalesce(j.completed_at, j.in_progress_at) AS at FROM jobs j"
         f" WHERE {_OF_JOB.format('j')} AND j.in_progress_at >= :since AND j.event <> 'pull_request'"
         " AND j.event IN ('push', 'merge_group') AND j.ended_as IS NOT NULL AND j.ended_as = 'success'"
-        f" ORDER BY j.in_progress_at DESC LIMIT :most) AS p{_ON_COMMITS.format('p')}"
+        f" AND j.imported = 0 ORDER BY j.in_progress_at DESC LIMIT :most) AS p{_ON_COMMITS.format('p')}"
     )
 )
 _FAILURES = Statement(

@@ -59,7 +59,7 @@ _OF_JOB = (
 _ON_COMMITS = " JOIN base_commits c ON c.sha = {0}.head_sha AND c.upstream = {0}.upstream AND c.ref = :ref"
 _ENDED_AT = "coalesce(j.completed_at, j.in_progress_at)"
 _PASSED = (
-    " AND j.in_progress_at >= :since AND {0} AND j.ended_as IS NOT NULL AND j.ended_as = 'success'"
+    " AND j.in_progress_at >= :since AND {0} AND j.ended_as IS NOT NULL AND j.ended_as = 'success' AND j.imported = 0"
     " ORDER BY j.in_progress_at DESC LIMIT "
 )
 

@@ -78,7 +78,7 @@ _RED_JOBS = Statement(
         " GROUP BY f.downstream, f.workflow, f.job_name),"
         f" passes AS MATERIALIZED (SELECT r.*, coalesce((SELECT c.position FROM jobs j{_ON_BASE.format('j')}"
         f" WHERE {_OF_JOB.format('j')} AND j.in_progress_at >= :since AND j.event <> 'pull_request'"
-        " AND j.event IN ('push', 'merge_group') AND j.ended_as IS NOT NULL AND j.ended_as = 'success'"
+        " AND j.event IN ('push', 'merge_group') AND j.ended_as IS NOT NULL AND j.ended_as = 'success' AND j.imported = 0"
         " ORDER BY j.in_progress_at DESC LIMIT 1), -1) AS passed FROM red r),"
         " still_red AS MATERIALIZED (SELECT p.*, coalesce((SELECT g.pushed_at FROM base_commits g"
         " WHERE g.upstream = :upstream AND g.ref = :ref AND g.position = p.passed LIMIT 1), 0) AS passed_at"

@@ -112,6 +112,7 @@ class MovedRelay:
                 f"/api/v1/search?q={asked}",
                 f"/api/v1/search.csv?q={asked}",
             )
+        yield from ("/api/v1/compat/latest-green?level=L2", "/api/v1/compat/latest-green?format=text")
         yield from self._of_rows()
 
     def _of_rows(self) -> Iterator[str]:

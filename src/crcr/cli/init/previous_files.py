@@ -22,6 +22,10 @@ _BUILDS = {Ci.GITHUB: WORKFLOW, **CI_FILES}
 _ALL = (WORKFLOW, BRIDGE_WORKFLOW, NIGHTLY_WORKFLOW, *CI_FILES.values(), BRIDGE)
 _LISTENING = (WORKFLOW, BRIDGE_WORKFLOW)
 _SAME_EVERYWHERE = frozenset({"command", "job_name", "junit"})
+_PAIR_CHECKOUT = re.compile(
+    r'(?:# A pair:[^\n]*\n)?if \[ -n "\$\$?DEPENDS_ON_SHA" \]; then\n(?:  git [^\n]*\n)+fi\n'
+)
+"""The lines that check out a pull request that the change depends on; older files have none."""
 _KEPT_STATUS = re.compile(r"\n\(\n +set -e\n +(?P<command>[^\n]+)\n\)\n")
 _KEPT_LOG = re.compile(r"\{\n +(?P<command>[^\n]+)\n\} 2>&1 \| tee ")
 _FIRST_LINES = 8
@@ -134,7 +138,7 @@ def _read_buildkite(tree: object) -> dict[str, object]:
     command = _get(build, "command")
     own = command.removeprefix("unset BUILDKITE_AGENT_ACCESS_TOKEN\n") if isinstance(command, str) else ""
     return {
-        "command": own.replace("$$", "$"),
+        "command": _PAIR_CHECKOUT.sub("", own, count=1).replace("$$", "$"),
         "job_name": _get(build, "label"),
         "junit": _get(build, "artifact_paths"),
         "runs_on": _get(build, "agents", "queue"),
@@ -144,7 +148,7 @@ def _read_buildkite(tree: object) -> dict[str, object]:
 def _read_gitlab(tree: object) -> dict[str, object]:
     build = _get(tree, "crcr-build")
     return {
-        "command": _only_item(_get(build, "script")),
+        "command": _only_item(_without_pair_checkout(_get(build, "script"))),
         "job_name": _get(tree, ".crcr-report", "variables", "CRCR_JOB_NAME"),
         "junit": _only_item(_get(build, "artifacts", "paths")),
         "runs_on": _join_labels(_get(build, "tags")),
@@ -168,6 +172,12 @@ def _unwrap_command(command: object, wrapper: re.Pattern[str] = _KEPT_STATUS) ->
     """Return the command without the lines that keep its exit status or its log."""
     match = wrapper.search(command) if isinstance(command, str) else None
     return match["command"] if match else command
+
+
+def _without_pair_checkout(lines: object) -> object:
+    if not isinstance(lines, list):
+        return None
+    return [line for line in lines if not (isinstance(line, str) and _PAIR_CHECKOUT.fullmatch(line))]
 
 
 def _remove_item(values: object, ours: str) -> object:

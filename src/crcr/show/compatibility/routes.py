@@ -36,6 +36,7 @@ from crcr.decide.number_format import count_things
 from crcr.errors import BadRequest, NotFound, Unavailable
 from crcr.show.api import parameters as params
 from crcr.show.api.models.derive import Model, derive_model
+from crcr.show.api.models.shared import ErrorBody
 from crcr.show.csv.writer import CsvExport, CsvRow, CsvTable, describe_response
 from crcr.show.pages import badge
 from crcr.show.pages.frame import Frame
@@ -428,7 +429,14 @@ def add(api: APIRouter) -> None:
         summary="The newest commit at which every chosen backend is green; 404 where there is none",
         description="With `format=text` the answer is the SHA alone, and a 404 has no body: for scripts that pin a commit.",
         response_model=LATEST,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": f"{_SHA}\n"}}}},
+        responses={
+            200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": f"{_SHA}\n"}}},
+            404: {
+                "description": "No commit among those searched; empty with `format=text`.",
+                "model": ErrorBody,
+                "content": {"text/plain": {"schema": {"type": "string", "maxLength": 0}}},
+            },
+        },
     )
     async def latest_green(
         make_query: CompatQueryParam,

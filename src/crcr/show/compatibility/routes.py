@@ -339,19 +339,19 @@ COMPAT = derive_model(
                 "name": "org/backend",
                 "level": "L3",
                 "device": "npu",
-                "hardware": None,
+                "hardware": "NPU 910B",
                 "last_green": _COMMIT_EXAMPLE,
             }
         ],
         "groups": [
             {
-                "kind": "branch",
-                "name": "main",
+                "kind": "tags",
+                "name": "tags",
                 "newest_green": _SHA,
                 "commits": [
                     {
                         "sha": _SHA,
-                        "label": None,
+                        "label": "v2.1.0",
                         "title": "Fix dtype promotion in addmm",
                         "number": 7,
                         "pushed_at": _AT,

@@ -126,8 +126,8 @@ class StoreSettings(BaseModel):
         Setting(
             "WAKEUP_QUEUE_URL",
             "wakeup_queue_url",
-            single_values.url,
-            "queue of Amazon SQS that gets a message after each commit with something to deliver, which wakes workers that "
+            service_urls.standard_queue,
+            "standard queue of Amazon SQS that gets a message after each commit with something to deliver, which wakes workers that "
             "do not run all the time ([Lambda](aws.md)); needs `crcr[aws]`; not set: no messages",
         ),
     ] = None

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from awslambdaric.bootstrap import LambdaLoggerHandler
+from awslambdaric.bootstrap import LambdaLoggerHandler  # type: ignore[import-untyped]
 from sqlalchemy import text
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send

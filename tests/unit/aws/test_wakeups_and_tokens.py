@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
@@ -155,4 +156,11 @@ def test_iam_needs_postgresql_a_user_and_tls(
         assert load_settings(config=None, environ=environ, cwd=tmp_path).database_auth == "aws-iam"
         return
     with pytest.raises(BadSettings, match=problem):
+        load_settings(config=None, environ=environ, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(("queue", "is_taken"), [(QUEUE, True), (f"{QUEUE}.fifo", False)])
+def test_the_queue_is_a_standard_one(tmp_path: Path, queue: str, is_taken: bool) -> None:
+    environ = {**relay_environment(tmp_path), "CRCR_WAKEUP_QUEUE_URL": queue}
+    with nullcontext() if is_taken else pytest.raises(BadSettings, match="standard queue"):
         load_settings(config=None, environ=environ, cwd=tmp_path)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crcr.decide.jobs.workflow_job_record import write_attributes
+from crcr.decide.jobs.workflow_job_record import Record, write_attributes
 from crcr.decide.model import Conclusion, DispatchState, Level, RepoName
 from crcr.decide.shadow import (
     DifferenceKind,
@@ -179,7 +179,12 @@ def test_lines_are_envelopes_or_rows_and_others_are_counted() -> None:
 
 
 def test_an_export_of_the_dynamodb_table_is_read_like_its_rows() -> None:
-    row = {"delivery_id": "d1", "downstream_repo": "org/a", "workflow_name": "CI", "job_name": "build"}
+    row: Record = {
+        "delivery_id": "d1",
+        "downstream_repo": "org/a",
+        "workflow_name": "CI",
+        "job_name": "build",
+    }
     row |= {"check_run_id": "1", "status": "completed", "conclusion": "success", "run_attempt": 1}
     exported = {"Item": write_attributes(row)}
     lines = [json.dumps(line).encode() for line in (row, exported, {"Item": 7}, {"Item": {"status": "x"}})]

@@ -118,6 +118,14 @@ def aws_region(raw: RawValue) -> str:
     return value
 
 
+def standard_queue(raw: RawValue) -> str:
+    """Read the address of a queue of SQS; a FIFO queue refuses messages without a group, and delays of single ones."""
+    value = single_values.url(raw)
+    if value.endswith(".fifo"):
+        raise InvalidValue("must be a standard queue, not a FIFO queue.")
+    return value
+
+
 _STREAM_TARGETS = ("ingest", "clickhouse")
 
 

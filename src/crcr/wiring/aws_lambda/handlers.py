@@ -111,6 +111,7 @@ def guard(name: str, handle: Handler) -> Handler:
     """Let errors reach Lambda, which counts them and tries again, with masked texts and without their traceback."""
     import structlog  # noqa: PLC0415
 
+    from crcr.errors import CrcrError  # noqa: PLC0415
     from crcr.log import clean_text  # noqa: PLC0415
 
     log = structlog.get_logger(__name__)
@@ -119,7 +120,8 @@ def guard(name: str, handle: Handler) -> Handler:
         try:
             return handle(event, context)
         except Exception as fault:
-            log.exception("function_failed", function=name)
+            if not isinstance(fault, CrcrError):  # such as a store that is away: its text says all
+                log.exception("function_failed", function=name)
             raise FunctionFailed(clean_text(f"{type(fault).__name__}: {fault}")) from None
 
     return handle_guarded

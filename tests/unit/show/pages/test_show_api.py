@@ -249,7 +249,6 @@ async def test_every_list_and_table_has_its_csv(client: httpx.AsyncClient) -> No
         "/api/v1/badges/{org}/{repo}",
         "/api/v1/compat/latest-green",
         "/api/v1/backends/{org}/{repo}/jobs/{token}",
-        "/api/v1/compat/latest-green",
         "/api/v1/effects/list",
         "/api/v1/health",
         "/api/v1/search/suggest",

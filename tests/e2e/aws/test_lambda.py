@@ -19,6 +19,8 @@ import httpx
 import pytest
 
 from crcr.decide.checks.completeness import QUIET
+from flow.aws.test_dynamodb_stream import an_item
+from flow.aws.test_dynamodb_stream import event as stream_batch
 from github_sim.github import GitHub, JobSpec, Workflow, WorkflowRun
 from github_sim.rest.server import Server, serve
 from github_sim.world.records import PullRequest
@@ -43,7 +45,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 GATING, INFORMING = "owner/gating", "owner/informing"
 ALLOWLIST = f"L4:\n  - {GATING}: {{oncalls: [ada]}}\nL2:\n  - {INFORMING}\n"
 QUIET_US = QUIET // timedelta(microseconds=1)
-FUNCTIONS = ("migrate", "tick", "webhook", "callback", "hud", "worker")
+FUNCTIONS = ("migrate", "tick", "webhook", "callback", "relay", "worker", "stream")
+"""As in the template: `relay` has the pages, and every path without a route."""
 
 
 @dataclass
@@ -59,7 +62,7 @@ class World:
 
     def function_for(self, path: str) -> LambdaFunction:
         names = {"/github/webhook": "webhook", "/github/callback": "callback"}
-        return self.functions[names.get(path, "hud")]
+        return self.functions[names.get(path, "relay")]
 
     async def open_pull(self) -> PullRequest:
         self.pulls.append(await self.github.open_pr(UPSTREAM))
@@ -174,6 +177,7 @@ async def test_the_whole_loop_through_the_package(package: Path, tmp_path: Path)
         await a_worker_without_its_store_returns_all_messages(world)
         await functions_thawed_after_their_connections_died_answer_at_once(world)
         await a_worker_whose_time_is_over_hands_on(world)
+        await results_of_another_relay_come_by_its_stream(world)
         assert await world.wait_for_gates() == {"success"}
         nothing_is_lost_and_nothing_is_twice(world)
 
@@ -206,6 +210,9 @@ async def a_pull_request_goes_through_the_whole_loop(world: World) -> None:
     assert (page.status_code, GATING in page.text, "data-polls" in page.text) == (200, True, True)
     assert "data-events" not in page.text
     assert (await world.get("/api/v1/events")).status_code == 404
+    async with httpx.AsyncClient() as client:  # no route has the slash at the end
+        unproved = await client.post(f"{world.url}/github/callback/", content=b"{}")
+    assert unproved.json()["error"]["code"] == "not_authentic"
 
 
 async def a_kill_between_commit_and_wakeup_costs_until_the_schedule(world: World) -> None:
@@ -251,7 +258,7 @@ async def a_worker_without_its_store_returns_all_messages(world: World) -> None:
 
 
 async def functions_thawed_after_their_connections_died_answer_at_once(world: World) -> None:
-    frozen = [world.functions[name] for name in ("webhook", "callback", "worker", "hud")]
+    frozen = [world.functions[name] for name in ("webhook", "callback", "worker", "relay")]
     for function in frozen:
         function.freeze()
     assert world.pooler.drop_clients() >= 4
@@ -275,6 +282,14 @@ async def a_worker_whose_time_is_over_hands_on(world: World) -> None:
     assert await world.queue.waiting() >= 2  # its own message, and one for the next worker
     assert await world.wake_worker() >= 1
     assert await world.finish_jobs(pull) == [200] * 4
+
+
+async def results_of_another_relay_come_by_its_stream(world: World) -> None:
+    batch = stream_batch(an_item("of-another-relay", downstream_repo=INFORMING))
+    for _ in range(2):
+        assert await world.functions["stream"].invoke(batch) == {"batchItemFailures": []}
+    rows = query_rows(world.database_url, "SELECT delivery, conclusion FROM ingested")
+    assert [tuple(row.values()) for row in rows] == [("of-another-relay", "failure")]
 
 
 def nothing_is_lost_and_nothing_is_twice(world: World) -> None:

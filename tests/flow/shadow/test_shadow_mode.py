@@ -180,6 +180,17 @@ async def test_after_the_switch_a_shadowed_dispatch_is_sent_by_a_replay(tmp_path
         assert gate_state(relay, pull) == "pending"
 
 
+async def test_a_backend_is_not_silent_for_what_was_not_sent_to_it(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, ALLOWLIST, downstreams=BACKENDS, CRCR_SHADOW="1") as relay:
+        for _ in range(4):
+            await relay.github.open_pr(UPSTREAM)
+        await relay.drain()
+        await relay.pass_time(12 * 3600)
+        page = (await relay.http.get("/crcr")).text
+        assert "no backend turned red or silent" in page
+        assert ", silent " not in page
+
+
 MISSED, MISREAD, UNFILTERED = 1, 2, 3
 """The changes with an injected difference: not dispatched by the old relay, another conclusion, `paths` ignored."""
 

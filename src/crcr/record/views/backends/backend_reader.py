@@ -51,8 +51,9 @@ AWAITED = (
     "d.event IN ('pull_request', 'push', 'merge_group') AND d.sent_at <= :before AND d.test = 0"
     " AND coalesce(d.action, '') <> 'closed' AND d.superseded_at IS NULL"
     " AND coalesce(d.head_sha, '') <> '0000000000000000000000000000000000000000'"
+    " AND coalesce(d.reason, '') <> 'shadow'"
 )
-"""Whether a dispatch `d` should have been answered by now."""
+"""Whether a dispatch `d` should have been answered by now; what shadow mode did not send, nobody can answer."""
 # More than a few are not counted.
 _UNANSWERED = Statement(
     text(

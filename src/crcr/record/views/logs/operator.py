@@ -73,7 +73,7 @@ _DISPATCHES = Statement(
 _JOBS = Statement(
     text(
         "SELECT downstream, workflow_name, run_id, attempt, job_name, state, conclusion, late, disputed, superseded,"
-        " unsigned, in_progress_at, completed_at, queue_s, execution_s, url FROM jobs"
+        " unsigned, imported, in_progress_at, completed_at, queue_s, execution_s, url FROM jobs"
         " WHERE upstream = :upstream AND delivery = :guid ORDER BY workflow, run_id, attempt, job_name"
     )
 )

@@ -157,6 +157,10 @@ async def _show(relay: RunningRelay, items: list[Item]) -> None:
     cells = [job for row in page["rows"] for job in row["cells"] if job]
     assert cells
     assert all("imported" in cell["marks"] for cell in cells)
+    detail = await relay.http.get(f"/crcr/{backend}?fragment=panel&job={cells[0]['token']}")
+    assert (detail.status_code, "Imported: another relay took this result" in detail.text) == (200, True)
+    assert (await relay.http.get(f"/api/v1/jobs?downstream={backend}")).status_code == 200
+    assert (await relay.http.get(f"/crcr/{backend}?range=90d&kind=nightly")).status_code == 200
     other = (await relay.http.get(f"/api/v1/backends/{backend}?range=90d&kind=ingested")).json()
     assert other["rows"] == []
     html = (await relay.http.get(f"/crcr/{backend}?range=90d")).text

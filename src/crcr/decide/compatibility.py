@@ -1,7 +1,7 @@
 """What works together: at which of the upstream's commits every chosen backend is green.
 
 *Green at a commit* is a statement about exactly that commit: of each of the backend's jobs there the newest result counts, none of
-these failed, runs or was cancelled, and at least one succeeded. Testing is sparse, so `Match.BETWEEN` also accepts a commit without
+these failed, runs or was cancelled, and at least one succeeded. Testing is sparse, so `GreenMatch.BETWEEN` also accepts a commit without
 a result of its own that lies between two green ones with no failure in between; every answer says which of both it rests on. Commits
 are in the order of their branch (`base_commits.position`), never in that of results' arrival.
 """
@@ -35,7 +35,7 @@ class NewestResult(StrEnum):
     """Skipped or neutral."""
 
 
-class CommitState(StrEnum):
+class CompatState(StrEnum):
     """A backend's state at exactly one commit; a backend that has no result there has none."""
 
     GREEN = "green"
@@ -46,20 +46,20 @@ class CommitState(StrEnum):
 
 
 _BY_WORST = {
-    NewestResult.FAILURE: CommitState.FAILED,
-    NewestResult.RUNNING: CommitState.RUNNING,
-    NewestResult.CANCELLED: CommitState.INCONCLUSIVE,
-    NewestResult.SUCCESS: CommitState.GREEN,
-    NewestResult.OTHER: CommitState.INCONCLUSIVE,
+    NewestResult.FAILURE: CompatState.FAILED,
+    NewestResult.RUNNING: CompatState.RUNNING,
+    NewestResult.CANCELLED: CompatState.INCONCLUSIVE,
+    NewestResult.SUCCESS: CompatState.GREEN,
+    NewestResult.OTHER: CompatState.INCONCLUSIVE,
 }
 
 
-def judge_commit(results: Collection[NewestResult]) -> CommitState | None:
+def judge_commit(results: Collection[NewestResult]) -> CompatState | None:
     """Return a backend's state by the newest result of each of its jobs at the commit; the worst ones suffice."""
     return next((_BY_WORST[result] for result in NewestResult if result in results), None)
 
 
-class Match(StrEnum):
+class GreenMatch(StrEnum):
     EXACT = "exact"
     """The backend is green at exactly this commit."""
     BETWEEN = "between"
@@ -67,24 +67,24 @@ class Match(StrEnum):
 
 
 def accept_commits(
-    states: Sequence[CommitState | None], match: Match, *, is_after_green: bool = False
+    states: Sequence[CompatState | None], match: GreenMatch, *, is_after_green: bool = False
 ) -> list[bool | None]:
     """Whether each commit of a branch, newest first, is accepted for one backend.
 
     None where that depends on older commits than these. `is_after_green` says of the nearest newer commit that is green or failed, if
     there is one, that it is green.
     """
-    accepted: list[bool | None] = [state is CommitState.GREEN for state in states]
-    if match is Match.EXACT:
+    accepted: list[bool | None] = [state is CompatState.GREEN for state in states]
+    if match is GreenMatch.EXACT:
         return accepted
     open_ones: list[int] = []
     for index, state in enumerate(states):
-        if state in (CommitState.GREEN, CommitState.FAILED):
-            is_after_green = state is CommitState.GREEN
+        if state in (CompatState.GREEN, CompatState.FAILED):
+            is_after_green = state is CompatState.GREEN
             for waiting in open_ones:
                 accepted[waiting] = is_after_green
             open_ones.clear()
-        elif is_after_green and state is not CommitState.RUNNING:
+        elif is_after_green and state is not CompatState.RUNNING:
             accepted[index] = None
             open_ones.append(index)
     return accepted
@@ -101,7 +101,9 @@ class CommonCommit:
 
 
 def find_common(
-    states: Sequence[Sequence[CommitState | None]], match: Match, after_green: Sequence[bool] | None = None
+    states: Sequence[Sequence[CompatState | None]],
+    match: GreenMatch,
+    after_green: Sequence[bool] | None = None,
 ) -> CommonCommit:
     """Find the newest commit that is accepted for every backend; `states` has a sequence for each, newest commit first.
 
@@ -130,7 +132,7 @@ class CompatQuery:
     """Part of the hardware's description, or of the device."""
     branch: str | None = None
     """None for the upstream's default branch."""
-    match: Match = Match.EXACT
+    match: GreenMatch = GreenMatch.EXACT
     commits: int = 20
     """Of the branch, in the matrix."""
 
@@ -185,7 +187,7 @@ class LatestGreen:
 
     upstream: RepoName
     branch: str
-    match: Match
+    match: GreenMatch
     """The rule that was asked for."""
     backends: tuple[RepoName, ...]
     commit: GreenCommit
@@ -220,7 +222,7 @@ class CompatCell:
     """One backend at one commit. Not frozen: a page has a thousand."""
 
     backend: RepoName
-    state: CommitState | None
+    state: CompatState | None
     """None where it has no result at exactly this commit."""
     between: bool = False
     """Whether it has none, and lies between two green commits of the group with no failure in between."""
@@ -240,11 +242,11 @@ class CompatCommit:
     @property
     def is_green(self) -> bool:
         """Whether every chosen backend is green at exactly this commit."""
-        return bool(self.cells) and all(cell.state is CommitState.GREEN for cell in self.cells)
+        return bool(self.cells) and all(cell.state is CompatState.GREEN for cell in self.cells)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitGroup:
+class CompatColumns:
     """A group of columns: commits of a branch, newest first, or tags, highest version first."""
 
     kind: GroupKind
@@ -269,7 +271,7 @@ class CompatView:
     searched: int
     """How many of the branch's commits were searched at most."""
     backends: tuple[CompatBackend, ...]
-    groups: tuple[CommitGroup, ...]
+    groups: tuple[CompatColumns, ...]
     exact: LatestGreen | None
     between: LatestGreen | None
 

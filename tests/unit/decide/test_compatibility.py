@@ -6,10 +6,10 @@ import pytest
 
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.compatibility import (
-    CommitState,
     CommonCommit,
     CompatQuery,
-    Match,
+    CompatState,
+    GreenMatch,
     NewestResult,
     accept_commits,
     choose_backends,
@@ -21,15 +21,15 @@ from crcr.decide.model import Level, RepoName
 from crcr.errors import BadRequest
 
 _LETTERS = {
-    "G": CommitState.GREEN,
-    "F": CommitState.FAILED,
-    "R": CommitState.RUNNING,
-    "I": CommitState.INCONCLUSIVE,
+    "G": CompatState.GREEN,
+    "F": CompatState.FAILED,
+    "R": CompatState.RUNNING,
+    "I": CompatState.INCONCLUSIVE,
     ".": None,
 }
 
 
-def states(letters: str) -> list[CommitState | None]:
+def states(letters: str) -> list[CompatState | None]:
     return [_LETTERS[letter] for letter in letters]
 
 
@@ -37,16 +37,16 @@ def states(letters: str) -> list[CommitState | None]:
     ("results", "state"),
     [
         ("", None),
-        ("success", CommitState.GREEN),
-        ("success other", CommitState.GREEN),
-        ("other", CommitState.INCONCLUSIVE),
-        ("success cancelled", CommitState.INCONCLUSIVE),
-        ("success running", CommitState.RUNNING),
-        ("success running failure", CommitState.FAILED),
+        ("success", CompatState.GREEN),
+        ("success other", CompatState.GREEN),
+        ("other", CompatState.INCONCLUSIVE),
+        ("success cancelled", CompatState.INCONCLUSIVE),
+        ("success running", CompatState.RUNNING),
+        ("success running failure", CompatState.FAILED),
     ],
 )
 def test_a_backend_is_green_when_a_job_succeeded_and_none_failed_runs_or_was_cancelled(
-    results: str, state: CommitState | None
+    results: str, state: CompatState | None
 ) -> None:
     assert judge_commit({NewestResult(word) for word in results.split()}) is state
 
@@ -70,26 +70,26 @@ def test_a_commit_is_accepted_between_two_green_ones_without_a_failure_in_betwee
     letters: str, exact: str, between: str
 ) -> None:
     signs = {True: "+", False: "-", None: "?"}
-    assert "".join(signs[each] for each in accept_commits(states(letters), Match.EXACT)) == exact
-    assert "".join(signs[each] for each in accept_commits(states(letters), Match.BETWEEN)) == between
+    assert "".join(signs[each] for each in accept_commits(states(letters), GreenMatch.EXACT)) == exact
+    assert "".join(signs[each] for each in accept_commits(states(letters), GreenMatch.BETWEEN)) == between
 
 
 @pytest.mark.parametrize(
     ("backends", "match", "found"),
     [
-        (["FG", "GG"], Match.EXACT, CommonCommit(1, is_settled=True)),
-        (["FG", "GF"], Match.EXACT, CommonCommit(None, is_settled=False)),
-        (["G.G.", ".G.G"], Match.EXACT, CommonCommit(None, is_settled=False)),
-        (["G.G.", ".G.G"], Match.BETWEEN, CommonCommit(1, is_settled=True)),
-        (["G...", ".G.."], Match.BETWEEN, CommonCommit(None, is_settled=False)),
+        (["FG", "GG"], GreenMatch.EXACT, CommonCommit(1, is_settled=True)),
+        (["FG", "GF"], GreenMatch.EXACT, CommonCommit(None, is_settled=False)),
+        (["G.G.", ".G.G"], GreenMatch.EXACT, CommonCommit(None, is_settled=False)),
+        (["G.G.", ".G.G"], GreenMatch.BETWEEN, CommonCommit(1, is_settled=True)),
+        (["G...", ".G.."], GreenMatch.BETWEEN, CommonCommit(None, is_settled=False)),
         # The first commit may still turn out to lie between two green ones.
-        (["G.G", ".GG"], Match.BETWEEN, CommonCommit(1, is_settled=True)),
-        (["GG.G", "G.G."], Match.EXACT, CommonCommit(0, is_settled=True)),
-        ([], Match.BETWEEN, CommonCommit(None, is_settled=True)),
+        (["G.G", ".GG"], GreenMatch.BETWEEN, CommonCommit(1, is_settled=True)),
+        (["GG.G", "G.G."], GreenMatch.EXACT, CommonCommit(0, is_settled=True)),
+        ([], GreenMatch.BETWEEN, CommonCommit(None, is_settled=True)),
     ],
 )
 def test_the_newest_common_commit_is_settled_once_no_newer_one_can_follow(
-    backends: list[str], match: Match, found: CommonCommit
+    backends: list[str], match: GreenMatch, found: CommonCommit
 ) -> None:
     assert find_common([states(letters) for letters in backends], match) == found
 
@@ -98,12 +98,12 @@ def test_a_settled_answer_never_changes_with_older_commits_and_an_exact_one_is_n
     chance = random.Random(5)
     for _ in range(2_000):
         lines = ["".join(chance.choices("GF.RI", (5, 1, 4, 1, 1), k=12)) for _ in range(chance.randint(1, 3))]
-        for match in Match:
+        for match in GreenMatch:
             whole = find_common([states(line) for line in lines], match)
             for length in range(12):
                 part = find_common([states(line[:length]) for line in lines], match)
                 assert not part.is_settled or part.index == whole.index
-        exact, between = (find_common([states(line) for line in lines], match).index for match in Match)
+        exact, between = (find_common([states(line) for line in lines], match).index for match in GreenMatch)
         assert exact is None or (between is not None and between <= exact)
 
 

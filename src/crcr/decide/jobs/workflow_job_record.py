@@ -178,35 +178,7 @@ def make_envelope(record: Mapping[str, Any]) -> dict[str, Any]:
     status = given["status"]
     if status not in _STATUSES:
         raise NotARecord(f"status is {str(status)[:40]!r}")
-    run_id = _run_id(given)
-    number, sha = _whole(given.get("pr_number")), given.get("pytorch_head_sha")
-    payload: dict[str, Any] = {"repository": {"full_name": given.get("upstream_repo", DEFAULT_UPSTREAM)}}
-    if number:
-        payload["pull_request"] = {"number": number, "head": {"sha": sha}}
-    elif sha != given["delivery_id"]:
-        payload["head_sha"] = sha
-    counts = {name: _whole(given.get(field)) for name, field in _TEST_COUNTS.items()}
-    # ClickHouse has zeroes where no tests were counted.
-    has_counts = any(counts.values())
-    workflow = {
-        "status": status,
-        "name": given["workflow_name"],
-        "job_name": given["job_name"],
-        "check_run_id": given.get("check_run_id"),
-        "run_id": run_id,
-        "run_attempt": _whole(given.get("run_attempt")) or 1,
-        "url": given.get("workflow_run_url"),
-        "artifact_url": given.get("artifact_url"),
-        "started_at": _time(given.get("started_at")),
-        "environment": _object(given.get("environment")),
-    }
-    if status == "completed":
-        workflow |= {
-            "conclusion": given.get("conclusion"),
-            "completed_at": _time(given.get("completed_at")),
-            "test_results": counts if has_counts else None,
-            "failed_tests": _list(given.get("failed_tests_json")),
-        }
+    number = _whole(given.get("pr_number"))
     outcome = _whole(given.get(OUTCOME_NUMBER))
     return {
         "trusted": {
@@ -222,11 +194,50 @@ def make_envelope(record: Mapping[str, Any]) -> dict[str, Any]:
             "callback_payload": {
                 "event_type": given.get("event_type", "pull_request" if number else "push"),
                 "delivery_id": given["delivery_id"],
-                "payload": payload,
-                "workflow": {name: value for name, value in workflow.items() if value is not None},
+                "payload": _make_payload(given, number),
+                "workflow": {
+                    name: value for name, value in _make_workflow(given).items() if value is not None
+                },
             }
         },
     }
+
+
+def _make_payload(given: Mapping[str, Any], number: int | None) -> dict[str, Any]:
+    """Return what is known of the upstream's event."""
+    sha = given.get("pytorch_head_sha")
+    payload: dict[str, Any] = {"repository": {"full_name": given.get("upstream_repo", DEFAULT_UPSTREAM)}}
+    if number:
+        payload["pull_request"] = {"number": number, "head": {"sha": sha}}
+    elif sha != given["delivery_id"]:
+        payload["head_sha"] = sha
+    return payload
+
+
+def _make_workflow(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job's part of the envelope; None where a value is not known."""
+    workflow = {
+        "status": given["status"],
+        "name": given["workflow_name"],
+        "job_name": given["job_name"],
+        "check_run_id": given.get("check_run_id"),
+        "run_id": _run_id(given),
+        "run_attempt": _whole(given.get("run_attempt")) or 1,
+        "url": given.get("workflow_run_url"),
+        "artifact_url": given.get("artifact_url"),
+        "started_at": _time(given.get("started_at")),
+        "environment": _object(given.get("environment")),
+    }
+    if given["status"] == "completed":
+        counts = {name: _whole(given.get(field)) for name, field in _TEST_COUNTS.items()}
+        workflow |= {
+            "conclusion": given.get("conclusion"),
+            "completed_at": _time(given.get("completed_at")),
+            # ClickHouse has zeroes where no tests were counted.
+            "test_results": counts if any(counts.values()) else None,
+            "failed_tests": _list(given.get("failed_tests_json")),
+        }
+    return workflow
 
 
 def _run_id(given: Mapping[str, Any]) -> str | int:

@@ -1,7 +1,8 @@
-"""Announced breakage: a label on a pull request, and a paragraph for downstreams in its text.
+"""A pull request announces a breaking change by a label, and by a paragraph for downstreams in its text.
 
-The label is the right to announce: GitHub lets only people with triage rights set it. The text is the author's, who may be
-a stranger: it is read in linear time, cut, and shown as text. Whom it concerns is what dispatching says.
+GitHub lets only people with triage rights set a label, so the label is the permission to announce. The author of the text may be
+a stranger: the text is read in linear time, cut, and shown as text. An announcement concerns the backends that the pull request
+is dispatched to.
 """
 
 import re

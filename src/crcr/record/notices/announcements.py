@@ -1,7 +1,7 @@
-"""Announced breakage in the store: the backends that a pull request concerns, who was told, and who answered.
+"""Stores announcements of breaking changes: the backends that a pull request concerns, their notices, and their answers.
 
-The leader compares what is announced with the threads, and writes only what differs: a label, a new paragraph, a list of
-changed files, a new allowlist and the end of the pull request all lead to the same look. So no other transaction does more.
+Each minute the leader compares the announcements with the threads of notices, and writes the differences. A changed label,
+paragraph, list of files or allowlist, and a closed pull request, need no transaction of their own.
 """
 
 from collections.abc import Mapping

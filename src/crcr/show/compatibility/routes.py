@@ -18,17 +18,17 @@ from starlette.routing import BaseRoute, Route
 from crcr.decide.compatibility import (
     MOST_NAMED,
     MOST_SEARCHED,
-    CommitGroup,
-    CommitState,
     CompatBackend,
     CompatCell,
+    CompatColumns,
     CompatCommit,
     CompatQuery,
+    CompatState,
     CompatView,
     GreenCommit,
+    GreenMatch,
     GroupKind,
     LatestGreen,
-    Match,
 )
 from crcr.decide.github.commit_origin import RELEASE_BRANCHES
 from crcr.decide.model import Level, RepoName, is_repo_name
@@ -54,12 +54,12 @@ _LONGEST_NAMES = MOST_NAMED * 141
 _LONGEST_LABEL = 40
 _LEVELS = {level.name: level for level in Level if level >= Level.L2}
 _STATES = {
-    CommitState.GREEN: Status("O", "green", "ok"),
-    CommitState.FAILED: Status("X", "failed", "bad"),
-    CommitState.RUNNING: Status("?", "running", "run"),
-    CommitState.INCONCLUSIVE: Status("I", "inconclusive: cancelled, skipped or neutral", "off"),
+    CompatState.GREEN: Status("O", "green", "ok"),
+    CompatState.FAILED: Status("X", "failed", "bad"),
+    CompatState.RUNNING: Status("?", "running", "run"),
+    CompatState.INCONCLUSIVE: Status("I", "inconclusive: cancelled, skipped or neutral", "off"),
 }
-_WORST_FIRST = (CommitState.FAILED, CommitState.RUNNING, CommitState.INCONCLUSIVE)
+_WORST_FIRST = (CompatState.FAILED, CompatState.RUNNING, CompatState.INCONCLUSIVE)
 _BETWEEN = Status("B", "no result here; between two green commits", "wait")
 _UNTESTED = Status("·", "no result", "off")
 LEGEND = (*_STATES.values(), _BETWEEN, _UNTESTED)
@@ -155,7 +155,7 @@ def _pin_path(location: PageLocation, chosen: dict[str, str]) -> str:
     return f"/api/v1/compat/latest-green{_query(location, {**level, **chosen}, format='text')}"
 
 
-def _lay_out(groups: Sequence[CommitGroup], location: PageLocation) -> GridHeads:
+def _lay_out(groups: Sequence[CompatColumns], location: PageLocation) -> GridHeads:
     spans, heads = [], []
     for group in groups:
         label = _GROUPS[group.kind].format(group.name.removeprefix(RELEASE_BRANCHES))
@@ -192,8 +192,8 @@ def _draw_all(view: CompatView, location: PageLocation) -> Markup:
 
 def _status_of_all(commit: CompatCommit) -> Status | None:
     """Green or between where each backend is one of these; otherwise the worst state, and none where only results are missing."""
-    if all(cell.between or cell.state is CommitState.GREEN for cell in commit.cells):
-        return _STATES[CommitState.GREEN] if commit.is_green else _BETWEEN
+    if all(cell.between or cell.state is CompatState.GREEN for cell in commit.cells):
+        return _STATES[CompatState.GREEN] if commit.is_green else _BETWEEN
     states = {cell.state for cell in commit.cells if not cell.between}
     return next((_STATES[state] for state in _WORST_FIRST if state in states), None)
 
@@ -230,7 +230,9 @@ async def _badge(frame: Frame, request: Request) -> Response:
             backends=read_names(query.get("backends")),
             hardware=query.get("hardware") or None,
             branch=query.get("branch") or None,
-            match=next((match for match in Match if match.value == query.get("match")), Match.EXACT),
+            match=next(
+                (match for match in GreenMatch if match.value == query.get("match")), GreenMatch.EXACT
+            ),
         )
         latest = await frame.views(request).latest_green(chosen, frame.clock.now())
     except (BadRequest, NotFound) as problem:
@@ -313,7 +315,7 @@ derive_model(
     },
 )
 derive_model(
-    CommitGroup,
+    CompatColumns,
     "CompatGroup",
     "Commits of a branch, newest first, those that nights tested, or tags, highest version first.",
     properties=("newest_green",),
@@ -400,7 +402,7 @@ def compat_query(
 
 CompatQueryParam = Annotated[Callable[..., CompatQuery], Depends(compat_query)]
 _MatchParam = Annotated[
-    Match,
+    GreenMatch,
     Query(
         description="`between` also accepts a commit between two green ones, for backends without a result there"
     ),
@@ -441,7 +443,7 @@ def add(api: APIRouter) -> None:
     async def latest_green(
         make_query: CompatQueryParam,
         api_request: params.RequestParam,
-        match: _MatchParam = Match.EXACT,
+        match: _MatchParam = GreenMatch.EXACT,
         answer_format: Annotated[Literal["json", "text"], Query(alias="format")] = "json",
     ) -> Any:
         query = make_query(upstream=api_request.upstream, match=match)
@@ -476,14 +478,14 @@ _COLUMNS = (
 )
 
 
-def _lines(group: CommitGroup) -> Iterator[CsvRow]:
+def _lines(group: CompatColumns) -> Iterator[CsvRow]:
     for commit in group.commits:
         about = (commit.sha, commit.label, commit.title, commit.number, commit.pushed_at, commit.is_green)
         for cell in commit.cells:
             yield group.kind, group.name, *about, cell.backend, cell.state, cell.between
 
 
-TABLE: CsvTable[CommitGroup] = CsvTable(_COLUMNS, _lines)
+TABLE: CsvTable[CompatColumns] = CsvTable(_COLUMNS, _lines)
 
 
 def add_csv(api: APIRouter) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select
 
-from crcr.decide.compatibility import CommitState, CompatQuery, GroupKind, LatestGreen, Match
+from crcr.decide.compatibility import CompatQuery, CompatState, GreenMatch, GroupKind, LatestGreen
 from crcr.decide.events import PushEvent
 from crcr.decide.model import Level, RepoName
 from crcr.errors import BadRequest
@@ -251,16 +251,16 @@ class Oracle:
             job["conclusion"], "bad"
         )
 
-    def accepts(self, states: list[str | None], index: int, match: Match) -> bool:
+    def accepts(self, states: list[str | None], index: int, match: GreenMatch) -> bool:
         if states[index] == "green":
             return True
-        if match is Match.EXACT or states[index] in ("failed", "running"):
+        if match is GreenMatch.EXACT or states[index] in ("failed", "running"):
             return False
         before = next((state for state in states[index:] if state in ("green", "failed")), None)
         after = next((state for state in reversed(states[:index]) if state in ("green", "failed")), None)
         return before == after == "green"
 
-    def latest(self, backends: Iterable[str], match: Match) -> str | None:
+    def latest(self, backends: Iterable[str], match: GreenMatch) -> str | None:
         lines = [[self.state(sha, backend) for sha in self.line] for backend in backends]
         for index, sha in enumerate(self.line):
             if all(self.accepts(line, index, match) for line in lines):
@@ -289,7 +289,7 @@ async def test_the_newest_common_green_commit_and_every_cell_are_the_oracles(
         query = CompatQuery(upstream=UPSTREAM, commits=200, **choice)
         view = await store.views.compat(query, now)
         keys = [backend.name.key for backend in view.backends]
-        for match, latest in ((Match.EXACT, view.exact), (Match.BETWEEN, view.between)):
+        for match, latest in ((GreenMatch.EXACT, view.exact), (GreenMatch.BETWEEN, view.between)):
             alone = await store.views.latest_green(
                 CompatQuery(upstream=UPSTREAM, match=match, **choice),
                 now,
@@ -305,7 +305,7 @@ async def test_the_newest_common_green_commit_and_every_cell_are_the_oracles(
                 assert alone.commit.newer_commits == oracle.line.index(alone.commit.sha)
         for backend in view.backends:
             last = backend.last_green.sha if backend.last_green else None
-            assert last == oracle.latest([backend.name.key], Match.EXACT)
+            assert last == oracle.latest([backend.name.key], GreenMatch.EXACT)
         for group in view.groups:
             assert group.commits
             for commit in group.commits:
@@ -392,5 +392,5 @@ async def test_release_branches_and_version_tags_have_columns_of_their_own(store
     ]
     [tagged] = view.groups[-1].commits
     # What was reported for the tag object is a result of its commit, and not of the branch's column.
-    assert (tagged.label, tagged.cells[0].state) == ("v2.10.0", CommitState.FAILED)
-    assert view.groups[1].commits[0].cells[0].state is CommitState.GREEN
+    assert (tagged.label, tagged.cells[0].state) == ("v2.10.0", CompatState.FAILED)
+    assert view.groups[1].commits[0].cells[0].state is CompatState.GREEN

@@ -1,4 +1,4 @@
-"""Announced breakage: the paragraph for downstreams, whom it concerns, and who may answer for a backend."""
+"""Announcements of breaking changes: the paragraph for downstreams, the concerned backends, and the people who may answer for them."""
 
 import time
 from dataclasses import replace

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 
 from sqlalchemy import text
 
-from crcr.decide.compatibility import CommitState, NewestResult, judge_commit
+from crcr.decide.compatibility import CompatState, NewestResult, judge_commit
 from crcr.decide.model import RepoName
 from crcr.record.schema.main_tables import NOT_PASSED
 from crcr.record.store.database import Row, Tx
@@ -159,7 +159,7 @@ class CommitStateReader:
     tx: Tx
     upstream: RepoName
     now: datetime
-    _known: dict[tuple[str, str], CommitState | None] = field(default_factory=dict)
+    _known: dict[tuple[str, str], CompatState | None] = field(default_factory=dict)
 
     async def find_results(self, commits: Sequence[ReadCommit]) -> list[ReadCommit]:
         """The commits with the keys of their jobs; a tag object's results are its commit's."""
@@ -265,8 +265,8 @@ class CommitStateReader:
             (entry, backends[index], _RESULTS[worst]) for entry, index, worst in rows if worst is not None
         ]
 
-    def get(self, commit: ReadCommit, backend: str) -> CommitState | None:
+    def get(self, commit: ReadCommit, backend: str) -> CompatState | None:
         return self._known[commit.key, backend]
 
     def is_green(self, commit: ReadCommit, backend: str) -> bool:
-        return self._known.get((commit.key, backend)) is CommitState.GREEN
+        return self._known.get((commit.key, backend)) is CompatState.GREEN

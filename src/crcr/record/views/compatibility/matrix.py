@@ -13,17 +13,17 @@ from sqlalchemy import text
 from crcr.decide.allowlist.entries import AllowlistEntry
 from crcr.decide.compatibility import (
     MOST_SEARCHED,
-    CommitGroup,
-    CommitState,
     CompatBackend,
     CompatCell,
+    CompatColumns,
     CompatCommit,
     CompatQuery,
+    CompatState,
     CompatView,
     GreenCommit,
+    GreenMatch,
     GroupKind,
     LatestGreen,
-    Match,
     accept_commits,
     age_of,
     choose_backends,
@@ -138,12 +138,12 @@ class _Branch:
         first = start = max(last.values())
         size, found = _FIRST_CHUNK, None
         after_green = [await self._is_after_green(backend, start) for backend in backends]
-        states: dict[str, list[CommitState | None]] = {backend: [] for backend in backends}
+        states: dict[str, list[CompatState | None]] = {backend: [] for backend in backends}
         while chunk := await self.chunk(start, size):
             start, size = start + len(chunk), size * 2
             for backend, so_far in zip(backends, await self._read_states(chunk, backends), strict=True):
                 states[backend] += so_far
-            common = find_common(list(states.values()), Match.BETWEEN, after_green)
+            common = find_common(list(states.values()), GreenMatch.BETWEEN, after_green)
             found = None if common.index is None else self.commits[first + common.index]
             if common.is_settled:
                 break
@@ -155,14 +155,14 @@ class _Branch:
             start = max(0, end - _FIRST_CHUNK)
             [states] = await self._read_states(self.commits[start:end], [backend])
             for state in reversed(states):
-                if state in (CommitState.GREEN, CommitState.FAILED):
-                    return state is CommitState.GREEN
+                if state in (CompatState.GREEN, CompatState.FAILED):
+                    return state is CompatState.GREEN
             end = start
         return False
 
     async def _read_states(
         self, commits: Sequence[ReadCommit], backends: Sequence[str]
-    ) -> list[list[CommitState | None]]:
+    ) -> list[list[CompatState | None]]:
         """The states of each backend; a commit that was not tested has none."""
         await self.reader.read([commit for commit in commits if commit.is_tested], backends)
         return [
@@ -189,8 +189,8 @@ class _Branch:
     ) -> None:
         chunk = await self.chunk(start, size)
         for backend, states in zip(backends, await self._read_states(chunk, backends), strict=True):
-            if CommitState.GREEN in states:
-                found[backend] = start + states.index(CommitState.GREEN)
+            if CompatState.GREEN in states:
+                found[backend] = start + states.index(CompatState.GREEN)
 
     async def describe(self, shas: Iterable[str], now: datetime) -> dict[str, GreenCommit]:
         place = {"upstream": self.reader.upstream.key, "ref": self.ref}
@@ -223,12 +223,12 @@ class _Chosen:
     def keys(self) -> list[str]:
         return [entry.name.key for entry in self.entries]
 
-    async def find(self, match: Match) -> LatestGreen | None:
+    async def find(self, match: GreenMatch) -> LatestGreen | None:
         branch = self.branch
         if branch is None or not self.entries:
             return None
         commit = await (
-            branch.find_exact(self.keys) if match is Match.EXACT else branch.find_between(self.keys)
+            branch.find_exact(self.keys) if match is GreenMatch.EXACT else branch.find_between(self.keys)
         )
         if commit is None:
             return None
@@ -286,12 +286,12 @@ async def compat_view(tx: Tx, query: CompatQuery, visible: VisibleBackends, now:
             for entry in chosen.entries
         ),
         groups=groups,
-        exact=await chosen.find(Match.EXACT) if is_possible else None,
-        between=await chosen.find(Match.BETWEEN) if is_possible else None,
+        exact=await chosen.find(GreenMatch.EXACT) if is_possible else None,
+        between=await chosen.find(GreenMatch.BETWEEN) if is_possible else None,
     )
 
 
-async def _read_groups(tx: Tx, chosen: _Chosen) -> tuple[CommitGroup, ...]:
+async def _read_groups(tx: Tx, chosen: _Chosen) -> tuple[CompatColumns, ...]:
     """The groups of columns that have any: the branch, nights, release branches, tags."""
     groups = []
     if chosen.branch is not None:
@@ -308,7 +308,7 @@ async def _read_groups(tx: Tx, chosen: _Chosen) -> tuple[CommitGroup, ...]:
     return tuple(group for group in groups if group.commits)
 
 
-async def _read_branch_group(chosen: _Chosen, kind: GroupKind, branch: _Branch, most: int) -> CommitGroup:
+async def _read_branch_group(chosen: _Chosen, kind: GroupKind, branch: _Branch, most: int) -> CompatColumns:
     tested: list[ReadCommit] = []
     start = 0
     while len(tested) < most and start < _MOST_UNTESTED and (chunk := await branch.chunk(start, most)):
@@ -317,7 +317,7 @@ async def _read_branch_group(chosen: _Chosen, kind: GroupKind, branch: _Branch, 
     return await _make_group(chosen, kind, branch.ref, tested[:most])
 
 
-async def _read_nights(tx: Tx, chosen: _Chosen, branch: _Branch) -> CommitGroup:
+async def _read_nights(tx: Tx, chosen: _Chosen, branch: _Branch) -> CompatColumns:
     """The commits of the branch `nightly`; without one, those of the branch that nights tested."""
     nightly = _Branch(chosen.reader, NIGHTLY_BRANCH)
     if chosen.query.branch is None and await nightly.chunk(0, 1):
@@ -330,7 +330,7 @@ async def _read_nights(tx: Tx, chosen: _Chosen, branch: _Branch) -> CommitGroup:
     return await _make_group(chosen, GroupKind.NIGHTLY, branch.ref, commits)
 
 
-async def _read_tags(tx: Tx, chosen: _Chosen) -> CommitGroup:
+async def _read_tags(tx: Tx, chosen: _Chosen) -> CompatColumns:
     rows = await tx.all(_VERSION_TAGS, upstream=chosen.query.upstream.key, most=_MOST_TAGS)
     by_name = {row["name"]: row for row in rows}
     names = newest_releases(by_name)[:_TAGS]
@@ -342,18 +342,18 @@ async def _read_tags(tx: Tx, chosen: _Chosen) -> CommitGroup:
 
 async def _make_group(
     chosen: _Chosen, kind: GroupKind, name: str, commits: Sequence[ReadCommit]
-) -> CommitGroup:
+) -> CompatColumns:
     reader, keys = chosen.reader, chosen.keys
     await reader.read(commits, keys)
     # Tags lie on no line: nothing is between two of them.
-    match = Match.EXACT if kind is GroupKind.TAGS else Match.BETWEEN
+    match = GreenMatch.EXACT if kind is GroupKind.TAGS else GreenMatch.BETWEEN
     accepted = {key: accept_commits([reader.get(commit, key) for commit in commits], match) for key in keys}
     described = (
         {}
         if kind is GroupKind.TAGS
         else await _Branch(reader, name).describe([commit.sha for commit in commits], chosen.now)
     )
-    return CommitGroup(
+    return CompatColumns(
         kind=kind,
         name=name,
         commits=tuple(
@@ -369,7 +369,7 @@ def _make_cells(
     cells = []
     for entry in chosen.entries:
         state = chosen.reader.get(commit, entry.name.key)
-        is_between = state is not CommitState.GREEN and accepted[entry.name.key][index] is True
+        is_between = state is not CompatState.GREEN and accepted[entry.name.key][index] is True
         cells.append(CompatCell(entry.name, state, is_between))
     return tuple(cells)
 

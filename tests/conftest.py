@@ -7,13 +7,15 @@ Timings belong to `bench/`.
 
 import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from support.clock import ManualClock
-from support.services.cleanup import clean_up
+from support.services.cleanup import clean_up, clean_up_after_test, set_up_shared_fixture
 
 settings.register_profile("untimed", deadline=None)
 settings.register_profile("fewer", deadline=None, max_examples=25)
@@ -58,6 +60,22 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     clean_up()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: "pytest.FixtureDef[Any]") -> Generator[None, Any, Any]:
+    if fixturedef.scope == "function":
+        return (yield)
+    with set_up_shared_fixture():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    finally:
+        clean_up_after_test()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

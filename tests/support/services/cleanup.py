@@ -1,5 +1,7 @@
 """Stops the services that tests started and removes their folders: with the session, at the latest with the process.
 
+What a single test used can be given back when it ends (`at_end_of_test`); `tests/conftest.py` calls the two functions for that.
+
 A worker that has reported its last test is ended after a few seconds, too soon for what is left to `atexit`. A process
 that is killed does neither; a shell that waits for its end stops the services that run in its folders.
 """
@@ -7,13 +9,15 @@ that is killed does neither; a shell that waits for its end stops the services t
 import atexit
 import shutil
 import subprocess
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
 _ACTIONS = ExitStack()
+_AFTER_TEST = ExitStack()
+_shared_set_ups = 0
 _AFTER_A_KILL = """
 while read -r folder; do folders="$folders $folder"; done
 send() {
@@ -38,6 +42,26 @@ PostgreSQL frees its shared memory at SIGQUIT; ClickHouse's engine ends only by 
 
 def at_end(action: Callable[..., object], *arguments: object, **named: object) -> None:
     _ACTIONS.callback(action, *arguments, **named)
+
+
+def at_end_of_test(action: Callable[..., object], *arguments: object) -> None:
+    """Do this when the test has ended; never, while a fixture is set up that several tests share."""
+    if not _shared_set_ups:
+        _AFTER_TEST.callback(action, *arguments)
+
+
+@contextmanager
+def set_up_shared_fixture() -> Iterator[None]:
+    global _shared_set_ups  # noqa: PLW0603
+    _shared_set_ups += 1
+    try:
+        yield
+    finally:
+        _shared_set_ups -= 1
+
+
+def clean_up_after_test() -> None:
+    _AFTER_TEST.close()
 
 
 def temporary_folder(prefix: str) -> Path:

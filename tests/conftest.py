@@ -60,6 +60,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     clean_up()
+    gc.freeze()  # pytest searches for garbage five times before it ends
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,6 +19,8 @@ def test_a_database_whose_schema_was_changed_is_not_used_again() -> None:
         "DROP INDEX ix_jobs_running",
         "ALTER TABLE audit ALTER COLUMN subject DROP NOT NULL",
         "CREATE TABLE notes (a text)",
+        "UPDATE alembic_version SET version_num = '9999'",
+        "DROP TABLE alembic_version",
         "CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$",
     ):
         url = new_database()

@@ -45,8 +45,9 @@ UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_constraint
 UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_index
 UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_proc
 UNION ALL SELECT count(*), max(xmin::text::bigint) FROM pg_trigger
+UNION ALL SELECT count(*), max(xmin::text::bigint) FROM alembic_version
 """
-"""Differs after each change of the schema: a row of a catalog has the number of the transaction that wrote it."""
+"""Differs after each change of the schema or of its revision: a row has the number of the transaction that wrote it."""
 _DELETE_ALL_ROWS = """
 DO $$
 DECLARE name text;
@@ -233,11 +234,12 @@ async def _empty(url: str, schema: list[dict[str, Any]]) -> bool:
         return False
     try:
         is_same = [dict(row) for row in await connection.fetch(_SCHEMA)] == schema
-        if is_same:
-            await connection.execute(_DELETE_ALL_ROWS)
-        return is_same
-    finally:
-        await connection.close()
+    except asyncpg.UndefinedTableError:  # of the revision
+        is_same = False
+    if is_same:
+        await connection.execute(_DELETE_ALL_ROWS)
+    await connection.close()
+    return is_same
 
 
 @cache

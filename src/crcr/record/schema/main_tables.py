@@ -304,8 +304,9 @@ jobs = Table(
     Index("ix_jobs_running", "silent_at", sqlite_where=_RUNNING, postgresql_where=_RUNNING),
     partial_index("ix_jobs_ended", "upstream", "downstream", "event", "completed_at", where=_ENDED),
     partial_index(
-        "ix_jobs_base",
+        "ix_jobs_base",  # with what tells a pass on the base: the rows of jobs are large
         *("upstream", "downstream", "job_name", "in_progress_at"),
+        *("workflow", "event", "ended_as", "head_sha", "imported"),
         where=_ENDED_ON_BASE,
     ),
     partial_index(

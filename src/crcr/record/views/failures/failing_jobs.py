@@ -1,13 +1,14 @@
 """Continuously failing jobs, worked out when they are read: callbacks write nothing for them.
 
 Candidates are jobs with a failure on the base in the last 30 days whose last pass to arrive is not of a later commit: one
-statement, along the index of the base's failures. Only for these the last pass in the order is read, and the failures after it.
+statement, along the index of the base's failures. It also finds the place of each candidate's last pass, by the index of the base's
+results alone. The failures after it are read for each candidate, the pass itself for the jobs that are shown.
 """
 
 # ruff: noqa: S608 - every name in these statements is our own
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from crcr.decide.model import RepoName
 from crcr.decide.statistics.figures import EndedAs
 from crcr.decide.views.failing import (
     FailingJob,
+    FailingKey,
     FailingKind,
     FailingPage,
     FailingQuery,
@@ -105,20 +107,33 @@ def _write_candidates(kind: FailingKind, chosen: str = "", *, on_any_branch: boo
         " passed AS MATERIALIZED (SELECT b.downstream, b.workflow, b.job_name,"
         f" coalesce((SELECT {passed} FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', 'b.')}"
         f"{_PASSED.format(_EVENTS[kind])}1), -1) AS place FROM failed b), compared AS MATERIALIZED ({_COMPARED[kind]})"
-        " SELECT p.downstream, p.workflow, p.job_name FROM compared p WHERE EXISTS (SELECT 1 FROM"
+        f" SELECT p.downstream, p.workflow, p.job_name, {_write_last_good(kind)} AS last_good"
+        " FROM compared p WHERE EXISTS (SELECT 1 FROM"
         f" failures f{join.format('f')} WHERE {on_base} AND f.downstream = p.downstream AND f.workflow = p.workflow"
         f" AND f.job_name = p.job_name AND f.at >= p.since AND f.passed_at IS NULL AND {failed} > p.place)"
         " ORDER BY p.downstream, p.workflow, p.job_name LIMIT :most"
     )
 
 
-def _write_last_pass(kind: FailingKind) -> str:
-    """The pass of the latest commit or night, among the newest to arrive."""
+def _write_last_good(kind: FailingKind) -> str:
+    """The place of the latest commit or night with a pass, among the newest passes to arrive; -1 where there is none."""
     join, _, passed = _PLACES[kind]
     return (
-        f"SELECT delivery, run_id, head_sha, at, place FROM (SELECT j.delivery, j.run_id, j.head_sha, {_ENDED_AT} AS at,"
-        f" {passed} AS place FROM jobs j{join.format('j')} WHERE {_OF_JOB.format('j', ':')}"
-        f"{_PASSED.format(_EVENTS[kind])}{_MOST_PASSES[kind]}) AS newest ORDER BY place DESC, at DESC LIMIT 1"
+        f"coalesce((SELECT max(newest.place) FROM (SELECT {passed} AS place FROM jobs j{join.format('j')}"
+        f" WHERE {_OF_JOB.format('j', 'p.')}{_PASSED.format(_EVENTS[kind])}{_MOST_PASSES[kind]}) AS newest), -1)"
+    )
+
+
+def _write_last_pass(kind: FailingKind) -> str:
+    """The pass at a place. Its commit is compared in the index, so that only its own row is read."""
+    at_place = {
+        FailingKind.PUSH: "j.head_sha IN (SELECT c.sha FROM base_commits c WHERE c.upstream = :upstream"
+        " AND c.ref = :ref AND c.position = :last_good)",
+        FailingKind.NIGHTLY: f"{_ENDED_AT} = :last_good",
+    }
+    return (
+        f"SELECT j.delivery, j.head_sha FROM jobs j WHERE {_OF_JOB.format('j', ':')} AND {at_place[kind]}"
+        f"{_PASSED.format(_EVENTS[kind])}1"
     )
 
 
@@ -148,19 +163,32 @@ _LAST_PASS = {kind: Statement(text(_write_last_pass(kind))) for kind in FailingK
 _FAILURES = {kind: Statement(text(_write_failures(kind))) for kind in FailingKind}
 
 
+@dataclass(frozen=True, slots=True)
+class _FoundJob:
+    """A failing job, without its last pass where only a job's own result shows it."""
+
+    view: FailingJob
+    marks: Sequence[str]
+    """The fingerprints of its newest failure."""
+    pass_at: Mapping[str, Any] | None
+    """The names of the job and the place of the pass; None where there is none, or where a re-run was the last to pass."""
+
+
 async def failing_page(tx: Tx, query: FailingQuery, visible: VisibleBackends, now: datetime) -> FailingPage:
     check_cursor(query)
     branch = query.branch or await read_base_branch(tx, query.upstream)
     known = _KnownIssues(tx, query.upstream.key, now)
-    jobs = []
-    for job, marks in await _find_failing(tx, query, branch, visible, now):
-        if matches_text(job, query):
-            jobs.append(replace(job, known=await known.find(marks)))
-    if query.known is not None:
-        jobs = [job for job in jobs if (job.known is not None) is query.known]
-    listed = order_jobs(jobs, query)
-    more = failing_key(listed[query.limit - 1], query.sort) if len(listed) > query.limit else None
-    return FailingPage(tuple(listed[: query.limit]), more, await newest_change(tx), branch)
+    found = dict[FailingKey, _FoundJob]()
+    for job in await _find_failing(tx, query, branch, visible, now):
+        if matches_text(job.view, query):
+            view = replace(job.view, known=await known.find(job.marks))
+            if query.known in (None, view.known is not None):
+                found[failing_key(view, query.sort)] = replace(job, view=view)
+    listed = order_jobs((job.view for job in found.values()), query)
+    keys = [failing_key(view, query.sort) for view in listed[: query.limit]]
+    more = keys[-1] if len(listed) > query.limit else None
+    items = [await _add_last_pass(tx, query.kind, found[key]) for key in keys]
+    return FailingPage(tuple(items), more, await newest_change(tx), branch)
 
 
 def check_cursor(query: FailingQuery) -> None:
@@ -196,21 +224,14 @@ def _spans(now: datetime) -> dict[str, int]:
 
 async def _find_failing(
     tx: Tx, query: FailingQuery, branch: str | None, visible: VisibleBackends, now: datetime
-) -> list[tuple[FailingJob, Sequence[str]]]:
-    """All failing jobs that the reader may see, each with the fingerprints of its newest failure."""
+) -> list[_FoundJob]:
+    """All failing jobs that the reader may see."""
     place: dict[str, Any] = {"upstream": query.upstream.key}
     if query.kind is FailingKind.PUSH:
         place["ref"] = branch or ""
-    since = {"since": to_us(now - HISTORY)}
-    found = []
-    for names in await tx.all(_choose_candidates(query, branch), **place, **_spans(now)):
-        entry = visible.reporting.get(names["downstream"])
-        if entry is None:
-            continue
-        job = {**place, **since, **{name: names[name] for name in ("downstream", "workflow", "job_name")}}
-        if (row := await _read_failing_row(tx, query.kind, job)) is not None:
-            found.append((_view(entry, job, row), _marks(row.newest)))
-    return found
+    candidates = await tx.all(_choose_candidates(query, branch), **place, **_spans(now))
+    jobs = [(visible.reporting.get(names["downstream"]), names) for names in candidates]
+    return await _read_failing(tx, query.kind, place, [(entry, names) for entry, names in jobs if entry], now)
 
 
 async def find_failing_jobs(
@@ -220,21 +241,35 @@ async def find_failing_jobs(
     branch, found = await read_base_branch(tx, upstream), []
     for kind in FailingKind:
         place = {"upstream": upstream.key, **({"ref": branch or ""} if kind is FailingKind.PUSH else {})}
-        for names in await tx.all(_IN_BACKEND[kind], downstream=entry.name.key, **place, **_spans(now)):
-            job: dict[str, Any] = {**place, "since": to_us(now - HISTORY)}
-            job |= {name: names[name] for name in ("downstream", "workflow", "job_name")}
-            if (row := await _read_failing_row(tx, kind, job)) is not None:
-                found.append(_view(entry, job, row))
+        candidates = await tx.all(_IN_BACKEND[kind], downstream=entry.name.key, **place, **_spans(now))
+        jobs = await _read_failing(tx, kind, place, [(entry, names) for names in candidates], now)
+        found += [await _add_last_pass(tx, kind, job) for job in jobs]
     return found
 
 
-async def _read_failing_row(tx: Tx, kind: FailingKind, job: Mapping[str, Any]) -> FailingRow | None:
-    last_pass = await tx.one(_LAST_PASS[kind], **job)
-    last_good = -1 if last_pass is None else last_pass["place"]
-    failures = await tx.all(_FAILURES[kind], last_good=last_good, most=_MOST_FAILURES, **job)
-    results = [] if last_pass is None else [_read_pass(last_pass, kind)]
-    results += [_read_failure(row, kind) for row in failures if _counts(row)]
-    return find_failing_row(results)
+async def _read_failing(
+    tx: Tx,
+    kind: FailingKind,
+    place: Mapping[str, Any],
+    candidates: Iterable[tuple[AllowlistEntry, Row]],
+    now: datetime,
+) -> list[_FoundJob]:
+    """Those of the candidates that fail after their last pass."""
+    found = []
+    for entry, names in candidates:
+        job = {**place, "since": to_us(now - HISTORY), **dict(names)}
+        failures = await tx.all(_FAILURES[kind], most=_MOST_FAILURES, **job)
+        row = find_failing_row(_read_failure(failure, kind) for failure in failures if _counts(failure))
+        if row is not None:
+            has_pass = row.last_good is None and job["last_good"] >= 0
+            found.append(_FoundJob(_view(entry, job, row), _marks(row.newest), job if has_pass else None))
+    return found
+
+
+async def _add_last_pass(tx: Tx, kind: FailingKind, job: _FoundJob) -> FailingJob:
+    if job.pass_at is None or (row := await tx.one(_LAST_PASS[kind], **job.pass_at)) is None:
+        return job.view
+    return replace(job.view, last_good=row["head_sha"], good_delivery=row["delivery"])
 
 
 def _choose_candidates(query: FailingQuery, branch: str | None) -> Statement:
@@ -251,16 +286,6 @@ def _counts(row: Row) -> bool:
 
 def _order(row: Row, kind: FailingKind) -> tuple[int, str]:
     return row["place"], row["head_sha"] if kind is FailingKind.PUSH else f"{row['delivery']} {row['run_id']}"
-
-
-def _read_pass(row: Row, kind: FailingKind) -> BranchCommit:
-    return BranchCommit(
-        order=_order(row, kind),
-        sha=row["head_sha"],
-        at=from_us(row["at"]),
-        passed=True,
-        delivery=row["delivery"],
-    )
 
 
 def _read_failure(row: Row, kind: FailingKind) -> BranchCommit:

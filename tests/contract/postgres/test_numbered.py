@@ -66,7 +66,7 @@ async def test_a_numbered_statement_asks_and_tells_what_it_did_and_its_number() 
         assert await columns_and_parameters(connection, numbered) == both, name
     await connection.close()
     with_parts = {name for name in not_numbered if name.startswith("crcr.record.views.")}
-    assert len(with_parts) == 30  # read by pages, and by the leader that looks for breakages
+    assert len(with_parts) == 32  # read by pages, and by the leader that looks for breakages
     assert not_numbered - with_parts == {
         "crcr.record.levels.measures._LEFT_OUT.0",  # once a day for each backend
         "crcr.record.outbox.claims._CLAIM.0",

@@ -315,6 +315,11 @@ jobs = Table(
         where=_ENDED_AT_NIGHT,
     ),
     partial_index(
+        "ix_jobs_later_attempts",
+        *("delivery", "upstream", "downstream", "workflow", "run_id", "job_name", "attempt"),
+        where=text("attempt > 1"),
+    ),
+    partial_index(
         "ix_jobs_not_passed",
         *("delivery", "upstream", "downstream", "state", "conclusion", "expected", "superseded"),
         where=text(NOT_PASSED),

@@ -84,15 +84,17 @@ _OLDER_US = 7 * 24 * 3_600_000_000
 
 
 # Running jobs are few, and a partial index has them all. SQLite would scan all jobs of the upstream in the order of another
-# index, so it is told which one to use.
+# index, so it is told which one to use. Later attempts are rare, and have an index of their own: `attempt > 1` is its condition.
 _RUNNING = (
-    "SELECT j.downstream, j.event, count(*) AS number FROM jobs j{index}"
-    " LEFT JOIN dispatches d ON d.delivery = j.delivery AND d.upstream = j.upstream AND d.downstream = j.downstream"
+    "WITH running AS MATERIALIZED (SELECT j.delivery, j.downstream, j.event, count(*) AS number FROM jobs j{index}"
     " WHERE j.state = 'in_progress' AND j.silent_at > 0 AND j.upstream = :upstream{condition} AND j.superseded = 0"
-    " AND d.superseded_at IS NULL AND coalesce(d.test, 0) = 0 AND NOT EXISTS (SELECT 1 FROM jobs later"
-    " WHERE later.delivery = j.delivery AND later.upstream = j.upstream AND later.downstream = j.downstream"
-    " AND later.workflow = j.workflow AND later.run_id = j.run_id AND later.attempt > j.attempt"
-    " AND later.job_name = j.job_name) GROUP BY j.downstream, j.event"
+    " AND NOT EXISTS (SELECT 1 FROM jobs later WHERE later.delivery = j.delivery AND later.upstream = j.upstream"
+    " AND later.downstream = j.downstream AND later.workflow = j.workflow AND later.run_id = j.run_id"
+    " AND later.job_name = j.job_name AND later.attempt > j.attempt AND later.attempt > 1)"
+    " GROUP BY j.delivery, j.downstream, j.event)"
+    " SELECT r.downstream, r.event, sum(r.number) AS number FROM running r LEFT JOIN dispatches d"
+    " ON d.delivery = r.delivery AND d.upstream = :upstream AND d.downstream = r.downstream"
+    " WHERE d.superseded_at IS NULL AND coalesce(d.test, 0) = 0 GROUP BY r.downstream, r.event"
 )
 
 
@@ -177,7 +179,7 @@ async def read_running(tx: Tx, upstream: str, downstream: str | None = None) -> 
     else:
         rows = await tx.all(_RUNNING_OF_BACKEND, upstream=upstream, downstream=downstream)
     for row in rows:
-        counts[row["downstream"], row["event"]] += row["number"]
+        counts[row["downstream"], row["event"]] += int(row["number"])
     return Running(counts)
 
 
@@ -215,7 +217,7 @@ def make_figures(
         if isinstance(row, dict):
             names, values = tuple(row), tuple(row.values())
         else:
-            names, values = names or tuple(row.keys()), tuple(cast("Iterable[Any]", row))
+            names, values = names or tuple(row.keys()), cast("tuple[Any, ...]", row)[:]
         more = tuple(dict(extremes[index]).items()) if index in extremes else ()
         parts[index], left_out = _make_part(starts[index], names, values, more)
         superseded, earlier = superseded + left_out.superseded, earlier + left_out.earlier

@@ -1,4 +1,4 @@
-"""Dataclasses of which a page makes thousands: frozen for the type checker, and not at run time.
+"""Dataclasses of which a page, or a second of callbacks, makes thousands: frozen for the type checker, and not at run time.
 
 Each field of a frozen dataclass is set through a call, so that making one takes three times as long. Nothing may change a
 value after it was made: mypy refuses an assignment.

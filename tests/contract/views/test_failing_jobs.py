@@ -1,5 +1,6 @@
 """Continuously failing jobs: which rows of failures are listed, on both kinds of databases."""
 
+import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -224,6 +225,29 @@ async def test_a_row_of_failures_goes_back_to_the_last_pass_by_the_order_of_comm
     else:
         number, first, good = told
         assert found == [(number, sha_of(first), sha_of(good) if good else None)]
+
+
+async def test_random_results_in_any_order_of_arrival_give_the_rows_that_their_commits_tell(
+    store: StoreRows, base: BaseHistory
+) -> None:
+    chance, expected = random.Random(23), {}
+    for number in range(40):
+        job = f"job {number}"
+        passed = {place for place in range(1, 9) if chance.random() < chance.choice((0.1, 0.4))}
+        failed = {place for place in range(1, 9) if chance.random() < 0.4} - passed
+        results = [*((place, PASS) for place in passed), *((place, FAIL) for place in failed)]
+        chance.shuffle(results)
+        for hours_ago, (place, ended) in enumerate(results, start=1):
+            base.push(place, ended, job_name=job, hours_ago=hours_ago)
+        good = max(passed, default=None)
+        row = sorted(place for place in failed if place > (good or 0))
+        if row:
+            expected[job] = (len(row), sha_of(row[0]), sha_of(row[-1]), sha_of(good) if good else None)
+    jobs = await listed(store, replace(PUSHES, limit=100))
+    assert 10 < len(expected) < 35
+    assert {
+        job.job: (job.failures_in_a_row, job.first_bad, job.last_bad, job.last_good) for job in jobs
+    } == expected
 
 
 async def test_a_failing_job_is_described_by_its_row_and_by_the_allowlist(

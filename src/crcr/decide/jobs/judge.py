@@ -20,6 +20,7 @@ from crcr.decide.jobs.match_job import JobFacts, MatchRefusal, MatrixLeg, find_j
 from crcr.decide.jobs.report import Report, ReportStatus
 from crcr.decide.model import PAIR_EVENT, Binding, Conclusion, JobState, Level, RepoName
 from crcr.decide.oidc.identity import Identity, IssuerKind
+from crcr.decide.row_dataclass import row_dataclass
 from crcr.errors import DefaultBranchUnknown
 
 DEFAULT_BRANCH_EVENTS = frozenset({"repository_dispatch", "schedule"})
@@ -112,7 +113,7 @@ class AdmittedCaller:
     entry: AllowlistEntry
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class CallerStanding:
     """A caller's recorded state at the upstream of its delivery."""
 
@@ -126,7 +127,7 @@ class CallerStanding:
     """The name under which the delivery was dispatched, where the caller's repository has been renamed since."""
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class OpenJob:
     job_name: str
     queue_s: float | None
@@ -139,7 +140,7 @@ class OpenJob:
     warning: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class CloseJob:
     job_name: str
     conclusion: Conclusion
@@ -164,7 +165,7 @@ class RepeatedReport:
 ReportOutcome = OpenJob | CloseJob | RepeatedReport | RejectedReport
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class DispatchFacts:
     event: str
     level: Level
@@ -188,7 +189,7 @@ class BuildFacts:
     build: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row_dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFacts:
     dispatch: DispatchFacts | None
     run_delivery: str | None

@@ -10,11 +10,12 @@ from datetime import datetime
 
 from crcr.decide.jobs.report import Report, ReportStatus
 from crcr.decide.model import Conclusion, JobState
+from crcr.decide.row_dataclass import row_dataclass
 
 _OPEN = frozenset({JobState.IN_PROGRESS, JobState.TIMED_OUT})
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class JobFacts:
     job_name: str
     reported_name: str

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from crcr.decide.jobs.log_excerpt import LogExcerpt
 from crcr.decide.model import Conclusion
+from crcr.decide.row_dataclass import row_dataclass
 
 SELF_REPORTS = frozenset({"nightly", "periodic"})
 """Event types that a downstream reports on its own, without a dispatch."""
@@ -38,7 +39,7 @@ class FailedTest:
     message: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row_dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     event_type: str
     delivery_id: str

@@ -4,11 +4,11 @@ Only `receive.oidc.verifier` makes an `Identity`, after checking signature, issu
 takes one needs no further proof. Unsigned values are None, never guessed.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from crcr.decide.model import RepoName
+from crcr.decide.row_dataclass import row_dataclass
 
 
 class IssuerKind(StrEnum):
@@ -19,7 +19,7 @@ class IssuerKind(StrEnum):
     GENERIC = "generic"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row_dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     issuer: str
     kind: IssuerKind

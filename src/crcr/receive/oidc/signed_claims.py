@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from crcr.decide.model import RepoName
+from crcr.decide.row_dataclass import row_dataclass
 from crcr.errors import NotAuthentic
 from crcr.receive.oidc.issuers import TrustedIssuer
 
@@ -20,7 +21,7 @@ _EVENT_NAME = re.compile(r"[a-z][a-z_]{0,63}")
 _ID_CHARS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class SignedClaims:
     """Claims whose signature, issuer, audience and times were verified. Only `verifier` makes one."""
 

@@ -8,7 +8,6 @@ separately, and no decision reads the second.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +22,7 @@ from crcr.decide.jobs.judge import CloseJob, DisputeJob, OpenJob
 from crcr.decide.jobs.report import Report
 from crcr.decide.model import Conclusion, JobState, Level
 from crcr.decide.oidc.identity import Identity, IssuerKind
+from crcr.decide.row_dataclass import row_dataclass
 from crcr.decide.statistics.figures import EndedAs
 from crcr.record.failures.recorder import FailureRecorder
 from crcr.record.jobs.forwards import Forwards
@@ -143,7 +143,7 @@ _END = Statement(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class JobRow:
     """A job's key, and the recorded facts that its row repeats for the pages."""
 

@@ -5,7 +5,6 @@ report for that run, nor the build for another run.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
 from typing import Any
@@ -25,6 +24,7 @@ from crcr.decide.jobs.match_job import JobFacts
 from crcr.decide.jobs.report import Report
 from crcr.decide.model import Conclusion, JobState, Level, RepoName
 from crcr.decide.oidc.identity import Identity, IssuerKind
+from crcr.decide.row_dataclass import row_dataclass
 from crcr.decide.statistics.figures import EndedAs, ended_as
 from crcr.decide.statistics.window import result_kind
 from crcr.record.clickhouse.feed_queue import FED_SINCE
@@ -99,7 +99,7 @@ _UNDER_WAY = Statement(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row_dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContext:
     """One report with the rows that it concerns."""
 

@@ -5,8 +5,8 @@ fact (a newer attempt, a superseded commit, a dispute) moves it instead of count
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from crcr.decide.row_dataclass import row_dataclass
 from crcr.decide.statistics.figures import TIMED, EndedAs, find_bucket
 from crcr.decide.statistics.window import ResultKind
 from crcr.record.schema.statistics import (
@@ -30,7 +30,7 @@ _HOURS, _DAYS = (SumUpsert.to(table, BACKEND_SUMS, lows=LOWS, highs=HIGHS) for t
 _JOB_DAYS = SumUpsert.to(job_days, (*ENDED, "execution_sum_s", "execution_known"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@row_dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """What one ended job adds. `at_us`, when it began, decides on the hour and never changes."""
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from crcr.decide.dispatch.plan import AcceptedDelivery, ReceivedDelivery
 from crcr.decide.model import RepoName
@@ -13,6 +14,7 @@ from crcr.decide.outbox.effect import ClaimedEffect, FailedAttempt
 from crcr.decide.outbox.retry import GiveUp, TryAgain
 from crcr.errors import StoreUnavailable
 from crcr.record.admin.operations import ParkedFilter
+from crcr.record.store.statement import Statement
 from crcr.record.store.times import to_us
 from support.data.events_and_reports import a_pull
 from support.stores.databases import CORE, LEASE, OTHER, OpenDatabase, Stores
@@ -170,6 +172,20 @@ async def test_in_one_lane_the_later_waits_while_the_earlier_is_retried(stores: 
         await outbox.finish(each, began_at=NOW, now=after(1))
     assert await outbox.claim(10, after(29)) == []
     assert claimed_deliveries(await outbox.claim(10, after(30))) == [("org/one", "d1"), ("org/two", "d1")]
+
+
+_MOVE_D1 = Statement(text("UPDATE effects SET due_at = due_at + :moved WHERE delivery = 'd1'"))
+
+
+async def test_of_lanes_that_are_due_at_once_the_oldest_is_claimed_wherever_its_row_is(
+    stores: Stores,
+) -> None:
+    outbox = (await two_targets(stores)).outbox("a")
+    await take(stores, "d1")
+    await take(stores, "d3", number=2)
+    for moved in (1, -1):  # PostgreSQL writes a changed row to another place
+        await stores.database.write(lambda tx, moved=moved: tx.run(_MOVE_D1, moved=moved))  # type: ignore[misc]
+    assert claimed_deliveries(await outbox.claim(10, NOW)) == [("org/one", "d1"), ("org/two", "d1")]
 
 
 async def test_a_fault_counts_as_an_attempt_and_a_limit_does_not(stores: Stores) -> None:

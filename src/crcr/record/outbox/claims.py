@@ -37,7 +37,7 @@ WITH RECURSIVE queues(target) AS (
             SELECT 1 FROM upstreams u WHERE u.upstream = :upstream AND u.paused_at IS NOT NULL))
           AND e.effect_id = (SELECT min(p.effect_id) FROM effects p WHERE p.upstream = e.upstream
                              AND p.target = e.target AND p.lane = e.lane AND p.state IN ('waiting', 'claimed'))
-          ORDER BY e.due_at LIMIT 1)
+          ORDER BY e.due_at, e.effect_id LIMIT 1)
   FROM queues
   WHERE queues.target IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM effects c WHERE c.upstream = :upstream AND c.target = queues.target

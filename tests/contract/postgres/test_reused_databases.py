@@ -10,6 +10,7 @@ def test_an_emptied_database_has_no_rows_and_numbers_them_from_one() -> None:
     assert run_on(url, _ADD) == run_on(new_database(), _ADD)
     assert empty_database(url)
     assert run_on(url, "SELECT count(*) AS number FROM audit") == [{"number": 0}]
+    assert run_on(url, "SELECT pg_relation_size('audit') AS bytes") == [{"bytes": 0}]
     assert run_on(url, _ADD) == [{"audit_id": 1}]
     assert run_on(url, "SELECT count(*) AS number FROM alembic_version") == [{"number": 1}]
 

@@ -64,7 +64,7 @@ class Seams:
     check_gathering: timedelta = COALESCE_DELAY
     postgres_timeouts: PostgresTimeouts = field(default_factory=PostgresTimeouts)
     sqlite_durable: bool = True
-    """Whether a commit waits for the disk."""
+    """Whether a commit waits for the disk, in a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

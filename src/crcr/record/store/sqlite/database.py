@@ -109,7 +109,10 @@ def connect(
 
 
 class SqliteDatabase:
-    """`durable=False` does not wait for the disk: for tests, whose machine does not lose power."""
+    """`durable=False` does not wait for the disk: for tests, whose machine does not lose power.
+
+    A commit that does not wait needs no thread: with `commit_in_thread=False` it is done on the event loop.
+    """
 
     def __init__(
         self,
@@ -118,6 +121,7 @@ class SqliteDatabase:
         counters: StoreCounters | None = None,
         *,
         durable: bool = True,
+        commit_in_thread: bool = True,
     ) -> None:
         self.signals = signals
         self._counters = counters or NoCounters()
@@ -127,6 +131,7 @@ class SqliteDatabase:
         self._writing.execute("PRAGMA busy_timeout=0")
         self._key_reader = connect(path, read_only=True)
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._commit_in_thread = commit_in_thread
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="read")
         self._thread = threading.local()
         self._thread_connections: list[sqlite3.Connection] = []
@@ -219,7 +224,11 @@ class SqliteDatabase:
         await self._begin(loop)
         try:
             signals = self._run_units(group)
-            await loop.run_in_executor(self._committer, self._writing.execute, "COMMIT")
+            if self._commit_in_thread:
+                await loop.run_in_executor(self._committer, self._writing.execute, "COMMIT")
+            else:
+                self._writing.execute("COMMIT")
+                await asyncio.sleep(0)  # units that are queued meanwhile are the next group here too
         except BaseException:
             if self._writing.in_transaction:
                 self._writing.execute("ROLLBACK")

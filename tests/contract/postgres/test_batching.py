@@ -12,7 +12,7 @@ from sqlalchemy import text
 from crcr.errors import NotFound, StoreUnavailable
 from crcr.record.store.database import PostgresLocation, PostgresTimeouts, Tx, Unit
 from crcr.record.store.postgres.connection import Connection, PostgresLink
-from crcr.record.store.postgres.database import PostgresDatabase
+from crcr.record.store.postgres.database import _LANES_FOR_SECOND, PostgresDatabase
 from crcr.record.store.signals import Signals
 from crcr.record.store.statement import Statement
 from support.services.postgres import new_database, run_on
@@ -252,6 +252,28 @@ async def test_an_error_of_ours_in_a_glance_is_told_to_its_asker_alone(
 
 async def twice_at_once(database: PostgresDatabase) -> None:
     await asyncio.gather(*(database.quick_read(twice) for _ in range(4)))
+
+
+@pytest.mark.parametrize(
+    ("waiting", "begun"), [(_LANES_FOR_SECOND - 1, False), (_LANES_FOR_SECOND, True), (32, True)]
+)
+async def test_a_second_transaction_begins_when_enough_lanes_wait(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch, waiting: int, begun: bool
+) -> None:
+    """Beside one that is not slow; fewer lanes wait for its end."""
+    monkeypatch.setattr("crcr.record.store.postgres.database._SLOW_S", 60)
+    held = await pause_before_commit(database, asking_run(ADD, name="held"), lane="x")
+    writes = asyncio.gather(
+        *(database.write(asking_run(ADD, name=f"{n}"), lane=f"lane {n}") for n in range(waiting))
+    )
+    await asyncio.sleep(0)
+    assert database._committers.running == 1 + begun
+    if begun:
+        await asyncio.wait_for(writes, 20)
+        assert not held.writing.done()
+    await held.end()
+    await asyncio.wait_for(writes, 20)
+    assert len(await names(database)) == waiting + 1
 
 
 # Nobody waits for ever

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 import asyncpg
@@ -40,8 +41,10 @@ _MOST_LANES = 64
 _GROUP = 128
 _CONCURRENT_GROUPS = 2
 _SLOW_S = 0.05
-"""A second transaction begins only beside one that takes this long, such as one that waits for a lane of another process.
-Fewer and larger groups take less time of the relay and of the server."""
+"""A second transaction begins beside one that takes this long, such as one that waits for a lane of another process."""
+_LANES_FOR_SECOND = 4
+"""It also begins when so many lanes wait: the relay prepares one group while the server runs the other. For fewer lanes it does
+not, since each group takes time of the relay and of the server whatever its size."""
 _LONG_S = 1.0
 """A transaction that took longer is logged."""
 _TRIES = 5
@@ -61,10 +64,9 @@ class LaneQueues:
     def add(self, lane: int, queued: QueuedUnit[Any]) -> None:
         self._queues.setdefault(lane, deque()).append(queued)
 
-    @property
-    def has_free_lane(self) -> bool:
-        """Whether a unit is queued in a lane that no transaction has taken."""
-        return any(lane not in self._taken for lane in self._queues)
+    def count_free_lanes(self, most: int) -> int:
+        """Count the lanes with queued units that no transaction has taken, up to `most`."""
+        return len(list(islice((lane for lane in self._queues if lane not in self._taken), most)))
 
     def take_lanes(self) -> list[int]:
         """Take the lane that is next, and as many others as may run with it; empty when none is free."""
@@ -195,11 +197,19 @@ class PostgresDatabase:
             self._recheck = asyncio.get_running_loop().call_later(_RECHECK_S, self.signals.wake, CHANGES)
 
     def _start_committer(self) -> None:
-        if self._queues.has_free_lane and self._committers.running == self._slow_groups:
+        if (
+            self._committers.running < _CONCURRENT_GROUPS
+            and self._committers.running < self._allowed_groups()
+        ):
             self._committers.start()
 
+    def _allowed_groups(self) -> int:
+        """How many transactions may be in progress, for the units that wait now."""
+        free = self._queues.count_free_lanes(_LANES_FOR_SECOND)
+        return self._slow_groups + (free > 0) + (free == _LANES_FOR_SECOND)
+
     async def _commit_groups(self) -> None:
-        while self._queues.has_free_lane and self._committers.running <= self._slow_groups + 1:
+        while self._committers.running <= self._allowed_groups():
             group = _Group(self._queues)
             try:
                 await asyncio.sleep(0)  # let requests that are ready now join this group
@@ -208,7 +218,7 @@ class PostgresDatabase:
                         await self._commit_group(connection, group)
                         group = _Group(self._queues)
                         await asyncio.sleep(0)
-                        if self._committers.running > self._slow_groups + 1:
+                        if self._committers.running > self._allowed_groups():
                             break
             except Exception as fault:  # noqa: BLE001  it is raised to the callers
                 self._counters.failed()

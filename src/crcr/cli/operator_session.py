@@ -1,4 +1,4 @@
-"""Settings and stores for operator commands.
+"""Stores for operator commands.
 
 A running relay may use the same database; it sees commits at once. Web, GitHub client and worker are not wired, so that
 these commands start twice as fast.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from crcr.cli.options import read_settings
 from crcr.clock import SystemClock
 from crcr.decide.model import RepoName
 from crcr.receive.allowlist_yaml import read_allowlist
@@ -27,22 +28,14 @@ from crcr.record.repositories.downstreams import Downstreams
 from crcr.record.store.database import Database
 from crcr.record.store.signals import Signals
 from crcr.record.views.logs.operator import OperatorViews
-from crcr.settings import Settings, load_settings
+from crcr.settings import Settings
 from crcr.wiring.core import build_bisections, check_refresher
 from crcr.wiring.database import open_database, require_database
-from crcr.wiring.drivers import require_drivers
 
 if TYPE_CHECKING:
     from crcr.record.views.sql_views import SqlViews
 
 T = TypeVar("T")
-
-
-def read_settings(config: Path | None) -> Settings:
-    """Read the settings of this process; raise `BadSettings` with every problem and missing package."""
-    settings = load_settings(config=config, environ=os.environ, cwd=Path.cwd())
-    require_drivers(settings)
-    return settings
 
 
 def user_name() -> str:

@@ -1,16 +1,20 @@
-"""Options that many commands share, and the parsers of repository names, durations and times.
+"""Options that many commands share, the settings they lead to, and parsers of repository names, durations and times.
 
 Without heavy imports, so that `--help` is fast.
 """
 
+import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crcr.decide.model import RepoName, is_repo_name
+
+if TYPE_CHECKING:
+    from crcr.settings import Settings
 
 RUN_PANEL = "Run"
 OPERATE_PANEL = "Operate"
@@ -18,6 +22,16 @@ OPERATE_PANEL = "Operate"
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s?([smhd]?)", re.ASCII)
 _UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def read_settings(config: Path | None) -> "Settings":
+    """Read the settings of this process; raise `BadSettings` with every problem and missing package."""
+    from crcr.settings import load_settings
+    from crcr.wiring.drivers import require_drivers
+
+    settings = load_settings(config=config, environ=os.environ, cwd=Path.cwd())
+    require_drivers(settings)
+    return settings
 
 
 def parse_repo_name(text: str) -> RepoName:

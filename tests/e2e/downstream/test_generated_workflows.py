@@ -20,10 +20,10 @@ from support.running_relay import UPSTREAM
 
 pytestmark = pytest.mark.slow
 EVERY_CI = pytest.mark.parametrize("ci", list(Ci), ids=[ci.value for ci in Ci])
-JUNIT = """mkdir -p out && cat > out/junit.xml <<'XML'
+FAILS = """mkdir -p out && cat > out/junit.xml <<'XML'
 <testsuite><testcase name="a"/><testcase name="b"><failure message="boom"/></testcase></testsuite>
 XML
-exit 1"""
+echo 'ld: error: undefined symbol f'; echo 'password=hunter2' >&2; exit 3"""
 WAITS = 'echo begun > "%s"; sleep 120'
 
 
@@ -68,9 +68,11 @@ async def test_a_pull_request_is_built_and_reported_and_its_strange_title_and_br
 
 
 @EVERY_CI
-async def test_a_build_that_fails_is_reported_as_failed(tmp_path: Path, ci: Ci) -> None:
-    build = "echo 'ld: error: undefined symbol f'; echo 'password=hunter2' >&2; exit 3"
-    async with running_downstream(tmp_path, downstream_request(ci), build=build) as downstream:
+async def test_a_build_that_fails_is_reported_as_failed_with_the_counts_of_its_junit_file(
+    tmp_path: Path, ci: Ci
+) -> None:
+    wish = downstream_request(ci, junit="out/*.xml")
+    async with running_downstream(tmp_path, wish, build=FAILS) as downstream:
         await downstream.github.push(UPSTREAM)
         await downstream.run_to_end()
         assert downstream.job_conclusions() == [("build", "failure")], job_logs(downstream)
@@ -81,6 +83,8 @@ async def test_a_build_that_fails_is_reported_as_failed(tmp_path: Path, ci: Ci) 
             "tail": "ld: error: undefined symbol f\npassword=***",
         }
         assert json.loads(job["log_excerpt"] or "null") == (shown if ci is Ci.GITHUB else None)
+        assert (job["tests_passed"], job["tests_failed"]) == (1, 1), job_logs(downstream)
+        assert downstream.runner.problems == []
 
 
 FIXED = '#!/usr/bin/env bash\nset -eu\ntest -z "${ACTIONS_ID_TOKEN_REQUEST_TOKEN:-}"\necho built-the-fix\n'
@@ -180,19 +184,6 @@ async def test_a_buildkite_build_of_a_closed_pull_request_is_cancelled(tmp_path:
         async with asyncio.timeout(60):
             await downstream.run_to_end()
         assert [build.state for build in downstream.builds] == ["canceled"]
-
-
-@EVERY_CI
-async def test_failed_tests_are_counted_from_junit(tmp_path: Path, ci: Ci) -> None:
-    async with running_downstream(
-        tmp_path, downstream_request(ci, junit="out/*.xml"), build=JUNIT
-    ) as downstream:
-        await downstream.github.open_pr(UPSTREAM)
-        await downstream.run_to_end()
-        (job,) = downstream.jobs()
-        assert (job["tests_passed"], job["tests_failed"]) == (1, 1), job_logs(downstream)
-        assert downstream.job_conclusions() == [("build", "failure")], job_logs(downstream)
-        assert downstream.runner.problems == []
 
 
 async def test_the_code_of_a_pull_request_cannot_ask_for_a_token(tmp_path: Path) -> None:

@@ -2,25 +2,35 @@
 
 The plain installation is made once for all test processes, under a lock. An installation with an extra reuses it and
 installs only the packages that the extra adds. uv installs them in a second, where pip takes ten;
-`tests/deploy/test_container_file.py` runs the same steps with pip, as docs/deploy.md has them.
+`tests/deploy/test_container_file.py` runs the same steps with pip, as docs/deploy.md has them. Modules whose source is the
+same in the tests' environment get its byte code: to compile them takes as long as all their imports.
 """
 
 import fcntl
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from support.paths import ROOT
 from support.process import installed_environment
 
 _BIN = Path(sys.executable).parent
 _REQUIREMENTS = ROOT / "requirements"
+_PYC_HEAD = MAGIC_NUMBER + bytes(4)
+"""Of byte code that is valid while its source has the time and size that follow."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +46,66 @@ class Installation:
         command = [str(self.folder / "bin" / "python"), *words]
         return _run(command, self.folder)
 
-    def pip(self, *words: str) -> str:
-        """Run the test environment's pip on it: it has no pip itself."""
-        command = [sys.executable, "-m", "pip", "--python", str(self.folder / "bin" / "python"), *words]
-        return _run(command, self.folder)
+    def packages(self) -> dict[str, Distribution]:
+        """What its interpreter finds installed, by name."""
+        path = self.python("-c", "import sys; print(*sys.path[1:], sep='\\n')").splitlines()
+        return {canonicalize_name(each.name): each for each in distributions(path=path)}
 
     def install(self, *words: str) -> None:
         python = str(self.folder / "bin" / "python")
         _run([str(_BIN / "uv"), "pip", "install", "--quiet", "--python", python, *words], self.folder)
+
+    @property
+    def site_packages(self) -> Path:
+        [folder] = self.folder.glob("lib/python*/site-packages")
+        return folder
+
+
+def broken_requirements(found: dict[str, Distribution]) -> list[str]:
+    """What `pip check` tells: requirements of these packages that none of them meets."""
+    return [
+        f"{name} needs {requirement}"
+        for name, package in found.items()
+        for requirement in map(Requirement, package.requires or ())
+        if (requirement.marker is None or requirement.marker.evaluate({"extra": ""}))
+        and not _is_met(requirement, found.get(canonicalize_name(requirement.name)))
+    ]
+
+
+def _is_met(requirement: Requirement, package: Distribution | None) -> bool:
+    return package is not None and requirement.specifier.contains(package.version, prereleases=True)
+
+
+def copy_byte_code(packages: Path) -> None:
+    """Give each module the byte code that the tests have of the same source, as if it had been compiled there."""
+    ours = (Path(sysconfig.get_path("purelib")), ROOT / "src")
+    for module in packages.rglob("*.py"):
+        name = module.relative_to(packages)
+        compiled = Path(cache_from_source(str(module)))
+        for original in (place / name for place in ours):
+            if not compiled.exists() and (code := _byte_code(original, module)):
+                compiled.parent.mkdir(exist_ok=True)
+                compiled.write_bytes(code)
+
+
+def _byte_code(original: Path, copy: Path) -> bytes | None:
+    """The byte code of the original for its copy, unless there is none or the two differ."""
+    try:
+        code = Path(cache_from_source(str(original))).read_bytes()
+        if code[:8] != _PYC_HEAD or code[8:16] != _time_and_size(original):
+            return None  # of another Python, or older than its source
+        return (
+            code[:8] + _time_and_size(copy) + code[16:]
+            if original.read_bytes() == copy.read_bytes()
+            else None
+        )
+    except FileNotFoundError:
+        return None
+
+
+def _time_and_size(path: Path) -> bytes:
+    status = path.stat()
+    return struct.pack("<II", int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
 
 
 def _run(command: list[str], folder: Path, **more: str) -> str:
@@ -89,6 +151,7 @@ def _install(shared: Path) -> None:
     made = _new_environment(shared / "crcr")
     made.install("--require-hashes", "-r", str(_REQUIREMENTS / "app.txt"))
     made.install("--no-deps", "--no-index", str(wheel))
+    copy_byte_code(made.site_packages)
 
 
 def build_wheel(folder: Path) -> Path:
@@ -121,8 +184,7 @@ def commands_installation(plain: Installation, folder: Path) -> Iterator[Install
 def with_extra(name: str, plain: Installation, folder: Path) -> Iterator[Installation]:
     """Crcr with `requirements/NAME.txt` on top of the plain installation, whose packages it shares."""
     made = _new_environment(folder / name)
-    [packages] = made.folder.glob("lib/python*/site-packages")
-    (packages / "plain.pth").write_text(f"{plain.folder / packages.relative_to(made.folder)}\n")
+    (made.site_packages / "plain.pth").write_text(f"{plain.site_packages}\n")
     more = folder / f"{name}-more.txt"
     more.write_text(added_pins(name))
     command = plain.crcr.read_text().replace(str(plain.folder), str(made.folder))

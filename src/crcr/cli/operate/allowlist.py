@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crcr.cli.command_line import CommandLine
-from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples
+from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples, read_settings
 from crcr.cli.printing import (
     colour_state,
     console,
@@ -187,7 +187,6 @@ class _Refreshed:
 
 def _refresh_now(config: Path | None, chosen: "RepoName | None") -> _Refreshed:
     from crcr import log as logs
-    from crcr.cli.operator_session import read_settings
 
     settings = read_settings(config)
     logs.configure("console", "error", io.StringIO())  # the command prints the result itself

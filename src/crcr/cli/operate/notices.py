@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crcr.cli.command_line import CommandLine
-from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples
+from crcr.cli.options import ConfigOption, JsonOption, UpstreamOption, examples, read_settings
 from crcr.cli.printing import print_json, print_line, print_table
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def send_test_notice(
     """
     import asyncio
 
-    from crcr.cli.operator_session import choose_upstream_to_read, read_settings
+    from crcr.cli.operator_session import choose_upstream_to_read
     from crcr.decide.model import RepoName, is_repo_name
     from crcr.errors import NotPossible
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples
+from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples, read_settings
 from crcr.cli.printing import print_outcome
 
 TargetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist yet.")]
@@ -17,7 +17,6 @@ def register(app: typer.Typer) -> None:
 
 def backup(target: TargetArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Copy the SQLite database while the relay runs, and check the copy. For PostgreSQL use its own tools."""
-    from crcr.cli.operator_session import read_settings
     from crcr.errors import NotPossible
     from crcr.record.store.sqlite.file import copy_database
     from crcr.settings import SqliteSetting

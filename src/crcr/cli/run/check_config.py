@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples
+from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples, read_settings
 from crcr.cli.printing import print_error, print_json, print_line, print_table, print_warning
 from crcr.errors import BadSettings
 
@@ -34,8 +34,6 @@ def check_config(config: ConfigOption = None, as_json: JsonOption = False) -> No
 
     Reports all problems at once; the exit code is then 2.
     """
-    from crcr.cli.operator_session import read_settings
-
     try:
         settings = read_settings(config)
     except BadSettings as bad:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crcr.cli.command_line import CommandLine
-from crcr.cli.options import ConfigOption, JsonOption, examples
+from crcr.cli.options import ConfigOption, JsonOption, examples, read_settings
 from crcr.cli.printing import console, print_error, print_json, print_table
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def backfill(
 
 async def _backfill(config: Path | None, *, anew: bool) -> "tuple[RowCounts, ...]":
     from crcr import log as logs
-    from crcr.cli.operator_session import read_settings
     from crcr.record.store.signals import Signals
     from crcr.wiring.clickhouse import open_clickhouse
     from crcr.wiring.database import open_database, require_database

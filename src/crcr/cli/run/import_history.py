@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from crcr.cli.command_line import CommandLine
-from crcr.cli.options import ConfigOption, JsonOption, examples
+from crcr.cli.options import ConfigOption, JsonOption, examples, read_settings
 from crcr.cli.printing import console, print_json, print_line, print_table
 from crcr.errors import BadSettings, NotPossible
 
@@ -172,7 +172,6 @@ def _clickhouse_url(settings: "Settings", url: str | None) -> str:
 
 def _import(config: Path | None, open_source: "OpenSource", options: _Options) -> None:
     from crcr import log as logs
-    from crcr.cli.operator_session import read_settings
     from crcr.wiring.database import require_database
 
     logs.configure("console", "error", io.StringIO())  # the command prints the result itself

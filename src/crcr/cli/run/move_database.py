@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import typer
 
-from crcr.cli.operator_session import read_settings
+from crcr.cli.options import read_settings
 from crcr.cli.printing import ProgressLine, print_json, print_line, print_warning
 from crcr.record.sqlite_to_postgres.copy import CopyProgress, CopyResult, move
 from crcr.record.store.database import PostgresLocation

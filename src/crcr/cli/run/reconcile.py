@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from crcr.cli.options import OPERATE_PANEL, ConfigOption, JsonOption, examples
+from crcr.cli.options import OPERATE_PANEL, ConfigOption, JsonOption, examples, read_settings
 from crcr.cli.printing import ProgressLine, print_error, print_json, print_table
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ def reconcile(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 def _run(config: Path | None, on_progress: "OnProgress") -> "Reconciled":
     from crcr import log as logs
-    from crcr.cli.operator_session import read_settings
     from crcr.wiring.database import require_database
 
     settings = read_settings(config)

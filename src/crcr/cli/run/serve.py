@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from crcr.cli.command_line import PORT
-from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples
+from crcr.cli.options import RUN_PANEL, ConfigOption, JsonOption, examples, read_settings
 from crcr.cli.printing import print_line
 from crcr.errors import NotPossible
 
@@ -97,7 +97,6 @@ def serve(
 
     The pages run in a process of their own, on the same port. Stops on SIGTERM or Ctrl-C after finishing running work.
     """
-    from crcr.cli.operator_session import read_settings
     from crcr.cli.run.page_process import (
         ignore_stop_signals,
         start_page_process,
@@ -137,7 +136,6 @@ def worker(config: ConfigOption = None) -> None:
 
     For use with `crcr serve --no-worker` on the same database, whose commits wake it.
     """
-    from crcr.cli.operator_session import read_settings
     from crcr.cli.run import process
 
     settings = read_settings(config)
@@ -164,7 +162,6 @@ def migrate(
 
         move_database(config, source, target, as_json=as_json)
         return
-    from crcr.cli.operator_session import read_settings
     from crcr.record.migrations.run import migrate as migrate_schema
     from crcr.wiring.database import database_location
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from support.stores.databases import database, open_database, stores
+from support.stores.databases import database, open_database, sqlite_in_threads, stores
 
-__all__ = ["database", "open_database", "stores"]
+__all__ = ["database", "open_database", "sqlite_in_threads", "stores"]
 
 _HERE = Path(__file__).parent
 _OF_OTHER_STORES = ("test_change_feed", "test_history_", "test_redis_", "test_same_answers")

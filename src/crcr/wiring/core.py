@@ -64,7 +64,7 @@ class Seams:
     check_gathering: timedelta = COALESCE_DELAY
     postgres_timeouts: PostgresTimeouts = field(default_factory=PostgresTimeouts)
     sqlite_durable: bool = True
-    """Whether a commit waits for the disk, in a thread."""
+    """Whether a commit waits for the disk; commits and reads are in threads then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

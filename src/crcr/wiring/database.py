@@ -79,9 +79,7 @@ def open_database(
         return PostgresDatabase(PostgresLink(location, counters), signals, counters, listen=listen)
     from crcr.record.store.sqlite.database import SqliteDatabase  # noqa: PLC0415
 
-    return SqliteDatabase(
-        location, signals, counters, durable=sqlite_durable, commit_in_thread=sqlite_durable
-    )
+    return SqliteDatabase(location, signals, counters, durable=sqlite_durable, in_threads=sqlite_durable)
 
 
 def open_replica(

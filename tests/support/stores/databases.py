@@ -37,10 +37,10 @@ LEASE = timedelta(seconds=120)
 OpenDatabase = Callable[[], Database]
 
 
-def _sqlite(folder: Path) -> OpenDatabase:
+def _sqlite(folder: Path, *, in_threads: bool = False) -> OpenDatabase:
     path = folder / "contract.db"
     place_empty_database(path)
-    return lambda: SqliteDatabase(path, Signals(), durable=False)
+    return lambda: SqliteDatabase(path, Signals(), durable=False, in_threads=in_threads)
 
 
 def _postgresql(_: Path) -> OpenDatabase:
@@ -97,10 +97,19 @@ class Stores:
 _NO_EFFECTS = Statement(text("DELETE FROM effects"))
 
 
+@pytest.fixture
+def sqlite_in_threads() -> bool:
+    """Whether SQLite commits and reads in threads, as in a relay's process; to go there and back takes most of the time."""
+    return False
+
+
 @pytest.fixture(params=DATABASES)
-async def open_database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenDatabase]:
+async def open_database(
+    request: pytest.FixtureRequest, tmp_path: Path, *, sqlite_in_threads: bool
+) -> AsyncIterator[OpenDatabase]:
     opened: list[Database] = []
-    make = DATABASES[request.param](tmp_path)
+    threads = request.param == "sqlite" and sqlite_in_threads
+    make = _sqlite(tmp_path, in_threads=True) if threads else DATABASES[request.param](tmp_path)
 
     def open_one() -> Database:
         opened.append(make())

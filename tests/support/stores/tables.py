@@ -56,7 +56,7 @@ def open_handle(where: Where, signals: Signals | None = None) -> SqliteDatabase 
     """Open another handle on the database, as another process would."""
     if isinstance(where, PostgresLocation):
         return PostgresDatabase(PostgresLink(where), signals or Signals())
-    return SqliteDatabase(where, signals or Signals(), durable=False)
+    return SqliteDatabase(where, signals or Signals(), durable=False, in_threads=False)
 
 
 class _PostgresEngine:

@@ -54,8 +54,13 @@ async def _count_on(connection: "asyncpg.Connection[Any]", table: str, column: s
         await connection.execute(newest)
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 def typed_outline(value: object) -> Any:
     """A value with the type of each part: 1, True, 1.0 and Decimal(1) are equal, and are not the same in JSON."""
+    if type(value) in _PLAIN:  # most parts are
+        return type(value).__name__, value
     if is_dataclass(value) and not isinstance(value, type):
         return type(value).__name__, {
             each.name: typed_outline(getattr(value, each.name)) for each in fields(value)
@@ -71,6 +76,8 @@ def typed_outline(value: object) -> Any:
 
 def outline_differences(one: Any, other: Any, where: str = "") -> list[str]:
     """The paths at which two outlines differ."""
+    if one == other:  # nearly always, and to compare them as a whole is quick
+        return []
     if isinstance(one, dict) and isinstance(other, dict):
         return [
             found
@@ -85,4 +92,4 @@ def outline_differences(one: Any, other: Any, where: str = "") -> list[str]:
             for place, (a, b) in enumerate(zip(one, other, strict=True))
             for found in outline_differences(a, b, f"{where}[{place}]")
         ]
-    return [] if one == other else [f"{where}: {str(one)[:200]} / {str(other)[:200]}"]
+    return [f"{where}: {str(one)[:200]} / {str(other)[:200]}"]

@@ -263,18 +263,20 @@ def oracle_passes(commit: CommitFacts, now: datetime) -> bool:
 # What must hold of any facts at any time
 
 
-def check_passing(commit: CommitFacts, now: datetime) -> None:
-    passed = judge_gate(commit, POLICY, now).state is GateState.PASSED
-    assert passed is oracle_passes(commit, now)
+STRICT = replace(POLICY, excuses=frozenset())
 
 
-def check_excuses(commit: CommitFacts, now: datetime) -> None:
+def check_passing(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
+    assert (judged.state is GateState.PASSED) is oracle_passes(commit, now)
+
+
+def check_excuses(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
     """Without leave, verdicts open nothing; with it, only a sure verdict of the two kinds does."""
-    strict = replace(POLICY, excuses=frozenset())
+    strictly = judge_gate(commit, STRICT, now)
     unjudged = map_jobs(commit, lambda job: replace(job, verdict=None))
-    assert judge_gate(commit, strict, now).state is judge_gate(unjudged, POLICY, now).state
-    assert not excused_jobs(judge_gate(commit, strict, now))
-    for job in excused_jobs(judge_gate(commit, POLICY, now)):
+    assert strictly.state is judge_gate(unjudged, POLICY, now).state
+    assert not excused_jobs(strictly)
+    for job in excused_jobs(judged):
         assert job.verdict is not None
         assert (job.conclusion, job.verdict.confidence) == (Conclusion.FAILURE, Confidence.HIGH)
         assert job.verdict.kind in {VerdictKind.PRE_EXISTING, VerdictKind.FLAKY}
@@ -300,10 +302,10 @@ def map_jobs(commit: CommitFacts, change: Callable[[JobResult], JobResult]) -> C
     return replace(commit, subjects=tuple(map(changed, commit.subjects)))
 
 
-def check_pairs_open_nothing(commit: CommitFacts, now: datetime) -> None:
+def check_pairs_open_nothing(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
     """With pairs the gate passes exactly where it passes without them; they only turn a failure into a wait."""
     unpaired = replace(commit, subjects=tuple(replace(subject, pairs=()) for subject in commit.subjects))
-    judged, alone = (judge_gate(facts, POLICY, now) for facts in (commit, unpaired))
+    alone = judge_gate(unpaired, POLICY, now)
     assert (judged.state is GateState.PASSED) is (alone.state is GateState.PASSED)
     for subject, subject_alone in zip(judged.subjects, alone.subjects, strict=True):
         for one, one_alone in zip(subject.backends, subject_alone.backends, strict=True):
@@ -317,8 +319,8 @@ def check_pairs_open_nothing(commit: CommitFacts, now: datetime) -> None:
             )
 
 
-def check_no_open_job_is_passed_over(commit: CommitFacts, now: datetime) -> None:
-    if judge_gate(commit, POLICY, now).state is not GateState.PASSED:
+def check_no_open_job_is_passed_over(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
+    if judged.state is not GateState.PASSED:
         return
     for subject in (each for each in commit.subjects if each.reused_from is None):
         for backend in filter(is_member, subject.backends):
@@ -329,9 +331,9 @@ def check_no_open_job_is_passed_over(commit: CommitFacts, now: datetime) -> None
             assert None in waived or running <= waived
 
 
-def check_no_going_run_is_passed_over(commit: CommitFacts, now: datetime) -> None:
+def check_no_going_run_is_passed_over(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
     """A live run that GitHub has not seen end, where it can be asked, passes by a waiver only."""
-    if judge_gate(commit, POLICY, now).state is not GateState.PASSED:
+    if judged.state is not GateState.PASSED:
         return
     for subject in (each for each in commit.subjects if each.reused_from is None):
         for backend in filter(is_member, subject.backends):
@@ -355,9 +357,8 @@ def shuffled(commit: CommitFacts, random: Random) -> CommitFacts:
     return replace(commit, subjects=mixed(tuple(subjects)))
 
 
-def comparable_judgement(commit: CommitFacts, now: datetime) -> tuple[object, ...]:
+def comparable_judgement(judgement: GateJudgement) -> tuple[object, ...]:
     """Return all that matters of a judgement, in an order of its own."""
-    judgement = judge_gate(commit, POLICY, now)
     lines = [
         (
             one.subject.delivery,
@@ -375,13 +376,13 @@ def comparable_judgement(commit: CommitFacts, now: datetime) -> tuple[object, ..
     return judgement.state, judgement.recheck_at, sorted(lines, key=repr)
 
 
-def check_order_is_nothing(commit: CommitFacts, now: datetime, random: Random) -> None:
-    assert comparable_judgement(commit, now) == comparable_judgement(commit, now)
-    assert comparable_judgement(shuffled(commit, random), now) == comparable_judgement(commit, now)
+def check_order_is_nothing(commit: CommitFacts, now: datetime, judged: GateJudgement, random: Random) -> None:
+    expected = comparable_judgement(judged)
+    assert comparable_judgement(judge_gate(commit, POLICY, now)) == expected
+    assert comparable_judgement(judge_gate(shuffled(commit, random), POLICY, now)) == expected
 
 
-def standings(commit: CommitFacts, now: datetime) -> tuple[object, ...]:
-    judgement = judge_gate(commit, POLICY, now)
+def standings(judgement: GateJudgement) -> tuple[object, ...]:
     parts = [
         (each.standing, {part.standing for part in each.parts})
         for one in judgement.subjects
@@ -391,16 +392,16 @@ def standings(commit: CommitFacts, now: datetime) -> tuple[object, ...]:
 
 
 def check_time_alone_changes_nothing_before_the_recheck(
-    commit: CommitFacts, now: datetime, percent: int
+    commit: CommitFacts, now: datetime, judged: GateJudgement, percent: int
 ) -> None:
-    recheck_at = judge_gate(commit, POLICY, now).recheck_at
-    end = recheck_at or now + timedelta(days=365)
+    end = judged.recheck_at or now + timedelta(days=365)
     assert end > now
+    expected = standings(judged)
     for later in (now + (end - now) * percent // 100, end - timedelta.resolution):
-        assert standings(commit, later) == standings(commit, now)
+        assert standings(judge_gate(commit, POLICY, later)) == expected
 
 
-# Random facts
+# Random facts. Strategies are made once, not in each draw: making one and looking into it takes longer than to draw.
 
 BACKENDS = ("org/one", "org/two")
 JOBS = ("build", "test-1", "test-2")
@@ -429,37 +430,47 @@ entries = st.builds(
 )
 
 
+run_ids = st.sampled_from(["10", "11", "12"])
+job_names = st.sampled_from(JOBS)
+backend_names = st.sampled_from(BACKENDS)
+attempts = st.integers(1, 3)
+some_conclusions = st.none() | conclusions
+some_times = st.none() | times
+unlisted_failures = st.sampled_from([0, 0, 0, 1])
+mostly_false = st.sampled_from([False, False, True])
+
+
 @st.composite
 def some_jobs(draw: st.DrawFn) -> JobResult:
     state = draw(job_states)
     # Attempt and workflow follow from the run: two rows of one key exist in no store.
-    run_id = draw(st.sampled_from(["10", "11", "12"]))
+    run_id = draw(run_ids)
     return a_job(
-        None if state is not JobState.COMPLETED else draw(st.none() | conclusions),
-        draw(st.sampled_from(JOBS)),
+        None if state is not JobState.COMPLETED else draw(some_conclusions),
+        draw(job_names),
         state=state,
         run_id=run_id,
         workflow=WORKFLOWS[run_id == "12"],
-        attempt=draw(st.integers(1, 3)),
+        attempt=draw(attempts),
         verdict=draw(verdicts),
-        unlisted_failures=draw(st.sampled_from([0, 0, 0, 1])),
-        superseded=draw(st.sampled_from([False, False, True])),
+        unlisted_failures=draw(unlisted_failures),
+        superseded=draw(mostly_false),
         verification=draw(verifications),
     )
 
 
 runs = st.builds(
     a_run,
-    st.sampled_from(["10", "11", "12"]),
-    attempt=st.integers(1, 3),
+    run_ids,
+    attempt=attempts,
     attempt_at=times,
     first_seen_at=times,
     over=st.booleans(),
-    conclusion=st.none() | conclusions,
+    conclusion=some_conclusions,
     on_github=st.sampled_from([True, True, True, False]),
-    superseded=st.sampled_from([False, False, True]),
+    superseded=mostly_false,
     rerun_from=st.none() | st.integers(1, 3),
-    rerun_at=st.none() | times,
+    rerun_at=some_times,
 )
 
 
@@ -471,32 +482,45 @@ def by_row(job: JobResult) -> tuple[str, int, str]:
     return job.run_id, job.attempt, job.name
 
 
+dispatch_states = st.sampled_from(
+    [DispatchState.SENT, DispatchState.SENT, DispatchState.SENT, *DispatchState]
+)
+some_entries = st.none() | entries | entries | entries
+levels = st.sampled_from([Level.L4, Level.L4, Level.L3])
+reasons = st.sampled_from([None, "draft", "approval", "paths", "head in doubt"])
+readable = st.sampled_from([None, True, True, False])
+repository_ids = st.sampled_from([None, 1, 2])
+possible_renames = st.sampled_from([(), (), (), (), (RepoName("org/new"),)])
+lists_of_runs = st.lists(runs, max_size=3, unique_by=by_run)
+lists_of_jobs = st.lists(some_jobs(), max_size=6, unique_by=by_row)
+
+
 @st.composite
 def some_backends(draw: st.DrawFn, name: str) -> BackendResults:
-    state = draw(
-        st.sampled_from([DispatchState.SENT, DispatchState.SENT, DispatchState.SENT, *DispatchState])
-    )
-    entry = draw(st.none() | entries | entries | entries)
+    state = draw(dispatch_states)
+    entry = draw(some_entries)
     return BackendResults(
         name=RepoName(name),
         entry=entry and replace(entry, name=RepoName(name)),
-        level=draw(st.sampled_from([Level.L4, Level.L4, Level.L3])),
+        level=draw(levels),
         state=state,
-        reason=draw(st.sampled_from([None, "draft", "approval", "paths", "head in doubt"])),
+        reason=draw(reasons),
         created_at=NOW - 10 * HOUR,
-        sent_at=draw(times) if state is DispatchState.SENT else draw(st.none() | times),
-        listed_at=draw(st.none() | times),
-        readable=draw(st.sampled_from([None, True, True, False])),
-        repository_id=draw(st.sampled_from([None, 1, 2])),
-        possible_renames=draw(st.sampled_from([(), (), (), (), (RepoName("org/new"),)])),
-        runs=tuple(draw(st.lists(runs, max_size=3, unique_by=by_run))),
-        jobs=tuple(draw(st.lists(some_jobs(), max_size=6, unique_by=by_row))),
+        sent_at=draw(times if state is DispatchState.SENT else some_times),
+        listed_at=draw(some_times),
+        readable=draw(readable),
+        repository_id=draw(repository_ids),
+        possible_renames=draw(possible_renames),
+        runs=tuple(draw(lists_of_runs)),
+        jobs=tuple(draw(lists_of_jobs)),
     )
 
 
+backends = {name: some_backends(name) for name in BACKENDS}
+lists_of_backend_names = st.lists(backend_names, unique=True)
 waivers = st.builds(
     a_waiver,
-    st.sampled_from(BACKENDS),
+    backend_names,
     st.sampled_from([None, *JOBS, "test-*"]),
     number=st.sampled_from([7, 8]),
     repository_id=st.sampled_from([None, None, 1, 2]),
@@ -509,52 +533,69 @@ def passed_everything(number: int) -> MergeSubject:
     return a_subject(*(a_backend(*jobs, name=name) for name in BACKENDS), number=number)
 
 
+pair_results = {
+    name: st.none() | st.just(a_backend(*(a_job(name=job) for job in JOBS), name=name)) | backends[name]
+    for name in BACKENDS
+}
+pull_numbers = st.integers(1, 9)
+dependency_states = st.sampled_from([DependencyState.OPEN, *DependencyState])
+refusals = st.sampled_from([None, None, *Refusal])
+
+
 @st.composite
 def some_pairs(draw: st.DrawFn) -> BackendPair:
-    name = draw(st.sampled_from(BACKENDS))
-    passed = a_backend(*(a_job(name=job) for job in JOBS), name=name)
+    name = draw(backend_names)
     return BackendPair(
         downstream=RepoName(name).key,
-        reference=PullReference(RepoName(name), draw(st.integers(1, 9))),
-        state=draw(st.sampled_from([DependencyState.OPEN, *DependencyState])),
-        refusal=draw(st.sampled_from([None, None, *Refusal])),
-        results=draw(st.none() | st.just(passed) | some_backends(name)),
+        reference=PullReference(RepoName(name), draw(pull_numbers)),
+        state=draw(dependency_states),
+        refusal=draw(refusals),
+        results=draw(pair_results[name]),
     )
+
+
+own_numbers = st.sampled_from([7, 8, None])
+group_numbers = st.sampled_from([None, (7,), (7, 8)])
+known_numbers = {numbers: st.sets(st.sampled_from(numbers)) for numbers in ((7,), (7, 8))}
+rarely_true = st.sampled_from([False, False, False, True])
+lists_of_waivers = st.lists(waivers, max_size=3)
+reused = st.sampled_from([None, None, "b" * 40])
+lists_of_pairs = st.lists(some_pairs(), max_size=2)
 
 
 @st.composite
 def some_subjects(draw: st.DrawFn, delivery: str) -> MergeSubject:
-    number = draw(st.sampled_from([7, 8, None]))
-    numbers = draw(st.sampled_from([None, (7,), (7, 8)])) if number is None else None
-    known = draw(st.sets(st.sampled_from(numbers))) if numbers else set()
+    number = draw(own_numbers)
+    numbers = draw(group_numbers) if number is None else None
+    known = draw(known_numbers[numbers]) if numbers else set()
     return a_subject(
-        *(draw(some_backends(name)) for name in draw(st.lists(st.sampled_from(BACKENDS), unique=True))),
+        *(draw(backends[name]) for name in draw(lists_of_backend_names)),
         number=number,
         numbers=numbers,
         own_heads=tuple(map(passed_everything, sorted(known))),
         delivery=delivery,
-        in_doubt=draw(st.sampled_from([False, False, False, True])),
-        waivers=tuple(draw(st.lists(waivers, max_size=3))),
-        reused_from=draw(st.sampled_from([None, None, "b" * 40])) if number is None else None,
-        pairs=tuple(draw(st.lists(some_pairs(), max_size=2))) if number is not None else (),
+        in_doubt=draw(rarely_true),
+        waivers=tuple(draw(lists_of_waivers)),
+        reused_from=draw(reused) if number is None else None,
+        pairs=tuple(draw(lists_of_pairs)) if number is not None else (),
     )
 
 
-commits = st.builds(a_commit, some_subjects("first")) | st.builds(
-    a_commit, some_subjects("first"), some_subjects("second")
-)
+first_subjects = some_subjects("first")
+commits = st.builds(a_commit, first_subjects) | st.builds(a_commit, first_subjects, some_subjects("second"))
 percents = st.integers(0, 99)
 seeds = st.integers(0, 2**32)
 
 
 def check_every_rule(commit: CommitFacts, now: datetime, random: Random, percent: int) -> None:
-    check_passing(commit, now)
-    check_pairs_open_nothing(commit, now)
-    check_no_open_job_is_passed_over(commit, now)
-    check_excuses(commit, now)
-    check_no_going_run_is_passed_over(commit, now)
-    check_order_is_nothing(commit, now, random)
-    check_time_alone_changes_nothing_before_the_recheck(commit, now, percent)
+    judged = judge_gate(commit, POLICY, now)
+    check_passing(commit, now, judged)
+    check_pairs_open_nothing(commit, now, judged)
+    check_no_open_job_is_passed_over(commit, now, judged)
+    check_excuses(commit, now, judged)
+    check_no_going_run_is_passed_over(commit, now, judged)
+    check_order_is_nothing(commit, now, judged, random)
+    check_time_alone_changes_nothing_before_the_recheck(commit, now, judged, percent)
 
 
 @settings(max_examples=600, deadline=None)
@@ -766,7 +807,6 @@ def change_dependency(state: DependencyState, refusal: Refusal | None) -> Step:
 
 which = st.integers(0, 3)
 nth = st.integers(0, 2)
-names = st.sampled_from(JOBS)
 steps: st.SearchStrategy[Step] = st.one_of(
     st.builds(send, which),
     st.builds(
@@ -776,19 +816,19 @@ steps: st.SearchStrategy[Step] = st.one_of(
         st.sampled_from(["draft", "paths"]),
     ),
     st.builds(begin_run, which, st.sampled_from(WORKFLOWS)),
-    st.builds(report, which, nth, names, st.none() | conclusions, st.booleans()),
-    st.builds(report, which, nth, names, st.just(Conclusion.SUCCESS), st.just(False)),
-    st.builds(go_silent, which, names),
+    st.builds(report, which, nth, job_names, st.none() | conclusions, st.booleans()),
+    st.builds(report, which, nth, job_names, st.just(Conclusion.SUCCESS), st.just(False)),
+    st.builds(go_silent, which, job_names),
     st.builds(judge_failures, which, verdicts),
     st.builds(ask_again, which, nth),
     st.builds(end_run, which, nth, conclusions),
-    st.builds(verify, which, names, verifications),
+    st.builds(verify, which, job_names, verifications),
     st.builds(look_up, which, st.sampled_from([True, True, False])),
     st.builds(wait, st.sampled_from([1, 2, 30, 180, 360])),
     st.builds(
         waive,
         st.sampled_from(BACKENDS),
-        st.none() | names,
+        st.none() | job_names,
         st.sampled_from([7, 8]),
         st.sampled_from([None, 5, 400]),
     ),
@@ -822,11 +862,15 @@ ALL_GREEN = [step for at in range(3) for step in green(at)]
 PAIR_GREEN = [*ALL_GREEN, *green(3), report(0, -1, "build", Conclusion.FAILURE, again=False)]
 
 
+stories = st.sampled_from([ALL_GREEN, PAIR_GREEN, []])
+surprises = st.lists(steps, max_size=20)
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> list[Step]:
     """Return a story that ends well with surprises strewn in; surprises alone would hardly ever pass."""
-    told = list(draw(st.sampled_from([ALL_GREEN, PAIR_GREEN, []])))
-    for step in draw(st.lists(steps, max_size=20)):
+    told = list(draw(stories))
+    for step in draw(surprises):
         told.insert(draw(st.integers(0, len(told))), step)
     return told
 
@@ -859,6 +903,10 @@ def test_every_rule_holds_after_every_step_of_any_history(
     history: list[Step], seed: int, percent: int
 ) -> None:
     world, random = CommitStory(), Random(seed)
+    checked = None
     for step in history:
         step(world)
-        check_every_rule(world.commit(), world.now, random, percent)
+        facts = world.commit(), world.now
+        if facts != checked:  # many a surprise is none, where it comes
+            check_every_rule(*facts, random, percent)
+        checked = facts

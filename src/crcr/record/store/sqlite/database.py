@@ -111,7 +111,8 @@ def connect(
 class SqliteDatabase:
     """`durable=False` does not wait for the disk: for tests, whose machine does not lose power.
 
-    A commit that does not wait needs no thread: with `commit_in_thread=False` it is done on the event loop.
+    What does not wait for the disk and reads few rows needs no thread: with `in_threads=False` commits and reads are
+    done on the event loop.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class SqliteDatabase:
         counters: StoreCounters | None = None,
         *,
         durable: bool = True,
-        commit_in_thread: bool = True,
+        in_threads: bool = True,
     ) -> None:
         self.signals = signals
         self._counters = counters or NoCounters()
@@ -131,7 +132,7 @@ class SqliteDatabase:
         self._writing.execute("PRAGMA busy_timeout=0")
         self._key_reader = connect(path, read_only=True)
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
-        self._commit_in_thread = commit_in_thread
+        self._in_threads = in_threads
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="read")
         self._thread = threading.local()
         self._thread_connections: list[sqlite3.Connection] = []
@@ -155,8 +156,11 @@ class SqliteDatabase:
             raise _unavailable(fault) from fault
 
     async def read(self, unit: Unit[T]) -> T:
-        loop = asyncio.get_running_loop()
-        return cast("T", await loop.run_in_executor(self._readers, self._read_in_thread, unit))
+        if self._in_threads:
+            loop = asyncio.get_running_loop()
+            return cast("T", await loop.run_in_executor(self._readers, self._read_in_snapshot, unit))
+        await asyncio.sleep(0)  # others go on meanwhile here too
+        return self._read_in_snapshot(unit)
 
     async def renew_connections(self) -> None:
         """A file has no connection that could die."""
@@ -182,7 +186,8 @@ class SqliteDatabase:
                 last_version = now
             await asyncio.sleep(_DATA_VERSION_POLL_S)
 
-    def _read_in_thread(self, unit: Unit[T]) -> T:
+    def _read_in_snapshot(self, unit: Unit[T]) -> T:
+        """Read with this thread's connection."""
         connection: sqlite3.Connection | None = getattr(self._thread, "connection", None)
         if connection is None:
             connection = self._thread.connection = connect(
@@ -224,7 +229,7 @@ class SqliteDatabase:
         await self._begin(loop)
         try:
             signals = self._run_units(group)
-            if self._commit_in_thread:
+            if self._in_threads:
                 await loop.run_in_executor(self._committer, self._writing.execute, "COMMIT")
             else:
                 self._writing.execute("COMMIT")

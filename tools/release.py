@@ -85,7 +85,9 @@ def build_package(dist: Path, scratch: Path, date: str) -> Path:
     require_same(built, build(ROOT, scratch / "again", date, "sdist", "wheel"))
     [sdist] = (path for name, path in built.items() if name.endswith(".tar.gz"))
     with tarfile.open(sdist) as packed:
-        packed.extractall(scratch / "sdist", filter="tar")  # it has a link, which stays inside
+        # It has a link, which stays inside. Python before 3.11.4, as in Debian 12, has no filters: the archive is our own.
+        packed.extraction_filter = getattr(tarfile, "tar_filter", None)
+        packed.extractall(scratch / "sdist")  # noqa: S202
     [source] = (scratch / "sdist").iterdir()
     require_same(
         {name: path for name, path in built.items() if name.endswith(".whl")},

@@ -67,7 +67,8 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
         await relay.pass_time(54 * 60)
         assert gate_state(relay, pull) == "success"
         for page in (*pages.values(), effects):
-            await expect(page.locator("#health section")).to_have_count(0)
+            # Under load a page may read while the relay still changes, and reads again some seconds later.
+            await expect(page.locator("#health section")).to_have_count(0, timeout=20_000)
             assert await page.evaluate("window.notReloaded")
         await expect(pages["/crcr"].locator("#attention")).not_to_contain_text("1 gate is decided")
         await expect(pages["/crcr"].locator("#relay-health")).to_contain_text("relay green")

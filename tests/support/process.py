@@ -16,12 +16,18 @@ STARTS_WITHIN_S = 60.0
 Process = asyncio.subprocess.Process | ForkedProcess
 
 
+_given_ports: set[int] = set()
+
+
 def free_port() -> int:
-    """Return a port that is free now, below those that the system gives to outgoing connections."""
+    """Return a port that is free now, below those that the system gives to outgoing connections; never the same twice."""
     while True:
         port = random.SystemRandom().randrange(15_000, 32_000)
+        if port in _given_ports:
+            continue
         with suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
+            _given_ports.add(port)
             return port
 
 

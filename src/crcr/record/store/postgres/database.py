@@ -197,10 +197,7 @@ class PostgresDatabase:
             self._recheck = asyncio.get_running_loop().call_later(_RECHECK_S, self.signals.wake, CHANGES)
 
     def _start_committer(self) -> None:
-        if (
-            self._committers.running < _CONCURRENT_GROUPS
-            and self._committers.running < self._allowed_groups()
-        ):
+        if self._committers.running < self._allowed_groups():
             self._committers.start()
 
     def _allowed_groups(self) -> int:

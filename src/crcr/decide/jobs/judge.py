@@ -108,7 +108,7 @@ class IgnoredReport:
     hint: str
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class AdmittedCaller:
     entry: AllowlistEntry
 

@@ -22,7 +22,7 @@ class ReportStatus(StrEnum):
     COMPLETED = "completed"
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class TestCounts:
     __test__ = False  # not a pytest class
 

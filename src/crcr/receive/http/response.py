@@ -1,8 +1,10 @@
 """What an intake responds with: a status, a JSON body, and the outcome that metrics and traces count."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
+
+from crcr.decide.row_dataclass import row_dataclass
 
 
 class IntakeOutcome(StrEnum):
@@ -17,7 +19,7 @@ class IntakeOutcome(StrEnum):
     SANDBOX = "sandbox"
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class IntakeResponse:
     status: int
     body: dict[str, Any] = field(default_factory=dict)

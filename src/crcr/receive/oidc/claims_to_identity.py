@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from crcr.decide.model import RepoName, is_repo_name
+from crcr.decide.model import RepoName
 from crcr.decide.oidc.identity import Identity, IssuerKind
 from crcr.decide.oidc.registration import CIRCLE, Registration
 from crcr.receive.oidc.signed_claims import SignedClaims
@@ -71,7 +71,10 @@ _RUN_CLAIMS: Mapping[IssuerKind, Mapping[str, str]] = MappingProxyType(
 
 
 def _repository(name: str) -> RepoName | None:
-    return RepoName(name) if is_repo_name(name) else None
+    try:
+        return RepoName(name)
+    except ValueError:
+        return None
 
 
 def _workflow_ref(text: str | None) -> "re.Match[str] | None":

@@ -5,7 +5,6 @@ A token's times are read from its claims, and checked against the injected clock
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -86,7 +85,7 @@ NEW_TOKEN = "ask the issuer for a new token right before the report is sent"  # 
 _END_OF_TIME = 253_402_300_800  # the year 10000, where `datetime` ends
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class TokenTimes:
     issued_at: float
     not_before: float

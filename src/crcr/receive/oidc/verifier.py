@@ -8,7 +8,6 @@ error contains the token, only what was expected and what its claims were.
 from binascii import a2b_base64
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -29,6 +28,7 @@ from crcr.decide.oidc.registration import (
     registration_example,
     unmet_requirement,
 )
+from crcr.decide.row_dataclass import row_dataclass
 from crcr.errors import KeysUnavailable, NotAuthentic, NotRegistered
 from crcr.ports import Clock
 from crcr.receive.oidc.claims_to_identity import read_github, read_registered
@@ -57,7 +57,7 @@ class _UnverifiedHeader(msgspec.Struct, frozen=True):
     """Extensions that a verifier must understand (RFC 7515, 4.1.11). There are none that we do."""
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class _UnverifiedToken:
     """The parts of a token (a compact JWS), with the issuer that it claims."""
 
@@ -77,7 +77,7 @@ _header = msgspec.json.Decoder(_UnverifiedHeader)
 _claims = msgspec.json.Decoder(dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
+@row_dataclass(frozen=True, slots=True)
 class _Proof:
     """A verified token, with what must still hold each time it is sent again."""
 

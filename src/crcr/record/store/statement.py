@@ -74,9 +74,17 @@ class Compiled:
     order: tuple[str, ...] = ()
     """For a dialect that numbers its parameters: their names."""
 
+    def parameters(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """For a dialect that names its parameters."""
+        params = all_storable(params)
+        return {**self.constants, **params} if self.constants else params
+
     def arguments(self, params: Mapping[str, Any]) -> list[Any]:
-        constants = self.constants
-        return [storable(params[name]) if name in params else constants[name] for name in self.order]
+        """For a dialect that numbers them."""
+        params, constants = all_storable(params), self.constants
+        if not constants:
+            return [params[name] for name in self.order]
+        return [params[name] if name in params else constants[name] for name in self.order]
 
 
 @dataclass(slots=True, eq=False)

@@ -29,13 +29,15 @@ class TaskPool:
         self.running = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self) -> None:
+    def start(self) -> bool:
         """Start one more task unless all are running; a running task checks the queue before it ends."""
-        if self.running < self._most:
-            self.running += 1
-            task = asyncio.create_task(self._run())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if self.running == self._most:
+            return False
+        self.running += 1
+        task = asyncio.create_task(self._run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
 
     async def join(self) -> None:
         """Wait for the running tasks. Cancelling the waiter does not cancel the tasks."""

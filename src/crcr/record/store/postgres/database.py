@@ -131,6 +131,8 @@ class PostgresDatabase:
         self._queues = LaneQueues()
         self._committers = TaskPool(_CONCURRENT_GROUPS, self._commit_groups)
         self._slow_groups = 0
+        self._about_to_take = False
+        """Whether a transaction has not yet taken its lanes: it takes those of all units that are queued until then."""
         self._recheck: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -197,8 +199,20 @@ class PostgresDatabase:
             self._recheck = asyncio.get_running_loop().call_later(_RECHECK_S, self.signals.wake, CHANGES)
 
     def _start_committer(self) -> None:
-        if self._committers.running < self._allowed_groups():
-            self._committers.start()
+        """Begin a transaction for the units that wait, unless one is about to take their lanes."""
+        if not self._about_to_take and self._committers.running < self._allowed_groups():
+            self._about_to_take = self._committers.start()
+
+    async def _take_lanes(self, group: "_Group") -> bool:
+        """Let the requests that are ready now join the group; a second transaction may take what it leaves."""
+        self._about_to_take = True
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._about_to_take = False
+        taken = group.take_lanes()
+        self._start_committer()
+        return taken
 
     def _allowed_groups(self) -> int:
         """How many transactions may be in progress, for the units that wait now."""
@@ -209,12 +223,10 @@ class PostgresDatabase:
         while self._committers.running <= self._allowed_groups():
             group = _Group(self._queues)
             try:
-                await asyncio.sleep(0)  # let requests that are ready now join this group
                 async with self._link.writing() as connection:
-                    while group.take_lanes():
+                    while await self._take_lanes(group):
                         await self._commit_group(connection, group)
                         group = _Group(self._queues)
-                        await asyncio.sleep(0)
                         if self._committers.running > self._allowed_groups():
                             break
             except Exception as fault:  # noqa: BLE001  it is raised to the callers
@@ -231,6 +243,7 @@ class PostgresDatabase:
                 )
                 raise
             finally:
+                self._about_to_take = False  # also without a connection
                 group.release()
 
     async def _commit_group(self, connection: Connection, group: "_Group") -> None:

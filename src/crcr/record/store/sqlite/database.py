@@ -51,9 +51,7 @@ class SqliteTx:
 
     async def many(self, statement: Statement, rows: Iterable[Mapping[str, Any]]) -> None:
         compiled = statement.for_dialect("sqlite")
-        constants = compiled.constants
-        values = [{**constants, **all_storable(row)} for row in rows]
-        self._connection.executemany(compiled.sql, values)
+        self._connection.executemany(compiled.sql, [compiled.parameters(row) for row in rows])
 
     def add_up(self, upsert: SumUpsert, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
         self._sums.add(upsert, key, amounts)
@@ -71,8 +69,7 @@ class SqliteTx:
 
     def _execute(self, statement: Statement, params: Mapping[str, Any]) -> sqlite3.Cursor:
         compiled = statement.for_dialect("sqlite")
-        constants, params = compiled.constants, all_storable(params)
-        return self._connection.execute(compiled.sql, {**constants, **params} if constants else params)
+        return self._connection.execute(compiled.sql, compiled.parameters(params))
 
 
 def _run_inline(awaitable: Awaitable[T]) -> T:

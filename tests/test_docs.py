@@ -1,4 +1,4 @@
-"""The docs against the code: what both know, both must say alike."""
+"""The docs compared with the code: facts that are in both must be equal."""
 
 import ast
 import importlib
@@ -67,11 +67,11 @@ def code(page: Path) -> list[str]:
 
 def section(page: Path, title: str) -> str:
     """The text under a heading, up to the next one of the same rank."""
-    found = re.search(
+    match = re.search(
         rf"^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,2}} |\Z)", text_of(page), re.DOTALL | re.MULTILINE
     )
-    assert found, f"{page.name} has no section {title}"
-    return found[2]
+    assert match, f"{page.name} has no section {title}"
+    return match[2]
 
 
 def table(text: str) -> list[list[str]]:
@@ -86,14 +86,14 @@ def names(cell: str) -> list[str]:
     return _SPAN.findall(cell)
 
 
-def test_the_error_codes_are_those_of_the_app() -> None:
+def test_the_documented_error_codes_are_those_of_the_app() -> None:
     written = {
         names(code)[0]: int(status) for code, status, _ in table(section(DOCS / "protocol.md", "Errors"))
     }
     assert written == STATUS
 
 
-def test_the_dependency_table_is_the_one_that_is_tested() -> None:
+def test_the_documented_dependency_table_is_the_tested_one() -> None:
     rule = table(section(DOCS / "architecture.md", "Dependency rule"))
     written = {_room(room): _rooms(allowed) for room, allowed in rule}
     assert written == ALLOWED
@@ -109,48 +109,51 @@ def _rooms(cell: str) -> set[str]:
     return {*names(cell), *([""] if "the package" in cell else [])}
 
 
-def of_reporter() -> set[str]:
-    """The reporter's own: one for each of its flags, as its help lists them."""
-    told = subprocess.run(
+def reporter_variables() -> set[str]:
+    """The reporter's own variables: one for each of its flags, as its help lists them."""
+    help_output = subprocess.run(
         [sys.executable, str(ROOT / "action" / "report.py"), "--help"],
         capture_output=True,
         text=True,
         check=True,
     )
-    return {f"CRCR_{flag.upper().replace('-', '_')}" for flag in re.findall(r"--([a-z][a-z-]+)", told.stdout)}
+    return {
+        f"CRCR_{flag.upper().replace('-', '_')}"
+        for flag in re.findall(r"--([a-z][a-z-]+)", help_output.stdout)
+    }
 
 
-OF_COMMANDS = {"CRCR_TOKEN", *of_reporter()}
-"""Variables that a command reads for itself: no settings of the relay."""
+COMMAND_VARIABLES = {"CRCR_TOKEN", *reporter_variables()}
+"""Variables that a command reads itself: not settings of the relay."""
 
 
 @every_page
-def test_a_setting_that_is_named_exists(page: Path) -> None:
+def test_every_named_setting_exists(page: Path) -> None:
     known = {row.variable: row for row in settings_of(Settings).values()}
     known |= {row.variable: row for row in settings_of(UpstreamSetting).values() if row.env}
     files = {f"{name}_FILE" for name, row in known.items() if row.secret}
-    assert set(re.findall(r"\bCRCR_[A-Z_]*[A-Z]", text_of(page))) <= {*known, *files, *OF_COMMANDS}
+    assert set(re.findall(r"\bCRCR_[A-Z_]*[A-Z]", text_of(page))) <= {*known, *files, *COMMAND_VARIABLES}
 
 
 @every_page
-def test_a_make_target_that_is_named_exists(page: Path) -> None:
+def test_every_named_make_target_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {
-        found for part in code(page) for found in re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)", part)
+        target for part in code(page) for target in re.findall(r"^make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)", part)
     }
     assert named <= targets
 
 
 @every_page
-def test_a_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     broken = [
         link for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)) if not _leads_somewhere(page, link)
     ]
     assert broken == []
 
 
-def test_the_pictures_are_there() -> None:
-    """`make screenshots` takes them."""
+def test_every_shown_picture_exists() -> None:
+    """`make screenshots` creates them."""
     shown = r"!\[[^\]]*\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\""
     pictures = {page.parent / "".join(link) for page in PAGES for link in re.findall(shown, page.read_text())}
     assert len(pictures) > 5
@@ -160,8 +163,8 @@ def test_the_pictures_are_there() -> None:
 def _leads_somewhere(page: Path, link: str) -> bool:
     if "://" in link or link.startswith("docs/images/"):
         return True
-    place, _, anchor = link.partition("#")
-    target = (page.parent / place).resolve() if place else page
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
     return target.exists() and (not anchor or anchor in _anchors(target))
 
 
@@ -171,38 +174,38 @@ def _anchors(page: Path) -> set[str]:
 
 
 @every_page
-def test_a_file_that_is_named_exists(page: Path) -> None:
+def test_every_named_file_exists(page: Path) -> None:
     form = re.compile(r"(?:src|tests|bench|docs|requirements|tools|\.ci)(?:/[\w.*-]+)+/?")
     named = {part for part in _SPAN.findall(prose(page)) if form.fullmatch(part)}
     assert [path for path in sorted(named) if not list(ROOT.glob(path.rstrip("/")))] == []
 
 
 @pytest.mark.parametrize("page", ABOUT_CODE, ids=lambda path: path.name)
-def test_a_module_or_name_in_one_that_is_named_exists(page: Path) -> None:
+def test_every_named_module_or_member_of_one_exists(page: Path) -> None:
     rooms = "|".join(sorted(room for room in ALLOWED if room.isidentifier() and room != "__main__"))
     form = re.compile(rf"(?:crcr\.)?((?:{rooms})(?:\.\w+)+)|crcr\.({rooms})")
-    named = {found[1] or found[2] for part in _SPAN.findall(prose(page)) if (found := form.fullmatch(part))}
+    named = {match[1] or match[2] for part in _SPAN.findall(prose(page)) if (match := form.fullmatch(part))}
     assert [name for name in sorted(named) if not _is_ours(name)] == []
 
 
 def test_the_folders_and_modules_in_the_tree_exist() -> None:
     """A name in a folder's row, such as `http.transport` of `src/crcr/github`, is a module or package in that folder."""
     rows = [
-        (names(place), names(content))
-        for place, content in table(section(DOCS / "architecture.md", "The tree"))
+        (names(folder), names(content))
+        for folder, content in table(section(DOCS / "architecture.md", "The tree"))
     ]
     missing = [
-        f"{place}: {name}"
-        for (place, *_), inside in rows
+        f"{folder}: {name}"
+        for (folder, *_), inside in rows
         for name in inside
-        if (ROOT / place).is_dir() and re.fullmatch(r"[a-z_]+(?:\.[a-z_]+)*", name)
-        if not any((ROOT / place / f"{name.replace('.', '/')}{end}").exists() for end in ("", ".py"))
+        if (ROOT / folder).is_dir() and re.fullmatch(r"[a-z_]+(?:\.[a-z_]+)*", name)
+        if not any((ROOT / folder / f"{name.replace('.', '/')}{end}").exists() for end in ("", ".py"))
     ]
     assert missing == []
 
 
-def test_a_python_file_or_private_name_that_is_named_exists() -> None:
-    """Names without their folder or module: `registry.py`, `_READERS`."""
+def test_every_named_python_file_or_private_name_exists() -> None:
+    """Names without a folder or module: `registry.py`, `_READERS`."""
     form = re.compile(r"(?:\w+/)*\w+\.py|_[A-Za-z]\w+")
     pages = [*ABOUT_CODE, ROOT / "CONTRIBUTING.md"]
     named = {
@@ -227,8 +230,8 @@ def _is_ours(name: str) -> bool:
     """Whether a dotted name is a module, or something that a module defines, as `record.jobs.reports.take` is."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
-        place = SOURCE.joinpath(*parts[:length])
-        module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        path = SOURCE.joinpath(*parts[:length])
+        module = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if module.exists():
             tree = ast.parse(module.read_text(encoding="utf-8"))
             return set(parts[length:]) <= set(_defined(tree))
@@ -244,7 +247,7 @@ def _defined(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def test_the_log_events_are_those_of_the_code() -> None:
+def test_the_documented_log_events_are_those_of_the_code() -> None:
     listed = [names(row[0])[0] for row in table(section(DOCS / "observe.md", "Logs"))]
     assert len(listed) == len(set(listed))
     paths = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != "sim"]
@@ -280,7 +283,7 @@ def _events(value: ast.expr, chosen: dict[str, ast.expr]) -> Iterator[str]:
             raise AssertionError(f"not a constant event: {ast.unparse(value)}")
 
 
-def test_the_metrics_are_those_that_are_registered() -> None:
+def test_the_documented_metrics_are_the_registered_ones() -> None:
     listed = {names(row[0])[0]: row[1] for row in table(section(DOCS / "observe.md", "Metrics"))}
     registered = {
         f"{family.name}_total" if family.type == "counter" else family.name
@@ -289,10 +292,10 @@ def test_the_metrics_are_those_that_are_registered() -> None:
     }
     assert set(listed) == registered
     elsewhere = {
-        found
+        metric
         for page in PAGES
-        for found in re.findall(r"\bcrcr_[a-z_]+", text_of(page))
-        if found not in {"crcr_test", "crcr_bisection", "crcr_pair", "crcr_workflow_job"}
+        for metric in re.findall(r"\bcrcr_[a-z_]+", text_of(page))
+        if metric not in {"crcr_test", "crcr_bisection", "crcr_pair", "crcr_workflow_job"}
     }
     assert elsewhere <= registered | {each.name for each in TABLES}
 
@@ -301,7 +304,7 @@ def commands() -> dict[str, set[str]]:
     """The options of every command, by the command's words."""
     root = typer.main.get_command(cli)
     assert isinstance(root, TyperGroup)
-    found = {}
+    options_by_command = {}
     for name, command in root.commands.items():
         inside = (
             {f"{name} {sub}": each for sub, each in command.commands.items()}
@@ -309,12 +312,12 @@ def commands() -> dict[str, set[str]]:
             else {}
         )
         for words, each in (inside or {name: command}).items():
-            found[words] = {option for param in each.params for option in param.opts}
-    return found
+            options_by_command[words] = {option for param in each.params for option in param.opts}
+    return options_by_command
 
 
 @every_page
-def test_a_command_that_is_named_exists_with_its_options(page: Path) -> None:
+def test_every_named_command_exists_with_its_options(page: Path) -> None:
     known = commands()
     groups = {words.split()[0] for words in known if " " in words}
     wrong = []
@@ -329,12 +332,12 @@ def test_a_command_that_is_named_exists_with_its_options(page: Path) -> None:
     assert wrong == []
 
 
-def test_every_command_is_named_in_the_operators_page() -> None:
+def test_every_command_is_documented_for_operators() -> None:
     page = "\n".join(part for name in ("deploy", "observe", "maintain") for part in code(DOCS / f"{name}.md"))
     assert [words for words in commands() if not re.search(rf"\bcrcr {words}\b", page)] == []
 
 
-async def test_the_routes_are_those_of_the_app(tmp_path: Path) -> None:
+async def test_the_documented_routes_are_those_of_the_app(tmp_path: Path) -> None:
     written = {
         route for row in table(section(DOCS / "protocol.md", "HTTP surface")) for route in names(row[0])
     }
@@ -348,14 +351,14 @@ async def test_the_routes_are_those_of_the_app(tmp_path: Path) -> None:
     assert written == {route for route in served if not route.endswith(" ")}
 
 
-def test_the_allowlist_options_are_those_that_are_read() -> None:
+def test_the_documented_allowlist_options_are_those_of_the_parser() -> None:
     page = DOCS / "protocol.md"
     assert {names(row[0])[0] for row in table(section(page, "Allowlist"))} == set(_OPTIONS)
     [example] = blocks(page, "yaml")
     assert [each for each in read_allowlist(example).problems if each.severity == "error"] == []
 
 
-def test_the_fields_of_a_report_are_those_that_are_read() -> None:
+def test_the_documented_fields_of_a_report_are_parsed() -> None:
     fields = {name for row in table(section(DOCS / "protocol.md", "Callback in")) for name in names(row[0])}
     assert len(fields) > 10
     source = (SOURCE / "receive" / "callback" / "parse_report.py").read_text(encoding="utf-8")
@@ -363,12 +366,12 @@ def test_the_fields_of_a_report_are_those_that_are_read() -> None:
     assert [name for name in sorted(fields) if not {name, name.removeprefix("workflow.")} & read] == []
 
 
-def test_the_trimming_steps_are_those_that_are_taken() -> None:
+def test_the_documented_trimming_steps_are_those_of_the_code() -> None:
     written = [name for row in table(section(DOCS / "protocol.md", "Trimming")) for name in names(row[1])]
     assert list(dict.fromkeys(written)) == list(dict.fromkeys(name for name, _ in STEPS))
 
 
-def test_the_kinds_of_issuers_and_effects_are_all_named() -> None:
+def test_all_kinds_of_issuers_and_effects_are_documented() -> None:
     issuers = {names(row[0])[0] for row in table(section(DOCS / "protocol.md", "Issuers"))}
     assert issuers == {kind.value for kind in IssuerKind}
     assert {kind.value for kind in EffectKind} <= set(
@@ -376,7 +379,7 @@ def test_the_kinds_of_issuers_and_effects_are_all_named() -> None:
     )
 
 
-def test_the_glossary_has_each_word_once_and_in_order() -> None:
+def test_the_glossary_is_sorted_without_duplicates() -> None:
     words = [row[0] for row in table(text_of(DOCS / "glossary.md"))]
     assert [one for one, other in pairwise(words) if one.lower() >= other.lower()] == []
     ours = {"upstream", "downstream", "delivery", "dispatch", "run", "attempt", "job", "report", "effect"}
@@ -391,11 +394,11 @@ def test_decisions_are_numbered_without_gaps_and_have_their_parts() -> None:
         assert text_of(path).startswith(f"# {number}. "), path.name
 
 
-def test_every_library_has_its_reason() -> None:
+def test_every_library_has_a_documented_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = {re.split(r"[\[>=]", each)[0] for each in project["project"]["dependencies"]}
+    dependencies = {re.split(r"[\[>=]", each)[0] for each in project["project"]["dependencies"]}
     reasons = text_of(DOCS / "adr" / "0002-libraries.md").lower()
-    assert [name for name in sorted(wanted) if name not in reasons] == []
+    assert [name for name in sorted(dependencies) if name not in reasons] == []
 
 
 def test_the_readme_has_the_two_commands_and_every_level() -> None:
@@ -405,7 +408,7 @@ def test_the_readme_has_the_two_commands_and_every_level() -> None:
     assert [level.name for level in Level if f"| {level.name} " not in readme] == []
 
 
-def test_every_page_can_be_found_from_the_readme() -> None:
+def test_every_page_is_linked_from_the_readme_directly_or_indirectly() -> None:
     seen, waiting = set[Path](), [ROOT / "README.md"]
     while waiting:
         page = waiting.pop()
@@ -414,12 +417,12 @@ def test_every_page_can_be_found_from_the_readme() -> None:
         seen.add(page)
         links = re.findall(r"\]\(([^)#\s]+)", prose(page))
         places = [(page.parent / link).resolve() for link in links if "://" not in link]
-        waiting += [each for place in places for each in ([place] if place.is_file() else place.glob("*.md"))]
+        waiting += [each for path in places for each in ([path] if path.is_file() else path.glob("*.md"))]
     assert [page.name for page in PAGES if page not in seen] == []
 
 
 @every_page
-def test_a_block_of_data_can_be_read(page: Path) -> None:
+def test_every_json_toml_and_yaml_block_can_be_parsed(page: Path) -> None:
     for body in blocks(page, "json"):
         json.loads(body)
     for body in blocks(page, "toml"):
@@ -429,7 +432,7 @@ def test_a_block_of_data_can_be_read(page: Path) -> None:
 
 
 @every_page
-def test_a_page_stands_for_itself(page: Path) -> None:
+def test_no_page_refers_to_paths_outside_the_repository(page: Path) -> None:
     assert re.findall(r"\.\./shared|/work/|/home/\w+|/root/", text_of(page)) == []
 
 

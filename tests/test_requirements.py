@@ -1,6 +1,6 @@
-"""What the package declares, what is pinned, and what the code imports: the same packages.
+"""The declared packages, the pinned packages and the packages imported by the code are the same.
 
-An import that works here only because a test tool brought the package would fail where crcr is installed.
+An import that works here only because a test tool installed the package would fail where crcr is installed.
 """
 
 import ast
@@ -24,7 +24,7 @@ FOLDER = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("aws", "chdb", "clickhouse", "postgres", "previews", "redis", "tracing")
 PINNED_IN = {"clickhouse": "stores", "postgres": "stores", "redis": "stores"}
-"""Extras without a file of their own: what pins them."""
+"""Extras without their own file: the file that pins them."""
 PINNED = (
     "app",
     "commands",
@@ -39,7 +39,7 @@ PINNED = (
     "dev",
 )
 ON_DEMAND = {"sqlalchemy.ext.asyncio": "greenlet"}
-"""Packages that a module needs and that nothing imports by name; the module's own package does not bring them."""
+"""Packages that a module needs without importing them by name; the module's own package does not require them."""
 WHERE = {
     "crcr/tracing.py": "tracing",
     "crcr/show/previews/picture.py": "previews",
@@ -65,22 +65,22 @@ COMMANDS = (
 )
 """Modules of `crcr init`, `crcr doctor --relay` and `crcr failing --hud`, by the beginning of their path."""
 STANDARD_LIBRARY = sys.stdlib_module_names | {"compression"}
-"""Of all Pythons that are supported: `compression` came with 3.14."""
+"""Of all supported Pythons: `compression` was added in 3.14."""
 
 
 def listed_requirements(name: str) -> list[Requirement]:
-    """The requirements that stand in `NAME.in` itself."""
+    """The requirements in `NAME.in` itself."""
     lines = (line.partition("#")[0].strip() for line in (FOLDER / f"{name}.in").read_text().splitlines())
     return [Requirement(line) for line in lines if line and not line.startswith("-")]
 
 
 def pins(name: str) -> dict[str, set[str]]:
     """The versions that are pinned for `NAME` by package; more than one where they differ by platform."""
-    found: dict[str, set[str]] = {}
+    versions: dict[str, set[str]] = {}
     text = (FOLDER / f"{PINNED_IN.get(name, name)}.txt").read_text()
     for package, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE):
-        found.setdefault(canonicalize_name(package), set()).add(version)
-    return found
+        versions.setdefault(canonicalize_name(package), set()).add(version)
+    return versions
 
 
 def spelled(requirement: Requirement) -> str:
@@ -89,17 +89,17 @@ def spelled(requirement: Requirement) -> str:
 
 
 @cache
-def brought_by(name: str) -> frozenset[str]:
-    """All packages that the requirements in `NAME.in`, and for extras in app.in, bring along by their own declarations."""
-    wanted = [*listed_requirements(name), *(listed_requirements("app") if name in EXTRAS else ())]
+def required_by(name: str) -> frozenset[str]:
+    """All packages that the requirements in `NAME.in`, and for extras in app.in, install by their own declarations."""
+    pending = [*listed_requirements(name), *(listed_requirements("app") if name in EXTRAS else ())]
     seen: set[tuple[str, str]] = set()
-    while wanted:
-        requirement = wanted.pop()
+    while pending:
+        requirement = pending.pop()
         package = canonicalize_name(requirement.name)
         for extra in ("", *requirement.extras):
             if (package, extra) not in seen:
                 seen.add((package, extra))
-                wanted += _needs(package, extra)
+                pending += _needs(package, extra)
     return frozenset(package for package, _ in seen)
 
 
@@ -111,18 +111,18 @@ def _needs(package: str, extra: str) -> list[Requirement]:
     return [each for each in declared if each.marker is None or each.marker.evaluate({"extra": extra})]
 
 
-def test_the_project_declares_what_is_pinned() -> None:
+def test_the_declared_dependencies_are_those_that_are_pinned() -> None:
     declared = {spelled(Requirement(each)) for each in PROJECT["dependencies"]}
     assert declared == {spelled(each) for each in listed_requirements("app")}
     extras = {
-        name: {spelled(Requirement(each)) for each in wanted}
-        for name, wanted in PROJECT["optional-dependencies"].items()
+        name: {spelled(Requirement(each)) for each in requirements}
+        for name, requirements in PROJECT["optional-dependencies"].items()
     }
     assert extras == {name: {spelled(each) for each in listed_requirements(name)} for name in EXTRAS}
 
 
 @pytest.mark.parametrize("name", ["app", *EXTRAS])
-def test_pins_are_within_what_the_project_allows(name: str) -> None:
+def test_pinned_versions_satisfy_the_declared_ranges(name: str) -> None:
     allowed = PROJECT["dependencies"] if name == "app" else PROJECT["optional-dependencies"][name]
     for requirement in map(Requirement, allowed):
         for version in pins(name)[canonicalize_name(requirement.name)]:
@@ -130,51 +130,51 @@ def test_pins_are_within_what_the_project_allows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["app", "commands", *EXTRAS])
-def test_tests_run_with_the_versions_that_are_shipped(name: str) -> None:
+def test_tests_run_with_the_shipped_versions(name: str) -> None:
     tested = pins("dev")
     assert {each: versions for each, versions in pins(name).items() if tested.get(each) != versions} == {}
 
 
 @pytest.mark.parametrize("name", ["app", "commands", *EXTRAS])
-def test_fault_71_all_that_the_requirements_bring_is_pinned(name: str) -> None:
-    assert brought_by(name) <= set(pins(name))
+def test_fault_71_all_transitive_requirements_are_pinned(name: str) -> None:
+    assert required_by(name) <= set(pins(name))
 
 
-def test_fault_71_what_is_imported_is_a_package_of_ours() -> None:
+def test_fault_71_every_import_is_covered_by_the_requirements() -> None:
     shipped = [*modules(), *SIMULATOR.rglob("*.py")]
     foreign = {str(path.relative_to(SOURCE.parent)): names for path in shipped if (names := _foreign(path))}
     assert foreign == {}
 
 
 def _foreign(path: Path) -> set[str]:
-    """Imports of a module that the requirements do not bring."""
-    place = str(path.relative_to(SOURCE.parent))
-    extra = next((extra for beginning, extra in WHERE.items() if place.startswith(beginning)), "app")
-    found = _missing(imports(path), brought_by(extra))
-    return found | {ON_DEMAND[name] for name in imports(path) & set(ON_DEMAND)} - brought_by(extra)
+    """Imports of a module that the requirements do not cover."""
+    module_path = str(path.relative_to(SOURCE.parent))
+    extra = next((extra for beginning, extra in WHERE.items() if module_path.startswith(beginning)), "app")
+    missing = _missing(imports(path), required_by(extra))
+    return missing | {ON_DEMAND[name] for name in imports(path) & set(ON_DEMAND)} - required_by(extra)
 
 
 def _missing(names: Collection[str], provided: Collection[str]) -> set[str]:
-    """Imported names that are of no provided package."""
-    found = set()
+    """Imported names that belong to no provided package."""
+    missing = set()
     for name in names:
         top = name.partition(".")[0]
         if top in {"crcr", "github_sim"} or top in STANDARD_LIBRARY:
             continue
         if not {canonicalize_name(each) for each in _packages().get(top, ())} & set(provided):
-            found.add(name)
-    return found
+            missing.add(name)
+    return missing
 
 
-def test_the_commands_of_downstreams_and_oncalls_load_fewer_than_20_packages() -> None:
-    """Imports inside functions are left out: they are of other commands, or of modules that are listed here."""
+def test_the_commands_of_downstreams_and_oncalls_need_fewer_than_20_packages() -> None:
+    """Imports inside functions are skipped: they belong to other commands, or to modules that are listed here."""
     assert len(pins("commands")) < 20
-    wanted = {path for path in modules() if str(path.relative_to(SOURCE.parent)).startswith(COMMANDS)}
+    pending = {path for path in modules() if str(path.relative_to(SOURCE.parent)).startswith(COMMANDS)}
     loaded: dict[Path, set[str]] = {}
-    while wanted:
-        path = wanted.pop()
+    while pending:
+        path = pending.pop()
         loaded[path] = set(_imports_at_load(nodes(path)[0]))
-        wanted |= {found for name in loaded[path] for found in _files(name)} - set(loaded)
+        pending |= {imported for name in loaded[path] for imported in _files(name)} - set(loaded)
     assert len(loaded) > 60
     missing = {path.stem: names for path in loaded if (names := _missing(loaded[path], pins("commands")))}
     assert missing == {}
@@ -196,12 +196,12 @@ def _is_for_types(node: ast.AST) -> bool:
 
 
 def _files(name: str) -> set[Path]:
-    """The modules that an import of a name of ours loads: its own, and those of the packages around it."""
+    """Our modules that an import of this name loads: its own, and those of the packages around it."""
     parts = name.split(".")
     places = (
         [SOURCE.parent.joinpath(*parts[: end + 1]) for end in range(len(parts))] if parts[0] == "crcr" else []
     )
-    both = [path for place in places for path in (place / "__init__.py", place.with_suffix(".py"))]
+    both = [path for base in places for path in (base / "__init__.py", base.with_suffix(".py"))]
     return {path for path in both if path.is_file()}
 
 
@@ -210,14 +210,21 @@ def _packages() -> Mapping[str, list[str]]:
     return packages_distributions()
 
 
-def test_a_plain_installation_brings_no_driver_and_nothing_that_it_does_not_import() -> None:
-    """A relay on SQLite and all commands: what `uvx crcr demo` has to fetch."""
-    assert not brought_by("app") & {"asyncpg", "clickhouse-connect", "greenlet", "redis", "watchfiles", "lz4"}
+def test_a_plain_installation_has_no_driver_and_few_packages() -> None:
+    """A relay on SQLite and all commands: the download of `uvx crcr demo`."""
+    assert not required_by("app") & {
+        "asyncpg",
+        "clickhouse-connect",
+        "greenlet",
+        "redis",
+        "watchfiles",
+        "lz4",
+    }
     assert len(pins("app")) <= 41
 
 
 @pytest.mark.parametrize("name", PINNED)
-def test_pins_have_hashes_and_name_no_place_to_load_from(name: str) -> None:
+def test_pins_have_hashes_and_no_index_or_url(name: str) -> None:
     text = (FOLDER / f"{name}.txt").read_text()
     blocks = re.split(r"^(?=[\w.-]+==)", text, flags=re.MULTILINE)[1:]
     assert blocks

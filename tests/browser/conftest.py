@@ -1,4 +1,4 @@
-"""A real Chromium looking at a real relay over HTTP; the clock behind the relay is still moved by hand."""
+"""A real Chromium that loads pages of a real relay over HTTP; the relay's clock is still set by the test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -19,7 +19,7 @@ ARGUMENTS = (
     *("--disable-component-update", "--disable-sync"),
 )
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser")
-"""The first of them that is installed: without the parts for a desktop, the same tests take less than half of the processor time."""
+"""The first installed one is used: the headless shell needs less than half of the CPU time for the same tests."""
 ALLOWLIST = """
 L1:
   - org/notified
@@ -94,7 +94,7 @@ async def open_site(
 
 
 class Wire:
-    """The way to a site, which can go dead without a word: it stays open and nothing passes."""
+    """A TCP proxy to a site that can stall: the connections stay open and no data passes."""
 
     def __init__(self, url: str) -> None:
         self._far = urlsplit(url)
@@ -139,7 +139,7 @@ class Wire:
                 sink.write(data)
                 await sink.drain()
         except OSError:
-            pass  # an end that was closed closes the other
+            pass  # when one side is closed, close the other
         sink.close()
 
 

@@ -68,7 +68,7 @@ LOOPBACK = {
     "CRCR_SANDBOX": "on",
     "CRCR_CHANNELS": '[{"name": "issues", "kind": "issue"}]',
 }
-"""Files for who joins are written only where callers' tokens are safe on their way."""
+"""The onboarding files are generated only for a URL on which callers' tokens are safe in transit."""
 _DEMOTE = Statement(
     text(
         "UPDATE level_standings SET standing = 'fails', reason = 'jobs passed: 71.0% of 320 jobs (< 85%)'"
@@ -78,24 +78,26 @@ _DEMOTE = Statement(
 SERIOUS = ("serious", "critical")
 WIDTHS = (1440, 1024, 390)
 COLOUR_RULES = ("color-contrast", "link-in-text-block")
-LOOKS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+VIEWS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("light", 390, ()),
     ("light", 1440, (*COLOUR_RULES, "scrollable-region-focusable")),
     ("dark", 1440, COLOUR_RULES),
 )
-"""The rules for a colour scheme and a width: all of them once, then those that depend on colours and on what scrolls."""
+"""The rules for a colour scheme and a width: all rules once, then those that depend on colours and on scrolling."""
 
 
 async def violations(page: Any, rules: tuple[str, ...] = ()) -> list[str]:
     """Serious violations of these rules, or of all rules, on a page that has axe-core."""
     only = {"runOnly": list(rules)} if rules else {}
     options = {"resultTypes": ["violations"], "preload": False, **only}
-    found = await page.evaluate("options => axe.run(document, options).then(r => r.violations)", options)
+    axe_violations = await page.evaluate(
+        "options => axe.run(document, options).then(r => r.violations)", options
+    )
     return [
-        f"{each['impact']}: {each['id']} at {node['target']}: {node['html'][:200]}"
-        for each in found
-        if each["impact"] in SERIOUS
-        for node in each["nodes"][:5]
+        f"{violation['impact']}: {violation['id']} at {node['target']}: {node['html'][:200]}"
+        for violation in axe_violations
+        if violation["impact"] in SERIOUS
+        for node in violation["nodes"][:5]
     ]
 
 
@@ -103,34 +105,42 @@ async def add_axe(page: Any) -> None:
     await page.evaluate(package_file("axe-core", "axe.min.js").read_text())
 
 
-async def tell(site: Site, run: Any, job: str, conclusion: str | None, event: str = "pull_request") -> None:
-    told = {"name": "CI", "job_name": job, "run_id": run.id, "run_attempt": 1, "url": "https://ci.example/1"}
+async def report_job(
+    site: Site, run: Any, job: str, conclusion: str | None, event: str = "pull_request"
+) -> None:
+    job_fields = {
+        "name": "CI",
+        "job_name": job,
+        "run_id": run.id,
+        "run_attempt": 1,
+        "url": "https://ci.example/1",
+    }
     tests = [{"name": "test_attention", "file": "test_ops.py", "message": "AssertionError: 1.0 != 2.0"}]
     for status in ("in_progress", "completed") if conclusion else ("in_progress",):
-        workflow = {**told, "status": status, "conclusion": conclusion, "failed_tests": tests}
+        workflow = {**job_fields, "status": status, "conclusion": conclusion, "failed_tests": tests}
         body = {"event_type": event, "delivery_id": run.delivery_id, "workflow": workflow}
         answer = await site.relay.github.report(run, run.jobs[0], status=status, body=body)
         assert answer.status_code == 200
 
 
-async def tell_in_vain(site: Site, run: Any) -> None:
-    """A report that is refused, and one that a newcomer tries out."""
+async def send_uncounted_reports(site: Site, run: Any) -> None:
+    """Send a report that is refused, and a sandbox report of an unlisted repository."""
     await site.relay.github.report(run, "build", run_id="1")
     await report_from_sandbox(site.relay, conclusion="failure")
 
 
 async def break_base(site: Site) -> None:
-    """A job fails on the base branch, and one of four commits broke it."""
+    """Fail a job on the base branch; one of four commits broke it."""
     for conclusion in ("success", "failure"):
         message = "Rename an operator that has a long name already, in all of its overloads (#1)"
         await site.relay.github.push(UPSTREAM, message=message, files={"src/ops.py": conclusion}, commits=4)
         await site.relay.drain()
-        await tell(site, site.relay.github.runs("org/reporter")[-1], "test (1, 2)", conclusion, "push")
+        await report_job(site, site.relay.github.runs("org/reporter")[-1], "test (1, 2)", conclusion, "push")
     assert (await site.relay.http.get("/api/v1/culprits")).json()
 
 
 async def demote_gate(site: Site) -> None:
-    """Evaluate two days, with one backend that is alarmed."""
+    """Evaluate the levels of two days, with one backend that fails its level."""
     now, levels = site.relay.clock.now(), site.relay.services.levels
     for day in (1, 0):
         await levels.evaluate_now(RepoName(UPSTREAM), now - timedelta(days=day))
@@ -140,11 +150,11 @@ async def demote_gate(site: Site) -> None:
 async def fill(site: Site) -> list[str]:
     """Results of all kinds; returns the pages that exist only with them."""
     github = site.relay.github
-    other = await github.open_pr("org/gate")
+    dependency = await github.open_pr("org/gate")
     pr = await github.open_pr(
         UPSTREAM,
         title="Fuse the attention kernels",
-        body=f"## Downstream\nThe layout changes.\n\nDepends-On: org/gate#{other.number}",
+        body=f"## Downstream\nThe layout changes.\n\nDepends-On: org/gate#{dependency.number}",
         labels=["crcr/breaking"],
     )
     await site.relay.drain()
@@ -153,11 +163,11 @@ async def fill(site: Site) -> list[str]:
         *(("build", "success"), ("test (1, 2)", "failure"), ("test (2, 2)", "cancelled"), ("lint", None)),
         *(("docs", "skipped"), ("style", "neutral"), ("slow", "timed_out"), ("manual", "action_required")),
     ):
-        await tell(site, run, job, conclusion)
-    for run in github.runs("org/gate"):  # of the pull request alone, and of the pair
+        await report_job(site, run, job, conclusion)
+    for run in github.runs("org/gate"):  # of the pull request and of the pair
         await github.start_job(run, "build")
         await github.complete_job(run, "build", "failure")
-    await tell_in_vain(site, github.runs("org/reporter")[0])
+    await send_uncounted_reports(site, github.runs("org/reporter")[0])
     await github.push(UPSTREAM)
     for sha in (pr.head_sha, github.repository(UPSTREAM).head_sha):
         for job, conclusion in (("linux / build", "success"), ("linux / test", "failure")):
@@ -184,28 +194,30 @@ async def fill(site: Site) -> list[str]:
     ]
 
 
-async def look_at(page: Any) -> list[str]:
-    """What is wrong with a page that is loaded, in each width and colour scheme."""
-    wrong: list[str] = []
+async def find_page_problems(page: Any) -> list[str]:
+    """Violations and overflows of the loaded page, in each width and colour scheme."""
+    problems: list[str] = []
     await add_axe(page)
-    for scheme, width, rules in LOOKS:
+    for scheme, width, rules in VIEWS:
         await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         await page.set_viewport_size({"width": width, "height": 900})
-        wrong += [f"{scheme}, at {width}: {each}" for each in await violations(page, rules)]
+        problems += [f"{scheme}, at {width}: {violation}" for violation in await violations(page, rules)]
     for width in WIDTHS:
         await page.set_viewport_size({"width": width, "height": 900})
-        over = await page.evaluate(
+        overflow_px = await page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
-        wrong += [f"{over} px too wide at {width}"] if over > 0 else []
-    return wrong
+        problems += [f"{overflow_px} px too wide at {width}"] if overflow_px > 0 else []
+    return problems
 
 
 @pytest.mark.timeout(600)
-async def test_no_page_has_a_serious_violation_or_scrolls_sideways(tmp_path: Path, browser: Browser) -> None:
-    found: list[str] = []
+async def test_no_page_has_a_serious_violation_or_scrolls_horizontally(
+    tmp_path: Path, browser: Browser
+) -> None:
+    problems: list[str] = []
     async with open_site(tmp_path, browser, allowlist=ALLOWLIST, downstreams=BACKENDS, **LOOPBACK) as site:  # type: ignore[arg-type]
         for path in (*PAGES, *await fill(site)):
             await site.page.goto(f"{site.url}{path}")
-            found += [f"{path}: {each}" for each in await look_at(site.page)]
-    assert found == []
+            problems += [f"{path}: {problem}" for problem in await find_page_problems(site.page)]
+    assert problems == []

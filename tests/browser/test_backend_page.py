@@ -1,5 +1,5 @@
-"""A backend's own page in a real browser: its matrix, a job's details beside it, by mouse, by keyboard and without
-JavaScript; live, and with nothing lost that the reader had open.
+"""A backend's own page in a real browser: its matrix, a job's details, by mouse, by keyboard and without
+JavaScript; live updates keep everything that the reader had open.
 """
 
 import json
@@ -39,17 +39,19 @@ async def reporter_site(
         yield site
 
 
-async def a_run(site: Site, title: str = "Add an operator", /, **conclusions: str | None) -> WorkflowRun:
-    """A pull request whose jobs all started; those that are named ended as said, None leaves one running."""
+async def open_finished_run(
+    site: Site, title: str = "Add an operator", /, **conclusions: str | None
+) -> WorkflowRun:
+    """Open a pull request and start all its jobs; end each with its named conclusion or success, None leaves it running."""
     github = site.relay.github
     await github.open_pr(UPSTREAM, title=title)
     await site.relay.drain()
     run = github.runs(REPORTER)[-1]
     for job in run.jobs:
         await github.start_job(run, job.name)
-        ended = conclusions.get(job.name, "success")
-        if ended:
-            await github.complete_job(run, job.name, ended)
+        conclusion = conclusions.get(job.name, "success")
+        if conclusion:
+            await github.complete_job(run, job.name, conclusion)
     await site.relay.drain()
     return run
 
@@ -61,15 +63,15 @@ async def open_backend_page(site: Site, query: str = "") -> Page:
     return site.page
 
 
-def job_in(url: str) -> str | None:
+def job_from_url(url: str) -> str | None:
     return next(iter(parse_qs(urlsplit(url).query).get("job", [])), None)
 
 
-async def test_the_matrix_is_what_the_database_has(tmp_path: Path, browser: Browser) -> None:
+async def test_the_matrix_matches_the_stored_jobs(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser) as site:
-        await a_run(site, build="failure")
-        await a_run(site, test="cancelled")
-        await a_run(site, build="neutral", test=None)
+        await open_finished_run(site, build="failure")
+        await open_finished_run(site, test="cancelled")
+        await open_finished_run(site, build="neutral", test=None)
         page = await open_backend_page(site)
         shown: dict[tuple[str, str], str] = {}
         names = await page.locator("#matrix-table .job span").all_text_contents()
@@ -86,11 +88,9 @@ async def test_the_matrix_is_what_the_database_has(tmp_path: Path, browser: Brow
         assert site.troubles == []
 
 
-async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
-    tmp_path: Path, browser: Browser
-) -> None:
+async def test_a_cell_opens_job_details_and_their_url_reopens_them(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser) as site:
-        await a_run(site, test="failure")
+        await open_finished_run(site, test="failure")
         page = await open_backend_page(site)
         cell = page.locator("#matrix-table td.bad > a")
         await cell.click()
@@ -99,27 +99,27 @@ async def test_a_cell_opens_details_and_the_address_leads_back_to_them(
         await expect(panel).to_contain_text("failure")
         await expect(panel).to_be_focused()
         await expect(cell).to_have_attribute("aria-current", "true")
-        key = decode_job_key(job_in(page.url))
+        key = decode_job_key(job_from_url(page.url))
         assert key is not None
         assert key.job_name == "test"
-        deep = await page.locator("#panel-link").input_value()
+        job_url = await page.locator("#panel-link").input_value()
 
         await page.keyboard.press("Escape")
         await expect(panel).to_have_count(0)
         await expect(cell).to_be_focused()
-        assert job_in(page.url) is None
+        assert job_from_url(page.url) is None
         assert await page.evaluate("window.notReloaded") is True
 
-        await page.goto(deep.replace(RELAY_URL, site.url))
+        await page.goto(job_url.replace(RELAY_URL, site.url))
         await expect(panel).to_contain_text("failure")
         await page.locator("#panel-close").click()
         await expect(panel).to_have_count(0)
         assert site.troubles == []
 
 
-async def test_back_and_forward_go_through_what_was_open(tmp_path: Path, browser: Browser) -> None:
+async def test_back_and_forward_navigate_through_opened_details(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser) as site:
-        await a_run(site, test="failure")
+        await open_finished_run(site, test="failure")
         page = await open_backend_page(site)
         title = page.locator("#panel-title")
         await page.locator("#matrix-table td.ok > a").click()
@@ -136,10 +136,12 @@ async def test_back_and_forward_go_through_what_was_open(tmp_path: Path, browser
         assert site.troubles == []
 
 
-async def test_arrow_keys_move_through_the_matrix_and_enter_opens(tmp_path: Path, browser: Browser) -> None:
+async def test_arrow_keys_move_through_the_matrix_and_enter_opens_details(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with reporter_site(tmp_path, browser) as site:
-        await a_run(site, build="failure")
-        await a_run(site)
+        await open_finished_run(site, build="failure")
+        await open_finished_run(site)
         page = await open_backend_page(site)
         stops = page.locator(f"{CELLS}[tabindex='0']")
         await expect(stops).to_have_count(1)
@@ -158,11 +160,13 @@ async def test_arrow_keys_move_through_the_matrix_and_enter_opens(tmp_path: Path
         assert site.troubles == []
 
 
-async def test_an_update_keeps_place_focus_and_the_open_details(tmp_path: Path, browser: Browser) -> None:
+async def test_an_update_keeps_scroll_position_focus_and_open_details(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with reporter_site(tmp_path, browser, WIDE) as site:
         page = site.page
         await page.set_viewport_size({"width": 1000, "height": 700})
-        run = await a_run(site, **{WIDE[-1]: None})
+        run = await open_finished_run(site, **{WIDE[-1]: None})
         await open_backend_page(site)
         frame = page.locator("#scroll-matrix")
         await frame.evaluate("frame => frame.scrollTo(300, 0)")
@@ -184,7 +188,7 @@ async def test_an_update_keeps_place_focus_and_the_open_details(tmp_path: Path, 
 
 async def test_shards_unfold_in_place(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser, ("build", *SHARDS)) as site:
-        await a_run(site, **{SHARDS[3]: "failure"})
+        await open_finished_run(site, **{SHARDS[3]: "failure"})
         page = await open_backend_page(site)
         await expect(page.locator("#matrix-table tbody td.bad")).to_have_text("X1/6")
         await page.locator("#matrix-table thead .shards a").click()
@@ -197,10 +201,10 @@ async def test_shards_unfold_in_place(tmp_path: Path, browser: Browser) -> None:
         assert site.troubles == []
 
 
-async def test_filters_narrow_the_matrix_and_stay_in_the_address(tmp_path: Path, browser: Browser) -> None:
+async def test_filters_narrow_the_matrix_and_stay_in_the_url(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser) as site:
-        await a_run(site, "Add an operator", build="failure")
-        await a_run(site, "Mend the docs")
+        await open_finished_run(site, "Add an operator", build="failure")
+        await open_finished_run(site, "Mend the docs")
         page = await open_backend_page(site)
         rows = page.locator("#matrix-table tbody tr")
         await expect(rows).to_have_count(2)
@@ -220,8 +224,8 @@ async def test_filters_narrow_the_matrix_and_stay_in_the_address(tmp_path: Path,
 async def test_without_javascript_everything_is_a_link_or_a_form(tmp_path: Path, browser: Browser) -> None:
     async with reporter_site(tmp_path, browser, ("build", *SHARDS), javascript=False) as site:
         page = site.page
-        await a_run(site, "Add an operator", build="failure")
-        await a_run(site, "Mend the docs")
+        await open_finished_run(site, "Add an operator", build="failure")
+        await open_finished_run(site, "Mend the docs")
         await page.goto(f"{site.url}{PATH}")
         await page.locator("#matrix-table td.bad > a").first.click()
         await expect(page.locator("#panel")).to_contain_text("failure")
@@ -236,7 +240,7 @@ async def test_without_javascript_everything_is_a_link_or_a_form(tmp_path: Path,
         await expect(page.locator("#matrix-table thead .job")).to_have_count(7)
 
 
-async def test_hostile_text_is_text_in_the_details_too(tmp_path: Path, browser: Browser) -> None:
+async def test_hostile_text_is_escaped_in_the_job_details(tmp_path: Path, browser: Browser) -> None:
     evil = "<script>alert('job')</script><img src=x onerror=alert(1)>"
     async with reporter_site(tmp_path, browser) as site:
         page, github = site.page, site.relay.github
@@ -244,7 +248,7 @@ async def test_hostile_text_is_text_in_the_details_too(tmp_path: Path, browser: 
         await site.relay.drain()
         run = github.runs(REPORTER)[0]
         link = "javascript:alert(document.domain)"
-        told = {
+        job_fields = {
             "name": evil,
             "job_name": evil,
             "run_id": run.id,
@@ -252,9 +256,12 @@ async def test_hostile_text_is_text_in_the_details_too(tmp_path: Path, browser: 
             "url": link,
             "artifact_url": link,
         }
-        told |= {"failed_tests": [{"name": evil, "file": evil, "message": evil}], "environment": {evil: evil}}
+        job_fields |= {
+            "failed_tests": [{"name": evil, "file": evil, "message": evil}],
+            "environment": {evil: evil},
+        }
         for state in ("in_progress", "completed"):
-            workflow = {**told, "status": state, "conclusion": "failure"}
+            workflow = {**job_fields, "status": state, "conclusion": "failure"}
             body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": workflow}
             assert (await github.report(run, run.jobs[0], status=state, body=body)).status_code == 200
         await open_backend_page(site)
@@ -270,7 +277,7 @@ async def test_hostile_text_is_text_in_the_details_too(tmp_path: Path, browser: 
 async def stored_site(
     folder: Path, browser: Browser, **context: Any
 ) -> AsyncIterator[tuple[StoreRows, str, Page]]:
-    """The pages over a store that is filled row by row, for more than a story would make."""
+    """The pages over a store that is filled row by row, for more rows than a simulated history would produce."""
     async with open_store_rows(folder, upstreams=(STORED,)) as store:
         store.allowlist()
         server = Server(
@@ -279,11 +286,11 @@ async def stored_site(
             0,
         )
         await server.start()
-        seen = await browser.new_context(**context)
+        browser_context = await browser.new_context(**context)
         try:
-            yield store, f"{server.url}/crcr/good/backend", await seen.new_page()
+            yield store, f"{server.url}/crcr/good/backend", await browser_context.new_page()
         finally:
-            await seen.close()
+            await browser_context.close()
             await server.stop()
 
 
@@ -295,23 +302,23 @@ def fill(store: StoreRows, events: int, names: tuple[str, ...]) -> None:
             store.job(delivery, job_name=name, number=number, hours_ago=max(1, events - number))
 
 
-async def test_older_events_are_read_to_their_end(tmp_path: Path, browser: Browser) -> None:
+async def test_older_events_can_be_paged_to_the_end(tmp_path: Path, browser: Browser) -> None:
     async with stored_site(tmp_path, browser, java_script_enabled=False) as (store, url, page):
         fill(store, 120, ("build",))
         await page.goto(url)
-        found: list[str] = []
+        event_titles: list[str] = []
         while True:
-            found += await page.locator("#matrix-table .what > a:first-child").all_text_contents()
+            event_titles += await page.locator("#matrix-table .what > a:first-child").all_text_contents()
             older = page.get_by_role("link", name="Older events")
             if not await older.count():
                 break
             await older.click()
-        assert found == [f"#{number}" for number in range(120, 0, -1)]
+        assert event_titles == [f"#{number}" for number in range(120, 0, -1)]
         await page.get_by_role("link", name="Newest events").click()
         await expect(page.locator("#matrix-table .what > a:first-child").first).to_have_text("#120")
 
 
-async def test_headers_stay_in_view_and_only_the_matrix_scrolls_sideways(
+async def test_headers_stay_in_view_and_only_the_matrix_scrolls_horizontally(
     tmp_path: Path, browser: Browser
 ) -> None:
     names = (*WIDE, *(f"{'a very long name of a job ' * 6}{letter}" for letter in "abcdefgh"))
@@ -340,7 +347,7 @@ async def test_headers_stay_in_view_and_only_the_matrix_scrolls_sideways(
             assert (panel["width"] == width) is (width == 390)
 
 
-async def test_many_jobs_and_events_come_quickly(tmp_path: Path, browser: Browser) -> None:
+async def test_a_matrix_of_2400_cells_loads_within_limits(tmp_path: Path, browser: Browser) -> None:
     async with stored_site(tmp_path, browser) as (store, url, page):
         fill(store, 50, (*WIDE, *(f"other {first}{second}" for first in "abcd" for second in "klmnopqrstu")))
         answer = await page.goto(url)

@@ -1,4 +1,4 @@
-"""Under an exhausted budget every reader sees what is held back and until when; open pages follow, also when time ends it."""
+"""Under an exhausted rate limit the pages show what is held back and until when; open pages update, also when it resets."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from support.running_relay import UPSTREAM
 HELD = "held back by GitHub's rate limit until 01:01 UTC (requests per hour)"
 
 
-async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
+async def test_open_pages_show_an_exhausted_rate_limit_until_it_resets(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=GATED, downstreams=BACKENDS) as site:
@@ -46,16 +46,16 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
         await finish_jobs(relay, newest_run(relay))
         relay.clock.advance(7 * 60)
         assert gate_state(relay, pull) == "pending"
-        late = f"1 gate is decided and not yet published on GitHub, since 00:00 UTC: {HELD}."
-        for place, red, page in (
+        delay_text = f"1 gate is decided and not yet published on GitHub, since 00:00 UTC: {HELD}."
+        for selector, red, page in (
             ("#attention", "relay red", pages["/crcr"]),
             ("#health", "relay: red", pages[f"/crcr/pr/{pull.number}"]),
         ):
-            await expect(page.locator(place)).to_contain_text(late)
-            await expect(page.locator(place)).to_contain_text(red)
-        shown = pages[f"/crcr/pr/{pull.number}"].locator(".gate")
-        await expect(shown).to_contain_text("passed")
-        await expect(shown.locator(".unpublished")).to_contain_text(
+            await expect(page.locator(selector)).to_contain_text(delay_text)
+            await expect(page.locator(selector)).to_contain_text(red)
+        gate = pages[f"/crcr/pr/{pull.number}"].locator(".gate")
+        await expect(gate).to_contain_text("passed")
+        await expect(gate.locator(".unpublished")).to_contain_text(
             f"Decided 7m ago, not yet published on GitHub: {HELD}."
         )
         effects = await context.new_page()
@@ -67,11 +67,11 @@ async def test_an_exhausted_budget_is_said_on_open_pages_until_it_ends(
 
         await relay.pass_time(54 * 60)
         assert gate_state(relay, pull) == "success"
-        relay.clock.advance(POLL_EVERY_S)  # the health may have been read before the gate was published
+        relay.clock.advance(POLL_EVERY_S)  # the health can be read before the gate is published
         for page in (*pages.values(), effects):
             await expect(page.locator("#health section")).to_have_count(0)
             assert await page.evaluate("window.notReloaded")
         await expect(pages["/crcr"].locator("#attention")).not_to_contain_text("1 gate is decided")
         await expect(pages["/crcr"].locator("#relay-health")).to_contain_text("relay green")
-        await expect(shown.locator(".unpublished")).to_have_count(0)
+        await expect(gate.locator(".unpublished")).to_have_count(0)
         assert site.troubles == []

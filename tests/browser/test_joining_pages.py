@@ -1,4 +1,4 @@
-"""Refused reports and the sandbox as people see them: live, by keyboard, without scripts, and as text."""
+"""Refused reports and the sandbox in a browser: live, by keyboard, without JavaScript, with escaped text."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ async def test_a_refused_report_appears_on_the_open_page(tmp_path: Path, browser
         assert site.troubles == []
 
 
-async def test_a_newcomer_reads_its_trial_without_scripts(tmp_path: Path, browser: Browser) -> None:
+async def test_sandbox_reports_are_readable_without_javascript(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, javascript=False, CRCR_SANDBOX="on") as site:
         page = site.page
         await page.goto(f"{site.url}/crcr")
@@ -45,12 +45,12 @@ async def test_a_newcomer_reads_its_trial_without_scripts(tmp_path: Path, browse
         rows = page.locator("table.tried tbody tr")
         await expect(rows).to_have_count(2)
         await expect(rows.filter(has_text="a private repository (id")).to_contain_text("running")
-        mine = rows.filter(has_text="new/comer")
-        await expect(mine).to_contain_text("<img src=x onerror=alert(1)>[U+202E]")
-        await expect(mine.locator("pre")).to_be_hidden()
-        await mine.locator("summary").focus()
+        own_row = rows.filter(has_text="new/comer")
+        await expect(own_row).to_contain_text("<img src=x onerror=alert(1)>[U+202E]")
+        await expect(own_row.locator("pre")).to_be_hidden()
+        await own_row.locator("summary").focus()
         await page.keyboard.press("Enter")
-        await expect(mine.locator("pre")).to_have_text("AssertionError: 1.0 != 2.0")
-        await mine.get_by_role("link").click()
+        await expect(own_row.locator("pre")).to_have_text("AssertionError: 1.0 != 2.0")
+        await own_row.get_by_role("link").click()
         await expect(rows).to_have_count(1)
         assert site.troubles == []

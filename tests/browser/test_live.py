@@ -1,4 +1,4 @@
-"""One event stream for all tabs of a browser: a dead one is noticed, another tab takes over, and pages catch up."""
+"""One event stream for all tabs of a browser: a dead one is detected, another tab takes over, and pages catch up."""
 
 import asyncio
 from pathlib import Path
@@ -38,18 +38,18 @@ HIDE = """hidden => {
 
 
 def record_stream_urls(page: Page) -> list[str]:
-    """The addresses of all streams that the browser opens from now on, from whichever tab."""
-    asked: list[str] = []
+    """The URLs of all streams that the browser opens from now on, in any tab."""
+    stream_urls: list[str] = []
 
-    def note(request: Request) -> None:
+    def record(request: Request) -> None:
         if "/api/v1/events" in request.url:
-            asked.append(request.url)
+            stream_urls.append(request.url)
 
-    page.context.on("request", note)
-    return asked
+    page.context.on("request", record)
+    return stream_urls
 
 
-async def test_many_tabs_are_live_over_one_stream_which_the_next_takes_over(
+async def test_many_tabs_share_one_stream_and_another_tab_takes_it_over(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
@@ -72,7 +72,7 @@ async def test_many_tabs_are_live_over_one_stream_which_the_next_takes_over(
         assert site.troubles == []
 
 
-async def test_what_happens_between_two_listening_tabs_is_caught_up(tmp_path: Path, browser: Browser) -> None:
+async def test_events_during_a_stream_takeover_are_caught_up(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         await load_page(site.page, f"{site.url}/crcr")
@@ -80,11 +80,11 @@ async def test_what_happens_between_two_listening_tabs_is_caught_up(tmp_path: Pa
         third = await load_page(await site.page.context.new_page(), f"{site.url}{BACKEND}")
         reported = asyncio.Event()
 
-        async def wait(route: Route) -> None:
+        async def hold_until_reported(route: Route) -> None:
             await reported.wait()
             await route.continue_()
 
-        await second.context.route("**/api/v1/events*", wait)
+        await second.context.route("**/api/v1/events*", hold_until_reported)
         await site.page.close()
         await report_job(site, "org/alpha", "failure")
         reported.set()
@@ -92,49 +92,51 @@ async def test_what_happens_between_two_listening_tabs_is_caught_up(tmp_path: Pa
         await expect(third.locator("#matrix-table td.bad > a")).to_have_text("X")
 
 
-async def test_a_tab_that_joins_with_an_older_page_catches_up_once(tmp_path: Path, browser: Browser) -> None:
+async def test_a_tab_that_opens_with_an_older_page_catches_up_with_one_refresh(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         first = await load_page(site.page, f"{site.url}/crcr")
         late = await first.context.new_page()
-        read: list[str] = []
-        late.on("request", lambda request: read.append(request.url) if "fragment=" in request.url else None)
+        refreshes: list[str] = []
+        late.on(
+            "request", lambda request: refreshes.append(request.url) if "fragment=" in request.url else None
+        )
 
-        async def dawdle(route: Route) -> None:
+        async def report_before_response(route: Route) -> None:
             answer = await route.fetch()
             await report_job(site, "org/alpha", "failure")
             await expect(table_row(first, "org/alpha").locator(".last")).to_contain_text("failure")
             await route.fulfill(response=answer)
 
-        await late.route(f"{site.url}/crcr", dawdle)
+        await late.route(f"{site.url}/crcr", report_before_response)
         await late.goto(f"{site.url}/crcr")
         await expect(table_row(late, "org/alpha").locator(".last")).to_contain_text("failure")
         await expect(live_indicator(late)).to_have_text("live")
-        assert len(read) == 1
+        assert len(refreshes) == 1
 
 
-async def test_tabs_of_two_upstreams_share_a_stream_and_hear_their_own(
+async def test_tabs_of_two_upstreams_share_a_stream_and_refresh_only_for_their_own(
     tmp_path: Path, browser: Browser
 ) -> None:
     listed = {UPSTREAM: LISTED, OTHER: LISTED}
     async with open_site(tmp_path, browser, allowlist=listed, downstreams=NAMES) as site:
         streams = record_stream_urls(site.page)
-        ours = await load_page(site.page, f"{site.url}/crcr")
-        theirs = await load_page(await ours.context.new_page(), f"{site.url}/crcr?upstream={OTHER}")
-        read: list[str] = []
-        ours.on("request", lambda request: read.append(request.url))
+        first_tab = await load_page(site.page, f"{site.url}/crcr")
+        other_tab = await load_page(await first_tab.context.new_page(), f"{site.url}/crcr?upstream={OTHER}")
+        refreshes: list[str] = []
+        first_tab.on("request", lambda request: refreshes.append(request.url))
         await site.relay.github.open_pr(OTHER, title="Add an operator")
-        await expect(theirs.locator("dd[data-key=deliveries]")).to_contain_text("1 in 14d")
-        assert read == []
+        await expect(other_tab.locator("dd[data-key=deliveries]")).to_contain_text("1 in 14d")
+        assert refreshes == []
         await open_pull_request(site)
-        await expect(ours.locator("dd[data-key=deliveries]")).to_contain_text("1 in 14d")
+        await expect(first_tab.locator("dd[data-key=deliveries]")).to_contain_text("1 in 14d")
         assert len(streams) == 1
         assert site.troubles == []
 
 
-async def test_without_locks_a_tab_that_nobody_sees_holds_no_connection(
-    tmp_path: Path, browser: Browser
-) -> None:
+async def test_without_the_locks_api_a_hidden_tab_closes_its_stream(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         page, streams = site.page, record_stream_urls(site.page)
@@ -150,9 +152,7 @@ async def test_without_locks_a_tab_that_nobody_sees_holds_no_connection(
         assert len(streams) == 2
 
 
-async def test_a_connection_that_died_without_a_word_is_found_out_and_made_anew(
-    tmp_path: Path, browser: Browser
-) -> None:
+async def test_a_stalled_connection_is_detected_and_reopened(tmp_path: Path, browser: Browser) -> None:
     async with (
         open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site,
         wire(site.url) as line,
@@ -174,7 +174,7 @@ async def test_a_connection_that_died_without_a_word_is_found_out_and_made_anew(
             await expect(table_row(tab, "org/alpha").locator(".last")).to_contain_text("failure")
 
 
-async def test_a_heart_that_beats_keeps_a_quiet_connection(tmp_path: Path, browser: Browser) -> None:
+async def test_heartbeats_keep_an_idle_connection_open(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         page, streams = site.page, record_stream_urls(site.page)
         await page.add_init_script(COUNT_BEATS)
@@ -188,13 +188,13 @@ async def test_a_heart_that_beats_keeps_a_quiet_connection(tmp_path: Path, brows
         assert len(streams) == 1
 
 
-async def test_a_tab_that_hangs_loses_its_place_to_one_that_is_looked_at(
+async def test_a_visible_tab_takes_the_stream_lock_over_from_a_hung_tab(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         await site.page.clock.install()
-        # What holds the lock and never says a word is a tab that hangs.
+        # A tab that holds the lock and sends nothing is a hung tab.
         hung = await site.page.context.new_page()
         await hung.goto(f"{site.url}/robots.txt")
         await hung.evaluate("navigator.locks.request('crcr-live-1 ', () => new Promise(() => {})) && null")
@@ -208,7 +208,7 @@ async def test_a_tab_that_hangs_loses_its_place_to_one_that_is_looked_at(
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
 
 
-async def test_who_is_offline_is_told_at_once(tmp_path: Path, browser: Browser) -> None:
+async def test_going_offline_is_shown_at_once(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         page = await load_page(site.page, f"{site.url}/crcr")
@@ -220,7 +220,9 @@ async def test_who_is_offline_is_told_at_once(tmp_path: Path, browser: Browser) 
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
 
 
-async def test_without_a_stream_a_page_is_read_again_and_says_so(tmp_path: Path, browser: Browser) -> None:
+async def test_with_polling_a_page_is_refreshed_and_shows_its_interval(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(
         tmp_path, browser, allowlist=LISTED, downstreams=NAMES, CRCR_HUD_LIVE="poll"
     ) as site:

@@ -1,4 +1,4 @@
-"""A live page asks for the parts that changed: other parts keep their elements, and nothing that the reader does is lost."""
+"""A live page requests the parts that changed: other parts keep their elements, and no input of the reader is lost."""
 
 from pathlib import Path
 from random import Random
@@ -35,12 +35,12 @@ MARKED = "row => row.marked === true"
 
 
 def record_refreshes(page: Page) -> list[Response]:
-    read: list[Response] = []
-    page.on("response", lambda answer: read.append(answer) if "fragment=" in answer.url else None)
-    return read
+    refreshes: list[Response] = []
+    page.on("response", lambda answer: refreshes.append(answer) if "fragment=" in answer.url else None)
+    return refreshes
 
 
-async def test_one_result_replaces_its_row_and_the_figures(tmp_path: Path, browser: Browser) -> None:
+async def test_one_result_replaces_only_its_row_and_the_figures(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         await report_job(site, "org/alpha", "success")  # so that every column has a value
@@ -49,7 +49,7 @@ async def test_one_result_replaces_its_row_and_the_figures(tmp_path: Path, brows
         await expect(page).to_have_url(f"{site.url}/crcr?q=o")
         await expect(page.locator(".filters .count")).to_contain_text("3 of 3")
         await page.evaluate(MARK_ROWS)
-        read = record_refreshes(page)
+        refreshes = record_refreshes(page)
         link = table_row(page, "org/gamma").locator("a")
         await link.focus()
         await report_job(site, "org/gamma", "failure")
@@ -57,13 +57,13 @@ async def test_one_result_replaces_its_row_and_the_figures(tmp_path: Path, brows
         await expect(page.locator(".card[data-key=jobs] .figure")).to_have_text("2")
         await expect(link).to_be_focused()
         await expect(page.locator("#filter")).to_have_value("o")
-        # The worst is first now: the other rows made room and are the same elements.
+        # The worst backend is now first: the other rows moved and are still the same elements.
         await expect(page.locator("tbody tr[data-key*='/']").first).to_have_attribute("data-key", "org/gamma")
         assert await page.evaluate(CHANGED) == ["org/gamma"]
         for name in NAMES:
             assert await table_row(page, name).evaluate(MARKED)
-        assert read
-        for answer in read:
+        assert refreshes
+        for answer in refreshes:
             assert "fragment=parts" in answer.url
             assert "org/alpha" not in await answer.text()
 
@@ -88,7 +88,7 @@ async def test_a_pull_request_page_replaces_the_block_of_one_backend(
         block = page.locator("section.unit", has=page.get_by_role("heading", name="org/beta"))
         await block.locator("details").click()
         await page.evaluate(MARK_ROWS)
-        read = record_refreshes(page)
+        refreshes = record_refreshes(page)
         run = site.relay.github.runs("org/beta")[-1]
         await site.relay.github.rerun(run)
         await site.relay.github.start_job(site.relay.github.runs("org/beta")[-1], "build")
@@ -96,13 +96,13 @@ async def test_a_pull_request_page_replaces_the_block_of_one_backend(
         await expect(block.locator("details")).to_have_attribute("open", "")
         assert await block.evaluate(MARKED)
         assert await page.evaluate(CHANGED) == ["org/beta"]
-        texts = [await answer.text() for answer in read]
+        texts = [await answer.text() for answer in refreshes]
         assert texts
         assert not [text for text in texts if "org/alpha</a></h3>" in text]
         assert site.troubles == []
 
 
-async def test_a_relay_that_asks_to_wait_is_left_alone_for_that_long(
+async def test_a_refresh_answered_503_is_retried_only_after_its_retry_after(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
@@ -110,10 +110,10 @@ async def test_a_relay_that_asks_to_wait_is_left_alone_for_that_long(
         page = site.page
         await page.clock.install()
         await load_page(page, f"{site.url}/crcr")
-        asked: list[str] = []
+        refresh_urls: list[str] = []
 
         async def refuse(route: Route) -> None:
-            asked.append(route.request.url)
+            refresh_urls.append(route.request.url)
             await route.fulfill(status=503, headers={"Retry-After": "40"}, body="not now")
 
         await page.route("**/*fragment=*", refuse)
@@ -123,19 +123,19 @@ async def test_a_relay_that_asks_to_wait_is_left_alone_for_that_long(
         await report_job(site, "org/beta", "failure")
         await page.clock.run_for(35_000)
         await expect(live_indicator(page)).to_have_text("live")
-        assert len(asked) == 1
+        assert len(refresh_urls) == 1
         async with page.expect_response("**/*fragment=*"):
             await page.clock.run_for(30_000)
         await expect(live_indicator(page)).to_have_text("not up to date, trying again")
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("no results")
-        assert len(asked) == 2
+        assert len(refresh_urls) == 2
         await page.unroute("**/*fragment=*")
         await page.clock.run_for(60_000)
         await expect(table_row(page, "org/alpha").locator(".last")).to_contain_text("failure")
         await expect(live_indicator(page)).to_have_text("live")
 
 
-async def test_an_answer_that_does_not_fit_the_page_makes_it_read_the_whole(
+async def test_a_partial_response_that_does_not_fit_is_followed_by_a_full_refresh(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
@@ -151,7 +151,7 @@ async def test_an_answer_that_does_not_fit_the_page_makes_it_read_the_whole(
         await expect(page.locator("h1")).to_have_text("Backends")
 
 
-# Both return the page without blank text between elements, which parts lose.
+# Both return the page without whitespace between elements, which partial responses omit.
 VERSIONS = "() => { window.parts = crcr.shownParts(); return crcr.versionsOf(window.parts); }"
 REFRESH = """([answer, whole]) => {
   const main = document.getElementById("main");
@@ -186,7 +186,9 @@ def random_main(random: Random) -> str:
     )
 
 
-async def test_whatever_changes_the_page_becomes_the_whole_one(tmp_path: Path, browser: Browser) -> None:
+async def test_a_page_updated_from_parts_equals_the_whole_page_after_any_change(
+    tmp_path: Path, browser: Browser
+) -> None:
     random = Random(3)
     async with open_site(tmp_path, browser) as site:
         await site.page.goto(f"{site.url}/crcr/onboarding")

@@ -1,4 +1,4 @@
-"""A reader of an open page who has scrolled, filtered or opened something keeps it, also when the relay is away."""
+"""A live update keeps the reader's scroll position, filters and open details, also when the relay is unavailable."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ TOP = "row => row.getBoundingClientRect().top"
 
 
 @pytest.mark.parametrize("anchoring", ["auto", "none"], ids=["browser-anchors", "browser-does-not"])
-async def test_rows_that_come_in_do_not_push_away_what_is_read(
+async def test_new_rows_do_not_move_the_row_that_is_in_view(
     tmp_path: Path, browser: Browser, anchoring: str
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
@@ -47,7 +47,7 @@ async def test_rows_that_come_in_do_not_push_away_what_is_read(
         watched = page.locator(f"tr[data-key='{await rows.nth(12).get_attribute('data-key')}']")
         await watched.evaluate("row => scrollTo(0, row.getBoundingClientRect().top + scrollY - 60)")
         before = await watched.evaluate(TOP)
-        for index in range(3):  # nothing is sent: the relay's health comes in above the rows
+        for index in range(3):  # nothing is dispatched: the relay's health section appears above the rows
             site.relay.clock.advance(60)
             await site.relay.github.open_pr(UPSTREAM, title=f"Another one {index}")
         key = await watched.get_attribute("data-key") or ""
@@ -66,7 +66,7 @@ async def test_rows_that_come_in_do_not_push_away_what_is_read(
         assert site.troubles == []
 
 
-async def test_a_scrolled_matrix_stays_at_its_rows(tmp_path: Path, browser: Browser) -> None:
+async def test_a_scrolled_matrix_keeps_its_rows_in_view(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site, 20)
         page = site.page
@@ -84,12 +84,12 @@ async def test_a_scrolled_matrix_stays_at_its_rows(tmp_path: Path, browser: Brow
         assert site.troubles == []
 
 
-@pytest.mark.parametrize("answer", [None, 503])
-async def test_what_cannot_be_read_leaves_the_page_as_it_is_and_is_read_later(
-    tmp_path: Path, browser: Browser, answer: int | None
+@pytest.mark.parametrize("status", [None, 503])
+async def test_a_failed_fragment_request_leaves_the_page_unchanged_and_is_retried(
+    tmp_path: Path, browser: Browser, status: int | None
 ) -> None:
     async def fail(route: Route) -> None:
-        await (route.abort() if answer is None else route.fulfill(status=answer, body="not now"))
+        await (route.abort() if status is None else route.fulfill(status=status, body="not now"))
 
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
@@ -119,7 +119,9 @@ async def test_what_cannot_be_read_leaves_the_page_as_it_is_and_is_read_later(
         assert await page.evaluate("window.notReloaded") is True
 
 
-async def test_who_closes_what_did_not_come_is_not_shown_it_later(tmp_path: Path, browser: Browser) -> None:
+async def test_a_panel_that_failed_to_load_is_not_shown_after_another_was_opened(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         await report_job(site, "org/alpha", "failure")
@@ -135,19 +137,21 @@ async def test_who_closes_what_did_not_come_is_not_shown_it_later(tmp_path: Path
         await expect(live_indicator(page)).to_have_text("live")
 
 
-@pytest.mark.parametrize("wish", ["#matrix-table td.bad > a", "#jobs th a"])
-async def test_who_has_to_sign_in_again_is_led_there(tmp_path: Path, browser: Browser, wish: str) -> None:
+@pytest.mark.parametrize("selector", ["#matrix-table td.bad > a", "#jobs th a"])
+async def test_a_fragment_answered_401_reloads_the_page_for_sign_in(
+    tmp_path: Path, browser: Browser, selector: str
+) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         await report_job(site, "org/alpha", "failure")
         page = await load_page(site.page, f"{site.url}{BACKEND}")
         await page.route("**/*fragment=*", lambda route: route.fulfill(status=401, body="who are you?"))
         async with page.expect_event("load"):
-            await page.locator(wish).first.click()
+            await page.locator(selector).first.click()
         assert await page.evaluate("window.notReloaded") is None
 
 
-async def test_back_brings_the_filter_along_even_where_somebody_types(
+async def test_back_and_forward_restore_the_filter_even_while_its_field_has_focus(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
@@ -169,7 +173,7 @@ async def test_back_brings_the_filter_along_even_where_somebody_types(
         assert site.troubles == []
 
 
-async def test_letters_typed_while_the_page_is_read_stay(tmp_path: Path, browser: Browser) -> None:
+async def test_text_typed_during_a_page_load_is_kept(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         page = await load_page(site.page, f"{site.url}/crcr")
         field, typed = page.locator("#filter"), asyncio.Event()
@@ -187,7 +191,7 @@ async def test_letters_typed_while_the_page_is_read_stay(tmp_path: Path, browser
         assert site.troubles == []
 
 
-async def test_what_stands_around_the_page_goes_with_its_address(tmp_path: Path, browser: Browser) -> None:
+async def test_export_links_follow_the_filter_in_the_url(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         page = await load_page(site.page, f"{site.url}{BACKEND}")
@@ -202,7 +206,7 @@ async def test_what_stands_around_the_page_goes_with_its_address(tmp_path: Path,
         assert site.troubles == []
 
 
-async def test_only_a_status_that_changed_flashes_and_not_all_the_time(
+async def test_only_a_changed_status_flashes_and_at_most_once_in_a_few_seconds(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
@@ -224,8 +228,8 @@ async def test_only_a_status_that_changed_flashes_and_not_all_the_time(
             await report_job(site, "org/alpha", conclusion, f"job {number}")
             await expect(total).to_have_text(str(number))
             await expect(last).to_contain_text(conclusion)
-            found: list[str] = await page.evaluate("window.flashes")
-            return found
+            flashed: list[str] = await page.evaluate("window.flashes")
+            return flashed
 
         assert await flashes(2, "success") == []
         assert await flashes(3, "failure") == ["last"]
@@ -235,7 +239,7 @@ async def test_only_a_status_that_changed_flashes_and_not_all_the_time(
         assert site.troubles == []
 
 
-async def test_a_filter_or_another_order_leaves_the_open_job_open(tmp_path: Path, browser: Browser) -> None:
+async def test_changing_a_filter_keeps_the_job_panel_open(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await open_pull_request(site)
         await report_job(site, "org/alpha", "failure")
@@ -247,7 +251,7 @@ async def test_a_filter_or_another_order_leaves_the_open_job_open(tmp_path: Path
         await expect(page.locator("#matrix .empty")).to_be_visible()
         await expect(page).to_have_url(re.compile(r"[?&]job="))
         await expect(title).to_have_text("build")
-        # The job's details lie over the end of the line of filters.
+        # The job's details cover the end of the filter row.
         await page.locator("#matrix-filters").get_by_role("link", name="Clear the filters").press("Enter")
         await expect(page.locator("#matrix-table td.bad > a")).to_have_attribute("aria-current", "true")
         await expect(page).to_have_url(re.compile(r"[?&]job="))

@@ -1,4 +1,4 @@
-"""The log and the search as a person uses them: filters, pages, keys, open rows that stay open, no JavaScript."""
+"""The log and the search as a person uses them: filters, pagination, keys, open rows that stay open, no JavaScript."""
 
 from pathlib import Path
 
@@ -6,22 +6,22 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from browser.conftest import Site, open_site
-from browser.test_accessibility import look_at
+from browser.test_accessibility import find_page_problems
 from support.notices.events import tell_people
 from support.running_relay import UPSTREAM
 from support.sign_in import ADMIN, TOKENS
 
 
-async def events(site: Site, number: int) -> None:
-    for place in range(number):
-        await site.relay.github.open_pr(UPSTREAM, title=f"Add operator {place}")
+async def open_pulls(site: Site, count: int) -> None:
+    for number in range(count):
+        await site.relay.github.open_pr(UPSTREAM, title=f"Add operator {number}")
     await site.relay.drain()
 
 
-async def test_a_filter_and_pages_work_and_stand_in_the_address(tmp_path: Path, browser: Browser) -> None:
+async def test_filters_and_pagination_work_and_are_in_the_url(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser) as site:
         page = site.page
-        await events(site, 27)
+        await open_pulls(site, 27)
         await page.goto(f"{site.url}/crcr/deliveries")
         rows = page.locator("table.log tbody tr")
         await expect(rows).to_have_count(25)
@@ -44,24 +44,24 @@ async def test_an_open_row_stays_open_when_the_page_refreshes_itself(
 ) -> None:
     async with open_site(tmp_path, browser) as site:
         page = site.page
-        await events(site, 1)
+        await open_pulls(site, 1)
         await page.goto(f"{site.url}/crcr/deliveries")
         await expect(page.locator("#live")).to_contain_text("live")
         backend = page.locator("table.log").get_by_role("link", name="org/reporter")
         await expect(backend).to_be_hidden()
         await page.locator("details summary").first.click()
         await expect(backend).to_be_visible()
-        await events(site, 1)
+        await open_pulls(site, 1)
         await expect(page.locator("table.log tbody tr")).to_have_count(2)
         await expect(page.locator("details[open]")).to_have_count(1)
         await expect(page.locator("details[open]").get_by_role("link", name="org/reporter")).to_be_visible()
         assert site.troubles == []
 
 
-async def test_a_slash_goes_to_the_search_and_escape_leaves_it(tmp_path: Path, browser: Browser) -> None:
+async def test_a_slash_focuses_the_search_and_escape_leaves_it(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser) as site:
         page = site.page
-        await events(site, 1)
+        await open_pulls(site, 1)
         await page.goto(f"{site.url}/crcr/audit")
         search = page.locator("#find")
         await page.keyboard.press("/")
@@ -85,7 +85,7 @@ async def test_a_slash_goes_to_the_search_and_escape_leaves_it(tmp_path: Path, b
 async def test_arrows_move_through_the_rows_of_a_list(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser) as site:
         page = site.page
-        await events(site, 3)
+        await open_pulls(site, 3)
         await page.goto(f"{site.url}/crcr/deliveries")
         rows = page.locator("table.log tbody tr")
         await rows.nth(0).get_by_role("link").first.focus()
@@ -104,7 +104,7 @@ async def test_arrows_move_through_the_rows_of_a_list(tmp_path: Path, browser: B
         assert site.troubles == []
 
 
-async def test_a_question_mark_tells_the_keys(tmp_path: Path, browser: Browser) -> None:
+async def test_a_question_mark_opens_the_list_of_keys(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser) as site:
         page = site.page
         await page.goto(f"{site.url}/crcr")
@@ -119,10 +119,12 @@ async def test_a_question_mark_tells_the_keys(tmp_path: Path, browser: Browser) 
         assert site.troubles == []
 
 
-async def test_without_javascript_lists_open_filter_and_search(tmp_path: Path, browser: Browser) -> None:
+async def test_without_javascript_rows_open_and_filters_and_search_work(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser, javascript=False) as site:
         page = site.page
-        await events(site, 2)
+        await open_pulls(site, 2)
         await page.goto(f"{site.url}/crcr/deliveries")
         await page.locator("details summary").first.click()
         await expect(page.locator("details[open]").get_by_role("link", name="org/reporter")).to_be_visible()
@@ -136,7 +138,7 @@ async def test_without_javascript_lists_open_filter_and_search(tmp_path: Path, b
 
 
 @pytest.mark.parametrize("width", [390, 1024, 1440])
-async def test_no_page_of_the_log_scrolls_sideways(tmp_path: Path, browser: Browser, width: int) -> None:
+async def test_no_log_page_scrolls_horizontally(tmp_path: Path, browser: Browser, width: int) -> None:
     async with open_site(tmp_path, browser) as site:
         page = site.page
         await page.set_viewport_size({"width": width, "height": 900})
@@ -144,7 +146,7 @@ async def test_no_page_of_the_log_scrolls_sideways(tmp_path: Path, browser: Brow
         await site.relay.drain()
         await page.goto(f"{site.url}/crcr/deliveries")
         first = await page.locator("table.log a").first.get_attribute("href")
-        places = (
+        paths = (
             "/crcr/deliveries",
             "/crcr/deliveries?show=effects",
             "/crcr/failing",
@@ -152,12 +154,12 @@ async def test_no_page_of_the_log_scrolls_sideways(tmp_path: Path, browser: Brow
             "/crcr/audit",
             "/crcr/search?q=xxxx",
         )
-        for place in (*places, first):
-            await page.goto(f"{site.url}{place}")
-            assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0, place
+        for path in (*paths, first):
+            await page.goto(f"{site.url}{path}")
+            assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0, path
 
 
-async def test_notices_appear_as_they_happen_and_administrators_see_their_channels(
+async def test_notices_appear_live_and_administrators_see_their_channels(
     tmp_path: Path, browser: Browser
 ) -> None:
     allowlist = "L2:\n  - org/reporter: {oncalls: [alice], channels: [issues]}\n"
@@ -183,5 +185,5 @@ async def test_notices_appear_as_they_happen_and_administrators_see_their_channe
         await page.get_by_role("button", name="Sign in").click()
         await page.goto(f"{site.url}/crcr/notices")
         await expect(page.locator("table.log")).to_contain_text("the entry of org/reporter names it")
-        assert await look_at(page) == []
+        assert await find_page_problems(page) == []
         assert site.troubles == []

@@ -1,4 +1,4 @@
-"""The onboarding page in a browser: choices show their files at once, code is copied, and the check follows."""
+"""The onboarding page in a browser: choices update their files at once, code is copied, and the check is live."""
 
 from pathlib import Path
 
@@ -22,9 +22,9 @@ def workflow(page: Page) -> Locator:
 
 
 def generated(**more: object) -> str:
-    plain = {"ci": Ci.GITHUB, "upstream": RepoName(UPSTREAM), "repository": RepoName("new/backend")}
-    wanted = JoinRequest(**{**plain, "relay_url": RELAY, "audience": AUDIENCE, **more})  # type: ignore[arg-type]
-    return generate(wanted)[0].text
+    defaults = {"ci": Ci.GITHUB, "upstream": RepoName(UPSTREAM), "repository": RepoName("new/backend")}
+    join_request = JoinRequest(**{**defaults, "relay_url": RELAY, "audience": AUDIENCE, **more})  # type: ignore[arg-type]
+    return generate(join_request)[0].text
 
 
 async def fill(page: Page, name: str, value: str) -> None:
@@ -32,9 +32,7 @@ async def fill(page: Page, name: str, value: str) -> None:
     await page.locator(f"#wanted-{name}").press("Tab")
 
 
-async def test_what_is_chosen_shows_at_once_and_stays_in_the_address(
-    tmp_path: Path, browser: Browser
-) -> None:
+async def test_choices_update_the_files_at_once_and_stay_in_the_url(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
         page = site.page
         await page.goto(f"{site.url}{ONBOARDING}")
@@ -68,9 +66,7 @@ async def test_a_copy_button_copies_exactly_the_file(tmp_path: Path, browser: Br
         assert site.troubles == []
 
 
-async def test_where_the_clipboard_is_not_to_be_had_the_code_is_selected(
-    tmp_path: Path, browser: Browser
-) -> None:
+async def test_without_a_clipboard_the_copy_button_selects_the_code(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
         page = site.page
         await page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
@@ -97,7 +93,7 @@ async def test_without_javascript_the_form_and_the_check_work(tmp_path: Path, br
         await expect(page.locator("#wanted-command")).to_have_value("make test")
 
 
-async def test_a_check_is_answered_on_the_open_page(tmp_path: Path, browser: Browser) -> None:
+async def test_the_findings_of_a_check_appear_on_the_open_page(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
         page = await load_page(site.page, f"{site.url}{ONBOARDING}?repository=org/reporter")
         await page.get_by_role("button", name="Check now").click()
@@ -114,7 +110,7 @@ async def test_a_check_is_answered_on_the_open_page(tmp_path: Path, browser: Bro
         assert site.troubles == []
 
 
-async def test_all_of_it_is_reached_by_keyboard(tmp_path: Path, browser: Browser) -> None:
+async def test_the_onboarding_form_works_by_keyboard(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
         page = site.page
         await page.goto(f"{site.url}{ONBOARDING}")
@@ -134,7 +130,7 @@ async def test_all_of_it_is_reached_by_keyboard(tmp_path: Path, browser: Browser
 
 
 @pytest.mark.parametrize("hostile", [*HOSTILE[:6], "${{ github.token }}"], ids=range(7))
-async def test_hostile_text_stays_text_and_the_reader_keeps_it(
+async def test_hostile_input_is_escaped_and_the_other_fields_keep_their_values(
     tmp_path: Path, browser: Browser, hostile: str
 ) -> None:
     async with open_site(tmp_path, browser, CRCR_PUBLIC_URL=RELAY) as site:
@@ -154,7 +150,7 @@ async def test_code_scrolls_in_its_own_frame(tmp_path: Path, browser: Browser) -
         page = site.page
         await page.set_viewport_size({"width": 390, "height": 900})
         await page.goto(f"{site.url}{ONBOARDING}?repository=new/backend&ci=gitlab&nightly=1")
-        wide = "each => each.scrollWidth > each.clientWidth"
-        assert await workflow(page).evaluate(wide)
-        assert not await page.locator("html").evaluate(wide)
-        assert not await page.locator(".pages").evaluate(wide)
+        is_overflowing = "each => each.scrollWidth > each.clientWidth"
+        assert await workflow(page).evaluate(is_overflowing)
+        assert not await page.locator("html").evaluate(is_overflowing)
+        assert not await page.locator(".pages").evaluate(is_overflowing)

@@ -1,4 +1,4 @@
-"""The pages as a person sees them: live, without JavaScript, and with hostile text in every field."""
+"""The pages in a browser: live, without JavaScript, and with hostile text in every field."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ async def test_without_javascript_the_page_is_complete(tmp_path: Path, browser: 
         await expect(site.page).to_have_url(f"{site.url}/crcr/org/reporter")
 
 
-async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -> None:
+async def test_fault_29_hostile_text_is_escaped(tmp_path: Path, browser: Browser) -> None:
     evil = "<script>alert('job')</script><img src=x onerror=alert(1)>"
     async with open_site(tmp_path, browser) as site:
         page, github = site.page, site.relay.github
@@ -78,8 +78,8 @@ async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -
         }
         failures = [{"name": evil, "file": evil, "message": evil}]
         for status in ("in_progress", "completed"):
-            told = {**workflow, "status": status, "conclusion": "failure", "failed_tests": failures}
-            body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": told}
+            report = {**workflow, "status": status, "conclusion": "failure", "failed_tests": failures}
+            body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": report}
             answer = await github.report(run, run.jobs[0], status=status, body=body)
             assert answer.status_code == 200
         await page.goto(f"{site.url}/crcr/org/reporter")
@@ -89,12 +89,12 @@ async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -
         assert site.troubles == []
 
 
-async def test_the_page_says_that_it_is_reconnecting_and_catches_up(tmp_path: Path, browser: Browser) -> None:
+async def test_a_page_catches_up_after_it_was_offline(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser) as site:
         page, github = site.page, site.relay.github
         await page.goto(f"{site.url}/crcr")
         await expect(page.locator("#live")).to_contain_text("live")
-        await page.context.set_offline(True)  # cuts the stream as a closed lid would
+        await page.context.set_offline(True)  # cuts the stream like a closed laptop lid
         await page.evaluate("dispatchEvent(new Event('offline'))")
         await github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()

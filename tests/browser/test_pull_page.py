@@ -1,4 +1,4 @@
-"""A pull request's page as its author sees it: the gate and its reasons, live, without JavaScript, unharmed."""
+"""A pull request's page as its author sees it: the gate and its reasons, live, without JavaScript, with hostile text."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ from pathlib import Path
 from playwright.async_api import Browser, expect
 
 from browser.conftest import Site, open_site
-from browser.test_accessibility import look_at
+from browser.test_accessibility import find_page_problems
 from support.github.gated_upstream import (
     GATING,
     WORKFLOW_WITH_GUID,
@@ -70,7 +70,7 @@ async def test_the_gate_follows_its_jobs_and_a_waiver_without_a_reload(
         assert site.troubles == []
 
 
-async def test_a_pair_of_changes_is_held_live_on_pages_that_fit_and_read_well(
+async def test_a_held_pair_updates_live_on_pages_without_accessibility_problems(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with gated_site(tmp_path, browser) as site:
@@ -85,14 +85,14 @@ async def test_a_pair_of_changes_is_held_live_on_pages_that_fit_and_read_well(
         sentence = f"asses with {GATING}#{other.number}, which is not merged"
         await expect(page.locator(".gate")).to_contain_text(f"p{sentence}")
         await expect(pairs).to_contain_text(f"P{sentence}")
-        assert await look_at(page) == []
+        assert await find_page_problems(page) == []
         await page.goto(f"{site.url}/crcr/{GATING}?upstream={UPSTREAM}")
         await expect(page.locator("#pairs")).to_contain_text(f"depends on #{other.number}")
-        assert await look_at(page) == []
+        assert await find_page_problems(page) == []
         assert site.troubles == []
 
 
-async def test_a_job_appears_and_what_was_opened_stays_open(tmp_path: Path, browser: Browser) -> None:
+async def test_a_job_result_appears_and_the_open_panel_stays_open(tmp_path: Path, browser: Browser) -> None:
     async with gated_site(tmp_path, browser) as site:
         page, relay = site.page, site.relay
         pull = await open_pull(relay)
@@ -117,7 +117,7 @@ async def test_a_job_appears_and_what_was_opened_stays_open(tmp_path: Path, brow
         assert site.troubles == []
 
 
-async def test_failure_groups_lead_to_the_jobs(tmp_path: Path, browser: Browser) -> None:
+async def test_failure_groups_link_to_their_jobs(tmp_path: Path, browser: Browser) -> None:
     async with gated_site(tmp_path, browser) as site:
         page, relay = site.page, site.relay
         pull = await open_pull(relay)
@@ -127,15 +127,15 @@ async def test_failure_groups_lead_to_the_jobs(tmp_path: Path, browser: Browser)
         for name in (GATING, REPORTING):
             run = newest_run(relay, name)
             await start_jobs(relay, run, "test")
-            told = {
+            job_fields = {
                 "name": "CI",
                 "job_name": "test",
                 "run_id": run.id,
                 "run_attempt": 1,
                 "status": "completed",
             }
-            told |= {"conclusion": "failure", "failed_tests": failures}
-            body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": told}
+            job_fields |= {"conclusion": "failure", "failed_tests": failures}
+            body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": job_fields}
             answer = await relay.github.report(run, run.jobs[1], status="completed", body=body)
             assert answer.status_code == 200
         await relay.drain()
@@ -149,24 +149,26 @@ async def test_failure_groups_lead_to_the_jobs(tmp_path: Path, browser: Browser)
         assert site.troubles == []
 
 
-async def test_another_pull_requests_news_do_not_make_the_page_read_anew(
+async def test_events_of_another_pull_request_do_not_refresh_the_page(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with gated_site(tmp_path, browser) as site:
         page, relay = site.page, site.relay
         pull, other = await open_pull(relay), await open_pull(relay)
-        asked: list[str] = []
+        request_urls: list[str] = []
         await page.goto(f"{site.url}/crcr/pr/{pull.number}")
         await expect(page.locator("#live")).to_contain_text("live")
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: request_urls.append(request.url))
         await relay.github.label_pr(other, "topic: ops")
         await page.wait_for_timeout(1_000)
-        assert [url for url in asked if "fragment" in url] == []
+        assert [url for url in request_urls if "fragment" in url] == []
         await relay.github.label_pr(pull, "topic: ops")
         await expect(page.locator(".under")).to_contain_text("topic: ops")
 
 
-async def test_without_javascript_the_page_is_complete_and_leads_on(tmp_path: Path, browser: Browser) -> None:
+async def test_without_javascript_the_page_is_complete_and_its_links_work(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with gated_site(tmp_path, browser, javascript=False) as site:
         page = site.page
         pull = await open_pull(site.relay, title="Add an operator")
@@ -182,7 +184,7 @@ async def test_without_javascript_the_page_is_complete_and_leads_on(tmp_path: Pa
         await expect(page.locator(".gate")).to_contain_text("org/gating failed (test)")
 
 
-async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -> None:
+async def test_fault_29_hostile_text_is_escaped(tmp_path: Path, browser: Browser) -> None:
     evil = "<script>alert('title')</script><img src=x onerror=alert(1)>"
     async with gated_site(tmp_path, browser) as site:
         page, relay = site.page, site.relay
@@ -195,9 +197,14 @@ async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -
         link = "javascript:alert(document.domain)"
         failures = [{"name": evil, "file": evil, "message": evil}]
         for state in ("in_progress", "completed"):
-            told = {"name": evil, "job_name": evil, "run_id": run.id, "run_attempt": 1, "url": link}
-            told |= {"status": state, "conclusion": "failure", "artifact_url": link, "failed_tests": failures}
-            body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": told}
+            job_fields = {"name": evil, "job_name": evil, "run_id": run.id, "run_attempt": 1, "url": link}
+            job_fields |= {
+                "status": state,
+                "conclusion": "failure",
+                "artifact_url": link,
+                "failed_tests": failures,
+            }
+            body = {"event_type": "pull_request", "delivery_id": run.delivery_id, "workflow": job_fields}
             answer = await relay.github.report(run, run.jobs[0], status=state, body=body)
             assert answer.status_code == 200
         await relay.drain()
@@ -209,7 +216,7 @@ async def test_fault_29_hostile_text_is_text(tmp_path: Path, browser: Browser) -
         assert site.troubles == []
 
 
-async def test_a_narrow_window_needs_no_sideways_scrolling(tmp_path: Path, browser: Browser) -> None:
+async def test_a_narrow_window_needs_no_horizontal_scrolling(tmp_path: Path, browser: Browser) -> None:
     async with gated_site(tmp_path, browser) as site:
         pull = await open_pull(
             site.relay,
@@ -224,5 +231,5 @@ async def test_a_narrow_window_needs_no_sideways_scrolling(tmp_path: Path, brows
         announcement = site.page.locator("#announcement")
         await expect(announcement).to_contain_text("1 of 3 backends answered")
         await expect(announcement.locator("tr", has_text=GATING)).to_contain_text("bob")
-        wider = await site.page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert wider <= 0
+        overflow_px = await site.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert overflow_px <= 0

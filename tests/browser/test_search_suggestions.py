@@ -47,7 +47,9 @@ async def test_suggestions_are_a_combobox_that_works_by_keyboard(tmp_path: Path,
         assert site.troubles == []
 
 
-async def test_enter_without_a_choice_searches_and_a_click_opens(tmp_path: Path, browser: Browser) -> None:
+async def test_enter_without_a_selection_searches_and_a_click_opens_the_suggestion(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser) as site:
         page = await open_with_pulls(site)
         field = page.locator("#find")
@@ -61,7 +63,7 @@ async def test_enter_without_a_choice_searches_and_a_click_opens(tmp_path: Path,
         assert site.troubles == []
 
 
-async def test_one_request_is_in_flight_and_an_answer_that_is_late_is_not_shown(
+async def test_a_new_search_aborts_the_request_in_flight_and_its_answer_is_not_shown(
     tmp_path: Path, browser: Browser
 ) -> None:
     async with open_site(tmp_path, browser) as site:

@@ -1,4 +1,4 @@
-"""The table of backends as a person uses it: sorted, filtered, watched, by keyboard, and without JavaScript."""
+"""The table of backends as a person uses it: sorted, filtered, live, by keyboard, and without JavaScript."""
 
 from pathlib import Path
 
@@ -35,13 +35,13 @@ def row(page: Page, name: str) -> Locator:
     return page.locator(f"tr[data-key='{name}']")
 
 
-async def names(page: Page) -> list[str]:
+async def backend_names(page: Page) -> list[str]:
     keys = "rows => rows.map(row => row.dataset.key).filter(key => key.includes('/'))"
-    found: list[str] = await page.locator("table.backends tr[data-key]").evaluate_all(keys)
-    return found
+    keys_found: list[str] = await page.locator("table.backends tr[data-key]").evaluate_all(keys)
+    return keys_found
 
 
-async def test_a_changed_cell_changes_in_place_and_the_order_stays(tmp_path: Path, browser: Browser) -> None:
+async def test_an_update_reuses_the_rows_and_keeps_the_sort_order(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
@@ -50,22 +50,24 @@ async def test_a_changed_cell_changes_in_place_and_the_order_stays(tmp_path: Pat
         await page.get_by_role("link", name="Failure", exact=True).click()
         await expect(page).to_have_url(f"{site.url}/crcr?sort=-failure")
         await expect(page.locator("th[aria-sort=descending]")).to_have_text("Failure")
-        assert (await names(page))[0] == "org/beta"
+        assert (await backend_names(page))[0] == "org/beta"
         await page.evaluate(MARK_ROWS)
 
         for job in ("build", "test"):
             await report(site, "org/gamma", "failure", job)
         await expect(row(page, "org/gamma").locator(".failed")).to_have_text("2")
         await expect(page.locator(".fresh").first).to_be_attached()
-        assert (await names(page))[:2] == ["org/gamma", "org/beta"]
-        kept = await page.evaluate("[...document.querySelectorAll('tr[data-key]')].every(row => row.same)")
-        assert kept is True
+        assert (await backend_names(page))[:2] == ["org/gamma", "org/beta"]
+        same_rows = await page.evaluate(
+            "[...document.querySelectorAll('tr[data-key]')].every(row => row.same)"
+        )
+        assert same_rows is True
         await expect(page).to_have_url(f"{site.url}/crcr?sort=-failure")
         await expect(page.locator(".fresh")).to_have_count(0)
         assert site.troubles == []
 
 
-async def test_typing_filters_at_once_and_news_do_not_disturb_it(tmp_path: Path, browser: Browser) -> None:
+async def test_typing_filters_at_once_and_updates_do_not_disturb_it(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
@@ -74,7 +76,7 @@ async def test_typing_filters_at_once_and_news_do_not_disturb_it(tmp_path: Path,
         await field.press_sequentially("npu")
         await expect(page.locator(".count")).to_contain_text("1 of 4 backends")
         await expect(page).to_have_url(f"{site.url}/crcr?q=npu")
-        assert await names(page) == ["org/beta"]
+        assert await backend_names(page) == ["org/beta"]
 
         await field.press_sequentially("x")
         await report(site, "org/beta", "success")
@@ -91,7 +93,9 @@ async def test_typing_filters_at_once_and_news_do_not_disturb_it(tmp_path: Path,
         assert site.troubles == []
 
 
-async def test_what_is_open_focused_and_scrolled_stays(tmp_path: Path, browser: Browser) -> None:
+async def test_an_update_keeps_open_details_focus_and_scroll_position(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
@@ -112,7 +116,7 @@ async def test_what_is_open_focused_and_scrolled_stays(tmp_path: Path, browser: 
         assert site.troubles == []
 
 
-async def test_a_chart_tells_its_values_under_the_pointer(tmp_path: Path, browser: Browser) -> None:
+async def test_a_chart_shows_its_values_on_hover(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
@@ -125,16 +129,18 @@ async def test_a_chart_tells_its_values_under_the_pointer(tmp_path: Path, browse
         assert site.troubles == []
 
 
-async def test_without_javascript_links_and_forms_do_it_all(tmp_path: Path, browser: Browser) -> None:
+async def test_without_javascript_sorting_and_filtering_work_by_links_and_forms(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser, javascript=False, allowlist=LISTED, downstreams=NAMES) as site:
         page = site.page
         await page.goto(f"{site.url}/crcr")
         await page.get_by_role("link", name="Backend", exact=True).click()
-        assert await names(page) == ["org/alpha", "org/beta", "org/gamma", "org/told"]
+        assert await backend_names(page) == ["org/alpha", "org/beta", "org/gamma", "org/told"]
         await page.get_by_label("Filter by name, hardware or on-call").fill("npu")
         await page.get_by_role("button", name="Filter").click()
         await expect(page).to_have_url(f"{site.url}/crcr?sort=name&q=npu")
-        assert await names(page) == ["org/beta"]
+        assert await backend_names(page) == ["org/beta"]
         await page.goto(f"{site.url}/crcr/metrics")
         await page.get_by_label("Charts of").select_option("org/beta")
         await page.get_by_role("button", name="Show").click()
@@ -148,37 +154,43 @@ async def test_the_keyboard_reaches_everything_in_reading_order(tmp_path: Path, 
         await expect(page.locator(".skip")).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(page.locator("#main")).to_be_focused()
-        reached: list[str] = []
+        focused_texts: list[str] = []
         for _ in range(40):
             await page.keyboard.press("Tab")
-            reached.append(await page.evaluate("document.activeElement.textContent.trim()"))
+            focused_texts.append(await page.evaluate("document.activeElement.textContent.trim()"))
         for earlier, later in (
             ("Push", "30d"),
             ("30d", "Filter"),
             ("L1", "Level"),
             ("Last result", "org/alpha"),
         ):
-            assert reached.index(earlier) < reached.index(later)
+            assert focused_texts.index(earlier) < focused_texts.index(later)
         await page.get_by_role("link", name="Last result").focus()
         await page.keyboard.press("Enter")
         await expect(page).to_have_url(f"{site.url}/crcr?sort=-last")
         await expect(page.get_by_role("link", name="Last result")).to_be_focused()
 
 
-async def test_a_page_of_one_backend_is_not_read_anew_for_another(tmp_path: Path, browser: Browser) -> None:
+async def test_a_backends_page_is_not_refreshed_for_results_of_another_backend(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
         page = await open_summary_page(site, "/crcr/org/alpha")
-        read: list[str] = []
-        page.on("request", lambda request: read.append(request.url) if "fragment=" in request.url else None)
+        refreshes: list[str] = []
+        page.on(
+            "request", lambda request: refreshes.append(request.url) if "fragment=" in request.url else None
+        )
         await report(site, "org/beta", "failure")
         await report(site, "org/alpha", "success")
         await expect(page.locator("main")).to_contain_text("100%")
-        assert 1 <= len(read) <= 2
+        assert 1 <= len(refreshes) <= 2
 
 
-async def test_a_page_that_is_gone_says_so_and_asks_no_more(tmp_path: Path, browser: Browser) -> None:
+async def test_a_page_of_a_delisted_backend_shows_that_it_is_gone_and_stops_refreshing(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
@@ -187,16 +199,16 @@ async def test_a_page_that_is_gone_says_so_and_asks_no_more(tmp_path: Path, brow
         await site.relay.refresh()
         await site.relay.github.open_pr(UPSTREAM, title="One more")
         await expect(page.locator("#live")).to_contain_text("gone")
-        read: list[str] = []
-        page.on("request", lambda request: read.append(request.url))
+        refreshes: list[str] = []
+        page.on("request", lambda request: refreshes.append(request.url))
         await page.evaluate(
             "document.dispatchEvent(new Event('crcr:refresh')), dispatchEvent(new Event('online'))"
         )
         await page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        assert read == []
+        assert refreshes == []
 
 
-async def test_fault_48_a_page_that_slept_comes_back_and_catches_up(tmp_path: Path, browser: Browser) -> None:
+async def test_fault_48_a_page_catches_up_after_eight_hours_offline(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         await site.relay.github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()

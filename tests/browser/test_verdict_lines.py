@@ -1,4 +1,4 @@
-"""The verdicts on a pull request's page: what fails by cause, the line of each failed job, narrow, light and dark."""
+"""The verdicts on a pull request's page: failures grouped by cause, a line for each failed job, narrow, light and dark."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ async def report_test(site: Site, backend: str, message: str | None) -> None:
     relay = site.relay
     run = newest_run(relay, backend)
     await start_jobs(relay, run, "test")
-    told = {
+    job_fields = {
         "name": "CI",
         "job_name": "test",
         "run_id": run.id,
@@ -29,14 +29,14 @@ async def report_test(site: Site, backend: str, message: str | None) -> None:
         "conclusion": "failure" if message else "success",
         "failed_tests": [{"name": "test_ops", "file": "test.py", "message": message}] if message else [],
     }
-    body = {"event_type": "push", "delivery_id": run.delivery_id, "workflow": told}
+    body = {"event_type": "push", "delivery_id": run.delivery_id, "workflow": job_fields}
     answer = await relay.github.report(run, run.job("test"), status="completed", body=body)
     assert answer.status_code == 200
     await relay.drain()
 
 
 async def open_judged_pull(site: Site) -> int:
-    """A base on which one backend passes and the other begins to fail, and a pull request that fails at both."""
+    """A base on which one backend passes and the other starts to fail, and a pull request that fails in both."""
     for old in (None, None, None, OLD, OLD):
         await site.relay.github.push(UPSTREAM)
         await site.relay.drain()
@@ -85,7 +85,7 @@ async def test_groups_and_verdict_lines_are_readable_at_every_width(
         await context.close()
 
 
-async def test_evidence_leads_to_the_result_of_the_base(tmp_path: Path, browser: Browser) -> None:
+async def test_evidence_links_to_the_result_of_the_base(tmp_path: Path, browser: Browser) -> None:
     async with gated_site(tmp_path, browser) as site:
         number, page = await open_judged_pull(site), site.page
         await page.goto(f"{site.url}/crcr/pr/{number}")

@@ -1,7 +1,7 @@
-"""Whether a green gate is right, from GitHub's own records alone: its dispatches, runs, comments, branches and names.
+"""Decide whether a green gate is right from GitHub's own records only: dispatches, runs, comments, branches and names.
 
-It knows neither the relay's code nor its tables, except for which webhooks it has recorded and which runs it has
-seen. It says only what must be true of a green gate: a result that nobody told the relay of is no contradiction.
+It uses neither the relay's code nor its tables, except which webhooks the relay has recorded and which runs it knows.
+It checks necessary conditions of a green gate only: a result that was never reported to the relay is no contradiction.
 """
 
 import json
@@ -23,7 +23,7 @@ WAIVING = frozenset({"maintainer"})
 
 @dataclass(frozen=True)
 class Gating:
-    """An L4 entry: the repository behind its name, and what leaves it out."""
+    """An L4 entry: the repository behind its name, and the options that exclude it."""
 
     repository_id: int
     paths: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Gating:
 
 @dataclass(frozen=True)
 class Head:
-    """What a webhook says of a pull request."""
+    """The state of a pull request in a webhook."""
 
     guid: str
     number: int
@@ -49,15 +49,15 @@ class Oracle:
     github: GitHub
     in_force: tuple[Gating, ...]
     members: dict[str, tuple[Gating, ...]] = field(default_factory=dict)
-    """For each recorded webhook: who gated when it was recorded."""
+    """For each recorded webhook: the gating entries when it was recorded."""
     seen_runs: set[int] = field(default_factory=set)
-    told: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """By run: the highest attempt that the relay was told of."""
-    said_at: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """By comment: head and base of the pull request when it was written."""
+    reported_attempts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """By run: the highest attempt that was reported to the relay."""
+    state_at_comment: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """By comment: head and base of the pull request when the comment was written."""
     former_names: dict[str, int] = field(default_factory=dict)
     pre_existing: set[tuple[int, int, str]] = field(default_factory=set)
-    """Run, attempt and name of each failed job that reported just what fails on the base; empty without excuses."""
+    """Run, attempt and name of each failed job that reported only what fails on the base; empty without excuses."""
 
     def note_recorded(self, guids: set[str]) -> None:
         for guid in guids - self.members.keys():
@@ -65,12 +65,12 @@ class Oracle:
 
     # A pull request
 
-    def was_told_of(self, pull: PullRequest) -> bool:
-        """Whether any webhook of the pull request is recorded: before that, GitHub shows the gate of the commit."""
+    def is_recorded(self, pull: PullRequest) -> bool:
+        """Whether any webhook of the pull request is recorded; before that, GitHub shows the gate of the commit."""
         return any(head.guid in self.members for head in self.heads(pull.number))
 
     def wrong_for_pull(self, pull: PullRequest, now: datetime) -> str | None:
-        """Why the gate on the pull request's head must not be green, as far as the relay was told."""
+        """The reason why the gate on the pull request's head must not be green, judged by the recorded webhooks."""
         heads = [head for head in self.heads(pull.number) if head.guid in self.members]
         if not heads or heads[-1].sha != pull.head_sha:
             return "its head was never recorded"
@@ -85,7 +85,7 @@ class Oracle:
             ):
                 continue
             dispatched = self._dispatches(gating, current.sha, current.base, pull.number)
-            if dispatched or self._is_concerned(gating, pull, same):
+            if dispatched or self._is_affected(gating, pull, same):
                 return f"{self._name(gating)} has not passed {current.sha[:7]} on {current.base}"
         return None
 
@@ -98,31 +98,31 @@ class Oracle:
             yield head
 
     def _members(self, heads: list[Head]) -> list[Gating]:
-        """Who gated when the newest of these webhooks was recorded, and still does, by its present options."""
-        recorded = {each.repository_id for head in heads[:1] for each in self.members[head.guid]}
-        return [each for each in self.in_force if each.repository_id in recorded]
+        """Entries that gated when the newest of these webhooks was recorded and still gate, with their current options."""
+        recorded_ids = {gating.repository_id for head in heads[:1] for gating in self.members[head.guid]}
+        return [gating for gating in self.in_force if gating.repository_id in recorded_ids]
 
-    def _is_concerned(self, gating: Gating, pull: PullRequest, heads: list[Head]) -> bool:
-        # A label that came and went unheard releases nobody: today's labels decide, and whoever was dispatched stays.
+    def _is_affected(self, gating: Gating, pull: PullRequest, heads: list[Head]) -> bool:
+        # A label that was added and removed without a recorded webhook excludes no backend: current labels decide.
         if gating.labels and not heads[0].labels & set(gating.labels):
             return False
         return self._touches(gating, pull.number, pull.head_sha, heads[0].base)
 
     def _changed(self, sha: str, base: str) -> set[str]:
-        """Files that differ from where the head left its base, or left the default branch."""
+        """Files that differ between the head and its merge base with the base branch or the default branch."""
         repository = self.github.repository(UPSTREAM)
-        found: set[str] = set()
+        paths: set[str] = set()
         for branch in {base, repository.default_branch} & repository.branches.keys():
             common = merge_base(repository, repository.branches[branch], sha)
             before = repository.commits[common].tree if common else {}
-            found |= set(diff_trees(before, repository.commits[sha].tree))
-        return found
+            paths |= set(diff_trees(before, repository.commits[sha].tree))
+        return paths
 
     def heads(self, number: int) -> list[Head]:
-        """Every webhook about the pull request, in the order in which GitHub made them."""
+        """Every webhook about the pull request, in the order in which GitHub created them."""
         seen: set[str] = set()
         found = []
-        for delivery in sorted(self.github.world.deliveries, key=lambda each: each.id):
+        for delivery in sorted(self.github.world.deliveries, key=lambda webhook: webhook.id):
             if delivery.event == "pull_request" and delivery.guid not in seen:
                 seen.add(delivery.guid)
                 body = json.loads(delivery.payload)["pull_request"]
@@ -137,20 +137,20 @@ class Oracle:
     # Results
 
     def _passed(self, gating: Gating, sha: str, pull: PullRequest, base: str) -> bool:
-        """Whether the newest dispatch about this head and base is answered by runs that ended well."""
+        """Whether the runs of the newest dispatch for this head and base have passed."""
         dispatched = self._dispatches(gating, sha, base, pull.number)
         return bool(dispatched) and self._runs_passed(gating, dispatched[-1].delivery_id)
 
     def _dispatches(self, gating: Gating, sha: str, base: str, number: int) -> list[RepositoryDispatch]:
-        found = []
+        matching = []
         for dispatch in self.github.world.dispatches:
             payload = dispatch.client_payload.get("payload", {})
-            # A pair is another dispatch of the same event, and never counts.
+            # A pair is another dispatch of the same event; it never counts.
             pull = payload.get("pull_request") if dispatch.event_type == "pull_request" else None
             if dispatch.repository_id == gating.repository_id and pull and payload.get("action") != "closed":
-                about = (pull["number"], pull["head"]["sha"], pull["base"]["ref"])
-                found += [dispatch] if about == (number, sha, base) else []
-        return found
+                subject = (pull["number"], pull["head"]["sha"], pull["base"]["ref"])
+                matching += [dispatch] if subject == (number, sha, base) else []
+        return matching
 
     def _runs_passed(self, gating: Gating, delivery: str | None, *, by_excuse: bool = True) -> bool:
         runs = [run for run in self._runs(gating) if run.delivery_id == delivery and run.id in self.seen_runs]
@@ -160,9 +160,9 @@ class Oracle:
         return bool(ends) and all(ends) and any("success" in end for run in ends for end in run)
 
     def _harmless_ends(self, run: WorkflowRun, *, excusable: bool) -> Iterator[set[str | None]]:
-        """The conclusions of each attempt, at least as new as the relay was told of, that has ended well at GitHub.
+        """The conclusions of each passed attempt at GitHub that is at least as new as the reported one.
 
-        A plain failure that is known from the base may be excused, and counts as a success here.
+        A failure that is known from the base may be excused and counts as a success here.
         """
         for attempt, jobs in run.attempts.items():
             excused = {
@@ -173,7 +173,7 @@ class Oracle:
                 and (run.id, attempt, job.name) in self.pre_existing
             }
             ends = {"success" if job.name in excused else job.conclusion for job in jobs}
-            if attempt >= self.told[run.id] and ends <= HARMLESS:
+            if attempt >= self.reported_attempts[run.id] and ends <= HARMLESS:
                 yield ends
 
     def _runs(self, gating: Gating) -> list[WorkflowRun]:
@@ -187,18 +187,18 @@ class Oracle:
             self._holds(comment, head, now)
             for comment in self.github.comments(pull)
             if comment.author.login in WAIVING
-            and "+1" in {each.content for each in comment.reactions}
+            and "+1" in {reaction.content for reaction in comment.reactions}
             and comment.body.split()[:2] == ["/crcr", "waive"]
             and self._named(comment.body.split()[2]) == gating.repository_id
         )
 
     def _holds(self, comment: Comment, head: Head, now: datetime) -> bool:
-        sha, base = self.said_at[comment.id]
+        sha, base = self.state_at_comment[comment.id]
         words = comment.body.split()
         if "until" not in words:
             return (sha, base) == (head.sha, head.base)
         hours = int(words[words.index("until") + 1].removesuffix("h"))
-        answered = max(each.created_at for each in comment.reactions)
+        answered = max(reaction.created_at for reaction in comment.reactions)
         return base == head.base and now < answered + timedelta(hours=hours)
 
     def _named(self, name: str) -> int | None:
@@ -207,7 +207,9 @@ class Oracle:
 
     @property
     def names(self) -> dict[str, int]:
-        present = {each.full_name: each.id for each in self.github.world.repositories.values()}
+        present = {
+            repository.full_name: repository.id for repository in self.github.world.repositories.values()
+        }
         return {**self.former_names, **present}
 
     def _name(self, gating: Gating) -> str:
@@ -218,13 +220,13 @@ class Oracle:
     def wrong_for_group(
         self, group: MergeGroup, pulls: dict[int, str], guid: str, now: datetime
     ) -> str | None:
-        """Why the gate on the group's commit must not be green; `pulls` are the heads that it was built of."""
+        """The reason why the gate on the group's commit must not be green; `pulls` are the heads in the group."""
         if guid not in self.members:
             return "the group was never recorded"
-        recorded = {each.repository_id for each in self.members[guid]}
+        recorded = {entry.repository_id for entry in self.members[guid]}
         if len(pulls) == 1 and self._is_reused(group):
             return None
-        for gating in (each for each in self.in_force if each.repository_id in recorded):
+        for gating in (entry for entry in self.in_force if entry.repository_id in recorded):
             if not (self._group_passed(gating, group) or self._group_is_waived(gating, pulls, now)):
                 concerned = any(
                     self._touches(gating, number, sha, group.base_ref) for number, sha in pulls.items()
@@ -234,7 +236,7 @@ class Oracle:
         return None
 
     def _is_reused(self, group: MergeGroup) -> bool:
-        """Whether the pull request's own head has the group's content, and a gate that has been green."""
+        """Whether the pull request's own head has the group's content and its gate has been green."""
         repository = self.github.repository(UPSTREAM)
         greens = [
             check
@@ -245,7 +247,7 @@ class Oracle:
         return bool(greens) and same and not self._is_excused(group.pull_sha)
 
     def _is_excused(self, sha: str) -> bool:
-        """Whether a backend passed this head by an excuse alone, which speaks for no group."""
+        """Whether a backend passed this head only by an excuse, which does not count for a group."""
         return any(
             self._runs_passed(gating, dispatch.delivery_id)
             and not self._runs_passed(gating, dispatch.delivery_id, by_excuse=False)

@@ -1,7 +1,7 @@
 """A whole installation to break: PostgreSQL, Redis, two relays (one with pages), two workers, and a simulated GitHub.
 
-Everything but GitHub is a real process. A process that dies is started again a little later, as by a supervisor. Webhooks and
-callbacks go to the relays in turn; if that relay is down, the sender gets a 502 and no other relay is tried.
+Everything but GitHub is a real process. A process that dies is restarted a little later, as by a supervisor. Webhooks and
+callbacks go to the relays in turn; when that relay is down, the sender gets a 502 and no other relay is tried.
 """
 
 import asyncio
@@ -28,24 +28,25 @@ from support.services.postgres import Cluster, run_on
 from support.services.redis import RedisServer
 
 GATE = "crcr/gate"
-TOLD, REPORTING, SIGNALLING, GATING = "told/one", "report/one", "signal/one", ("gate/one", "gate/two")
+NOTIFIED, REPORTING, SIGNALLING, GATING = "told/one", "report/one", "signal/one", ("gate/one", "gate/two")
 LABEL = "ciflow/crcr/npu"
 JOBS = ("build", "test")
-DOWNSTREAMS = (TOLD, REPORTING, SIGNALLING, *GATING)
-ANSWERING = (REPORTING, SIGNALLING, *GATING)
-ALLOWLIST = f"L1:\n  - {TOLD}\nL2:\n  - {REPORTING}\nL3:\n  npu:\n    {SIGNALLING}: [ann]\nL4:\n" + "".join(
-    f"  - {name}: {{oncalls: [bob], jobs: [build, test]}}\n" for name in GATING
+DOWNSTREAMS = (NOTIFIED, REPORTING, SIGNALLING, *GATING)
+CI_DOWNSTREAMS = (REPORTING, SIGNALLING, *GATING)
+ALLOWLIST = (
+    f"L1:\n  - {NOTIFIED}\nL2:\n  - {REPORTING}\nL3:\n  npu:\n    {SIGNALLING}: [ann]\nL4:\n"
+    + "".join(f"  - {name}: {{oncalls: [bob], jobs: [build, test]}}\n" for name in GATING)
 )
 WORKFLOW = Workflow(jobs=tuple(JobSpec(name) for name in JOBS), run_name="CI {delivery_id}")
 STARTS_WITHIN_S, ENDS_WITHIN_S = 120.0, 60.0
-_WORKS = b"crcr is processing"
+_READY_LINE = b"crcr is processing"
 ROLES, WORKERS = ("all", "intake"), 2
 """The first relay has pages, whose process must survive the same faults."""
 RELAYS = len(ROLES)
 
 
-class Turns(httpx.AsyncBaseTransport):
-    """Sends each request to the next relay, and gives back what that one answers."""
+class RoundRobinTransport(httpx.AsyncBaseTransport):
+    """Sends each request to the next relay and returns its response."""
 
     def __init__(self, ports: list[int]) -> None:
         self._ports = cycle(ports)
@@ -53,11 +54,11 @@ class Turns(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url.copy_with(host="127.0.0.1", port=next(self._ports))
-        told = httpx.Request(
+        forwarded = httpx.Request(
             request.method, url, headers=request.headers, stream=request.stream, extensions=request.extensions
         )
         try:
-            return await self._inner.handle_async_request(told)
+            return await self._inner.handle_async_request(forwarded)
         except httpx.ConnectError:
             return httpx.Response(502)
 
@@ -67,23 +68,23 @@ class Turns(httpx.AsyncBaseTransport):
 
 @dataclass
 class End:
-    """How a process ended: by which signal of ours, and with which code."""
+    """How a process ended: the signal that we sent, and the exit code."""
 
     name: str
-    asked: signal.Signals | None
+    sent_signal: signal.Signals | None
     code: int
     store_was_away: bool
 
     @property
     def is_fine(self) -> bool:
-        if self.asked is None:
-            return self.store_was_away and self.code == 1  # it could not start, and said so
-        # Before its handlers are in place a process ends by the signal itself.
-        return self.code == -self.asked or (self.asked is signal.SIGTERM and self.code == 0)
+        if self.sent_signal is None:
+            return self.store_was_away and self.code == 1  # it could not start and reported that
+        # Before its signal handlers are installed, the signal itself ends the process.
+        return self.code == -self.sent_signal or (self.sent_signal is signal.SIGTERM and self.code == 0)
 
 
 class Member:
-    """One process that is started again whenever it ends."""
+    """One process that is restarted whenever it ends."""
 
     def __init__(
         self, installation: "Installation", name: str, words: tuple[str, ...], port: int | None = None
@@ -92,64 +93,70 @@ class Member:
         self.log = installation.folder / f"{name}.log"
         self.pause_s = 0.5
         self._written = 0
-        self._it, self._words = installation, words
-        self._asked: signal.Signals | None = None
-        self._over = False
+        self._installation, self._words = installation, words
+        self._sent_signal: signal.Signals | None = None
+        self._stopped_for_good = False
         self._process: ForkedProcess | None = None
-        self._living = asyncio.create_task(self._live())
+        self._supervisor = asyncio.create_task(self._supervise())
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
     async def is_ready(self, http: httpx.AsyncClient) -> bool:
-        if not self.runs or self._asked is not None:
+        if not self.is_running or self._sent_signal is not None:
             return False
         if self.port is None:
-            return _WORKS in self.log.read_bytes()[self._written :]
+            return _READY_LINE in self.log.read_bytes()[self._written :]
         with suppress(httpx.TransportError):
             return (await http.get(f"http://127.0.0.1:{self.port}/readyz", timeout=5)).is_success
         return False
 
     def send(self, which: signal.Signals, *, back_after_s: float) -> bool:
-        """Send a signal, if there is a process that was not yet sent one."""
-        if self._process is None or not self.runs or self._asked is not None:
+        """Send a signal if the process runs and has not been sent one yet."""
+        if self._process is None or not self.is_running or self._sent_signal is not None:
             return False
-        self.pause_s, self._asked = back_after_s, which
+        self.pause_s, self._sent_signal = back_after_s, which
         self._process.send_signal(which)
         return True
 
     async def end(self) -> None:
-        """Ask it to stop, for good."""
-        self._over = True
+        """Stop the process for good with SIGTERM."""
+        self._stopped_for_good = True
         self.send(signal.SIGTERM, back_after_s=0)
         try:
-            await asyncio.wait_for(asyncio.shield(self._living), ENDS_WITHIN_S)
+            await asyncio.wait_for(asyncio.shield(self._supervisor), ENDS_WITHIN_S)
         except TimeoutError:
             if self._process is not None:
                 self._process.kill()
-            await self._living
+            await self._supervisor
             raise AssertionError(f"{self.name} did not stop") from None
 
     async def kill(self) -> None:
-        """Leave nothing behind, whatever happened."""
-        self._over = True
-        if self._process is not None and self.runs:
+        """Kill the process for good, in any state."""
+        self._stopped_for_good = True
+        if self._process is not None and self.is_running:
             self._process.kill()
         with suppress(asyncio.CancelledError):
-            await self._living
+            await self._supervisor
 
-    async def _live(self) -> None:
-        while not self._over:
+    async def _supervise(self) -> None:
+        while not self._stopped_for_good:
             with self.log.open("ab") as log:
                 self._written = log.tell()
                 self._process = await fork_crcr(
-                    self._words, self._it.folder, self._it.environ, stdout=log.fileno(), stderr=log.fileno()
+                    self._words,
+                    self._installation.folder,
+                    self._installation.environ,
+                    stdout=log.fileno(),
+                    stderr=log.fileno(),
                 )
             code = await self._process.wait()
-            self._it.ends.append(End(self.name, self._asked, code, self._it.store_was_away))
-            self._asked = None
-            if not self._over:
+            self._installation.ends.append(
+                End(self.name, self._sent_signal, code, self._installation.store_was_away)
+            )
+            self._sent_signal = None
+            if not self._stopped_for_good:
                 await asyncio.sleep(self.pause_s)
 
 
@@ -174,7 +181,7 @@ class Installation:
         return self.members[RELAYS:]
 
     def start(self) -> None:
-        """All at once, on an empty database."""
+        """Start all processes at once, on an empty database."""
         for number, port in enumerate(self.ports, 1):
             words = ("serve", "--role", ROLES[number - 1], "--no-worker", "--port", str(port))
             self.members.append(Member(self, f"relay-{number}", words, port))
@@ -182,14 +189,14 @@ class Installation:
             self.members.append(Member(self, f"worker-{number}", ("worker",)))
 
     async def until_ready(self, *members: Member) -> None:
-        """Wait until these serve, or work; a member that is just being started again is waited for as well."""
+        """Wait until these members (or all) are ready, including one that is being restarted."""
         async with asyncio.timeout(STARTS_WITHIN_S), httpx.AsyncClient() as http:
-            for each in members or tuple(self.members):
-                while not await each.is_ready(http):
+            for member in members or tuple(self.members):
+                while not await member.is_ready(http):
                     await asyncio.sleep(0.1)  # a real process starts in real time
 
     async def stop(self) -> None:
-        await asyncio.gather(*(each.end() for each in self.members))
+        await asyncio.gather(*(member.end() for member in self.members))
 
     async def rows(self, sql: str) -> list[dict[str, Any]]:
         connection = await asyncpg.connect(self.postgres.url("crcr"), timeout=10)
@@ -199,7 +206,7 @@ class Installation:
             await connection.close()
 
     async def command(self, *words: str) -> tuple[int, str, str]:
-        """Run a command as an operator would."""
+        """Run a command of the CLI, like an operator."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "crcr", *words),
             cwd=self.folder,
@@ -211,21 +218,21 @@ class Installation:
         return process.returncode or 0, out.decode(), errors.decode()
 
     def logged(self) -> list[dict[str, Any]]:
-        """Every line that any process wrote to its log; what is no JSON is an event of its own."""
+        """Every line of the logs of all processes; a line that is not JSON becomes an event."""
         lines = [
-            (each.name, line)
-            for each in self.members
-            for line in each.log.read_text(errors="replace").splitlines()
+            (member.name, line)
+            for member in self.members
+            for line in member.log.read_text(errors="replace").splitlines()
         ]
         return [{"member": name, **_parsed(line)} for name, line in lines if line.strip()]
 
 
 def _parsed(line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except ValueError:
         return {"event": line}
-    return found if isinstance(found, dict) else {"event": line}
+    return parsed if isinstance(parsed, dict) else {"event": line}
 
 
 def _environ(folder: Path, github: GitHub, postgres: Cluster, redis: RedisServer) -> dict[str, str]:
@@ -251,8 +258,8 @@ async def run_installation(folder: Path, seed: int) -> AsyncIterator[Installatio
         run_on(
             postgres.admin_url, "CREATE DATABASE crcr LOCALE_PROVIDER icu ICU_LOCALE 'en' TEMPLATE template0"
         )
-        async with GitHub(seed=seed, transport=Turns(ports)) as github, serve(github):
-            _people(github)
+        async with GitHub(seed=seed, transport=RoundRobinTransport(ports)) as github, serve(github):
+            _set_up_github(github)
             installation = Installation(
                 folder, github, postgres, redis, _environ(folder, github, postgres, redis), ports
             )
@@ -260,14 +267,14 @@ async def run_installation(folder: Path, seed: int) -> AsyncIterator[Installatio
             try:
                 yield installation
             finally:
-                await asyncio.gather(*(each.kill() for each in installation.members))
+                await asyncio.gather(*(member.kill() for member in installation.members))
     finally:
         await asyncio.to_thread(redis.remove)
         await asyncio.to_thread(postgres.remove)
 
 
-def _people(github: GitHub) -> None:
-    # Two workers and many starts in a minute ask for more than one installation is given in peace.
+def _set_up_github(github: GitHub) -> None:
+    # Two workers and many restarts in a minute exceed GitHub's limits of one installation.
     github.limits.points_per_minute = 1_000_000
     github.limits.primary_per_hour = 1_000_000
     github.ci.audience = AUDIENCE
@@ -275,4 +282,4 @@ def _people(github: GitHub) -> None:
     github.create_repository(UPSTREAM)
     github.require_checks(UPSTREAM, [GATE])
     for name in DOWNSTREAMS:
-        github.create_repository(name, workflows=[WORKFLOW] if name in ANSWERING else [])
+        github.create_repository(name, workflows=[WORKFLOW] if name in CI_DOWNSTREAMS else [])

@@ -1,5 +1,6 @@
-"""What was lost, doubled or shown wrongly, counted from two sides: GitHub's world and the load's ledger against the
-relay's own rows. Nothing here asks the relay's code what should be.
+"""Count what was lost, doubled or shown wrongly: compare the simulated GitHub and the load's ledger with the relay's rows.
+
+The expectations do not use the relay's code.
 """
 
 import json
@@ -37,7 +38,7 @@ Sent = tuple[str, str]
 
 async def read_tables(installation: Installation) -> Rows:
     rows = {table: await installation.rows(f"SELECT * FROM {table}") for table in TABLES}  # noqa: S608 - our own names
-    # Unfinished runs are looked up for minutes, less and less often; the gates here go by what their jobs said.
+    # Unfinished runs are looked up for minutes, with growing pauses; the gates here depend on the reports of their jobs.
     rows["open"] = await installation.rows(
         "SELECT kind, target, state, attempts, last_error FROM effects WHERE state IN ('waiting', 'claimed')"
         " AND kind <> 'look_up' AND due_at < (extract(epoch FROM now()) + 60) * 1000000"
@@ -62,65 +63,68 @@ class Judge:
 
     @cached_property
     def webhooks(self) -> list[WebhookDelivery]:
-        """One for each webhook about the upstream, in true order: its first attempt."""
+        """The first attempt of each webhook about the upstream, in the order of creation."""
         upstream = self.github.repository(UPSTREAM).id
-        first: dict[str, WebhookDelivery] = {}
-        for each in sorted(self.github.world.deliveries, key=lambda line: line.id):
-            if each.repository_id == upstream:
-                first.setdefault(each.guid, each)
-        return list(first.values())
+        first_attempts: dict[str, WebhookDelivery] = {}
+        for webhook in sorted(self.github.world.deliveries, key=lambda line: line.id):
+            if webhook.repository_id == upstream:
+                first_attempts.setdefault(webhook.guid, webhook)
+        return list(first_attempts.values())
 
     @cached_property
     def acknowledged(self) -> set[str]:
-        return {each.guid for each in self.github.world.deliveries if each.ok}
+        return {webhook.guid for webhook in self.github.world.deliveries if webhook.ok}
 
     @cached_property
     def arrived(self) -> Counter[Sent]:
         names = {self.github.repository(name).id: name for name in DOWNSTREAMS}
         return Counter(
-            (each.delivery_id or "", names[each.repository_id]) for each in self.github.world.dispatches
+            (dispatch.delivery_id or "", names[dispatch.repository_id])
+            for dispatch in self.github.world.dispatches
         )
 
     def events_lost(self) -> list[str]:
-        """Acknowledged, and not recorded or not sent where it had to be."""
+        """Acknowledged events that were not recorded, or not dispatched to a required downstream."""
         recorded = {row["guid"] for row in self.rows["deliveries"]}
         lost = [
-            f"{each.guid} {each.event} {each.action} is not recorded"
-            for each in self.webhooks
-            if each.guid in self.acknowledged and each.guid not in recorded and _is_used(each)
+            f"{webhook.guid} {webhook.event} {webhook.action} is not recorded"
+            for webhook in self.webhooks
+            if webhook.guid in self.acknowledged and webhook.guid not in recorded and _is_processed(webhook)
         ]
         return lost + [
-            f"{guid} never reached {name}" for guid, name in self._deserved() if not self.arrived[guid, name]
+            f"{guid} never reached {name}"
+            for guid, name in self._required_dispatches()
+            if not self.arrived[guid, name]
         ]
 
     def events_missed(self) -> list[str]:
-        """Not acknowledged, and not found in GitHub's log either."""
+        """Events that were neither acknowledged nor recovered from GitHub's log."""
         known = {row["guid"] for row in (*self.rows["deliveries"], *self.rows["recovered"])}
         unusable = [row["guid"] for row in self.rows["recovered"] if row["outcome"] == "unusable"]
-        used = [each.guid for each in self.webhooks if _is_used(each)]
-        return [guid for guid in used if guid not in self.acknowledged and guid not in known] + unusable
+        processed = [webhook.guid for webhook in self.webhooks if _is_processed(webhook)]
+        return [guid for guid in processed if guid not in self.acknowledged and guid not in known] + unusable
 
-    def _deserved(self) -> Iterator[Sent]:
-        """Which downstreams each recorded webhook had to reach; an older state of a pull request need not."""
+    def _required_dispatches(self) -> Iterator[Sent]:
+        """The downstreams that each recorded webhook had to reach; older states of a pull request are not required."""
         recorded = {row["guid"] for row in self.rows["deliveries"]}
         newest: dict[int, str] = {}
-        for each in self.webhooks:
-            if each.event == "pull_request" and each.action in DISPATCHED:
-                newest[json.loads(each.payload)["number"]] = each.guid
+        for webhook in self.webhooks:
+            if webhook.event == "pull_request" and webhook.action in DISPATCHED:
+                newest[json.loads(webhook.payload)["number"]] = webhook.guid
         reused = {row["delivery"] for row in self.rows["dispatches"] if row["reason"] == "reused"}
-        gone = {group.head_sha for group, _ in self.load.groups if group.state != "queued"}
-        for each in self.webhooks:
-            if each.guid not in recorded:
+        ended_groups = {group.head_sha for group, _ in self.load.groups if group.state != "queued"}
+        for webhook in self.webhooks:
+            if webhook.guid not in recorded:
                 continue
-            if each.event == "push" or each.guid in newest.values():
-                yield from ((each.guid, name) for name in DOWNSTREAMS)
-            elif each.event == "merge_group" and each.action == "checks_requested":
-                head = json.loads(each.payload)["merge_group"]["head_sha"]
-                if head not in gone and each.guid not in reused:
-                    yield from ((each.guid, name) for name in GATING)
+            if webhook.event == "push" or webhook.guid in newest.values():
+                yield from ((webhook.guid, name) for name in DOWNSTREAMS)
+            elif webhook.event == "merge_group" and webhook.action == "checks_requested":
+                head = json.loads(webhook.payload)["merge_group"]["head_sha"]
+                if head not in ended_groups and webhook.guid not in reused:
+                    yield from ((webhook.guid, name) for name in GATING)
 
-    def doubled_unknown(self) -> list[str]:
-        """Sent twice, and the relay's own record does not say that it may have been."""
+    def doubled_unmarked(self) -> list[str]:
+        """Dispatches that arrived twice without being marked as unsure in the relay's record."""
         unsure = {(row["delivery"], row["downstream"]) for row in self.rows["dispatches"] if row["unsure"]}
         return [
             f"{key} came {times} times"
@@ -128,8 +132,8 @@ class Judge:
             if times > 1 and key not in unsure
         ]
 
-    def made_up(self) -> list[str]:
-        """Sent, and no record of it: not even that it was tried."""
+    def dispatched_unrecorded(self) -> list[str]:
+        """Dispatches that arrived without a record of an attempt."""
         known = {
             (row["delivery"], row["downstream"]) for row in self.rows["dispatches"] if row["attempted_at"]
         }
@@ -138,58 +142,60 @@ class Judge:
     # Results
 
     def results_lost(self) -> list[str]:
-        """Acknowledged, and not in the record with just that conclusion."""
-        found = {_job_key(row): row for row in self.rows["jobs"]}
+        """Acknowledged reports that are not recorded with their conclusion."""
+        rows_by_job = {_job_key(row): row for row in self.rows["jobs"]}
         lost = []
-        for told in self.load.ledger:
-            if told.acknowledged:
-                row = found.get((told.delivery, told.downstream, str(told.run_id), told.attempt, told.job))
-                if row is None or (told.status == "completed" and row["conclusion"] != told.conclusion):
-                    lost.append(f"{told} is {row and (row['state'], row['conclusion'])}")
+        for report in self.load.ledger:
+            if report.acknowledged:
+                row = rows_by_job.get(
+                    (report.delivery, report.downstream, str(report.run_id), report.attempt, report.job)
+                )
+                if row is None or (report.status == "completed" and row["conclusion"] != report.conclusion):
+                    lost.append(f"{report} is {row and (row['state'], row['conclusion'])}")
         return lost
 
     def results_doubled(self) -> list[str]:
-        """Every sum is what the rows of jobs and dispatches add up to, and no job stands there that nobody told of."""
+        """Sums that differ from the rows of jobs and dispatches, and recorded jobs that were never reported."""
         jobs, dispatches = self.rows["jobs"], self.rows["dispatches"]
         hours = stored_sums(self.rows["hours"], "upstream", "downstream", "kind", "hour_at")
-        found = differences(backend_sums(jobs, dispatches, HOUR_US), hours)
-        found += differences(backend_sums(jobs, dispatches, DAY_US), stored_sums(self.rows["days"], *_DAYS))
+        errors = differences(backend_sums(jobs, dispatches, HOUR_US), hours)
+        errors += differences(backend_sums(jobs, dispatches, DAY_US), stored_sums(self.rows["days"], *_DAYS))
         job_days = stored_sums(self.rows["job_days"], *_DAYS, "workflow", "job_name")
-        found += differences(day_sums(jobs, dispatches), job_days)
-        told = {
-            (each.delivery, each.downstream, str(each.run_id), each.attempt, each.job)
-            for each in self.load.ledger
+        errors += differences(day_sums(jobs, dispatches), job_days)
+        reported = {
+            (report.delivery, report.downstream, str(report.run_id), report.attempt, report.job)
+            for report in self.load.ledger
         }
-        return found + [f"nobody told of {_job_key(row)}" for row in jobs if _job_key(row) not in told]
+        return errors + [f"nobody told of {_job_key(row)}" for row in jobs if _job_key(row) not in reported]
 
     def refused(self) -> list[str]:
-        return [f"{each}" for each in self.load.ledger if each.refused and not each.acknowledged]
+        return [f"{report}" for report in self.load.ledger if report.refused and not report.acknowledged]
 
-    def untold(self) -> list[str]:
-        return [f"{each}" for each in self.load.ledger if not each.acknowledged and not each.refused]
+    def never_taken(self) -> list[str]:
+        return [f"{report}" for report in self.load.ledger if not report.acknowledged and not report.refused]
 
     # The gate
 
     def gates_wrong(self) -> list[str]:
-        """The gate of each open head, as GitHub shows it, against what GitHub and the jobs know."""
+        """Gates of open heads at GitHub that differ from the oracle of GitHub's state and the jobs' reports."""
         truth, now = self._truth(), datetime.now(UTC)
-        found: list[str] = []
+        errors: list[str] = []
         for pull in self._open_pulls():
             passes = truth.passes(pull.head_sha, now, looked_up=True)
-            found += self._differs(f"#{pull.number}", pull.head_sha, passes=passes)
+            errors += self._gate_difference(f"#{pull.number}", pull.head_sha, passes=passes)
         for group, pull in self.load.groups:
             if group.state == "queued":
                 passes = self._group_passes(truth, group, pull, now)
-                found += self._differs(f"group of #{pull.number}", group.head_sha, passes=passes)
-        return found
+                errors += self._gate_difference(f"group of #{pull.number}", group.head_sha, passes=passes)
+        return errors
 
-    def _differs(self, name: str, head: str, *, passes: bool) -> Iterator[str]:
+    def _gate_difference(self, name: str, head: str, *, passes: bool) -> Iterator[str]:
         check = self.github.latest_checks(UPSTREAM, head).get(GATE)
         shown = "absent" if check is None else str(check.conclusion or "pending")
-        wanted = "success" if passes else "failure"
-        if shown != wanted:
+        expected = "success" if passes else "failure"
+        if shown != expected:
             title = check.output.get("title") if check else None
-            yield f"{name} {head[:12]} shows {shown} ({title}), not {wanted}"
+            yield f"{name} {head[:12]} shows {shown} ({title}), not {expected}"
 
     def _open_pulls(self) -> list[PullRequest]:
         return [pull for pull in self.github.world.pulls.values() if pull.state == "open"]
@@ -197,34 +203,36 @@ class Judge:
     def _truth(self) -> GateOracle:
         truth = GateOracle(self.github, tuple(GatingEntry(name, JOBS) for name in GATING))
         truth.note_recorded({row["guid"] for row in self.rows["deliveries"]})
-        for told in self.load.ledger:
-            if told.acknowledged:
-                truth.add_report(self.github.world.runs[told.run_id], told.attempt, told.job, told.conclusion)
+        for report in self.load.ledger:
+            if report.acknowledged:
+                truth.add_report(
+                    self.github.world.runs[report.run_id], report.attempt, report.job, report.conclusion
+                )
         return truth
 
     def _group_passes(self, truth: GateOracle, group: MergeGroup, pull: PullRequest, now: datetime) -> bool:
         guid = self._group_guid(group)
         if not any(self.arrived[guid, name] for name in GATING):
-            return truth.passes(pull.head_sha, now, looked_up=True)  # its content is that of the head
+            return truth.passes(pull.head_sha, now, looked_up=True)  # its content equals the head's
         event = PullEvent(0, guid, group.number, group.head_sha, is_open=True)
-        return all(truth.backend_passes(each, event, now, looked_up=True) for each in truth.in_force)
+        return all(truth.backend_passes(gating, event, now, looked_up=True) for gating in truth.in_force)
 
     def _group_guid(self, group: MergeGroup) -> str:
-        for each in self.webhooks:
+        for webhook in self.webhooks:
             if (
-                each.event == "merge_group"
-                and json.loads(each.payload)["merge_group"]["head_sha"] == group.head_sha
+                webhook.event == "merge_group"
+                and json.loads(webhook.payload)["merge_group"]["head_sha"] == group.head_sha
             ):
-                return each.guid
+                return webhook.guid
         raise LookupError(group.head_sha)
 
     def opened_wrongly(self) -> list[str]:
-        """Greens that were published before every gating job had said that it passed."""
+        """Green gates that were published before every gating job had reported success."""
         passed: dict[tuple[str, str, str], datetime] = {}
-        for told in self.load.ledger:
-            if told.conclusion == "success":
-                key = told.delivery, told.downstream, told.job
-                passed[key] = min(told.first_sent_at, passed.get(key, told.first_sent_at))
+        for report in self.load.ledger:
+            if report.conclusion == "success":
+                key = report.delivery, report.downstream, report.job
+                passed[key] = min(report.first_sent_at, passed.get(key, report.first_sent_at))
         guids = self._guids_by_head()
         return [
             f"the gate of {head[:12]} was opened at {at}"
@@ -234,16 +242,16 @@ class Judge:
 
     def _had_passed(self, passed: dict[tuple[str, str, str], datetime], guid: str, at: datetime) -> bool:
         times = [passed.get((guid, name, job)) for name in GATING for job in JOBS]
-        return all(each is not None and each <= at for each in times)
+        return all(passed_at is not None and passed_at <= at for passed_at in times)
 
     def _guids_by_head(self) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = defaultdict(set)
-        for each in self.webhooks:
-            if each.event == "pull_request":
-                found[json.loads(each.payload)["pull_request"]["head"]["sha"]].add(each.guid)
+        guids: dict[str, set[str]] = defaultdict(set)
+        for webhook in self.webhooks:
+            if webhook.event == "pull_request":
+                guids[json.loads(webhook.payload)["pull_request"]["head"]["sha"]].add(webhook.guid)
         for group, pull in self.load.groups:
-            found[group.head_sha] |= {self._group_guid(group), *found[pull.head_sha]}
-        return found
+            guids[group.head_sha] |= {self._group_guid(group), *guids[pull.head_sha]}
+        return guids
 
     def _greens(self) -> Iterator[tuple[str, datetime]]:
         checks = self.github.world.check_runs
@@ -266,10 +274,12 @@ class Judge:
         return crashed + [str(end) for end in self.installation.ends if not end.is_fine]
 
 
-def _is_used(each: WebhookDelivery) -> bool:
-    if each.event == "pull_request":
-        return each.action in DISPATCHED
-    return each.event == "push" or (each.event == "merge_group" and each.action == "checks_requested")
+def _is_processed(webhook: WebhookDelivery) -> bool:
+    if webhook.event == "pull_request":
+        return webhook.action in DISPATCHED
+    return webhook.event == "push" or (
+        webhook.event == "merge_group" and webhook.action == "checks_requested"
+    )
 
 
 def _job_key(row: dict[str, Any]) -> tuple[str, str, str, int, str]:

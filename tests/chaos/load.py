@@ -1,7 +1,7 @@
-"""What goes on while things break: pull requests with pushes, closes and merge groups, and the CI that answers.
+"""The load during the faults: pull requests with pushes, closes and merge groups, and downstream CI that reports.
 
-Jobs report as the public reporter does: the same report again and again until the relay has taken it. What was
-told, when, and whether it was acknowledged stands in the ledger, for the judge.
+Jobs report like the public reporter: each report is repeated until the relay has accepted it. The ledger holds, for the judge,
+what was reported, when, and whether it was acknowledged.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx
 
-from chaos.installation import ANSWERING, LABEL
+from chaos.installation import CI_DOWNSTREAMS, LABEL
 from github_sim.github import GitHub, MergeGroup, PullRequest, WorkflowJob, WorkflowRun
 from support.running_relay import UPSTREAM
 
-AGAIN = frozenset({408, 425, 429})
+RETRIED_STATUSES = frozenset({408, 425, 429})
 TRIES_FOR_S = 150.0
 ENDS = (*["success"] * 17, "failure", "failure", "timed_out")
 
@@ -49,18 +49,18 @@ class Load:
     _faults: list[BaseException] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._answering = {self.github.repository(name).id: name for name in ANSWERING}
+        self._names_by_id = {self.github.repository(name).id: name for name in CI_DOWNSTREAMS}
         self.github.ci.on_started.append(self._begin)
 
-    async def go_on(self, storm: "asyncio.Future[None]", every_s: float, most: int) -> None:
-        """Pull requests begin one after another for as long as the storm lasts, but no more than `most`."""
-        lives: list[asyncio.Task[None]] = []
-        while len(lives) < most and not storm.done():
-            lives.append(asyncio.create_task(self._live(Random(self.chance.random()))))
-            if len(lives) % 8 == 0:
-                await self.github.push(UPSTREAM, files={"docs/notes.md": f"{len(lives)}"})
+    async def open_pulls(self, storm: "asyncio.Future[None]", every_s: float, most: int) -> None:
+        """Open one pull request after another while the storm lasts, at most `most`."""
+        pull_tasks: list[asyncio.Task[None]] = []
+        while len(pull_tasks) < most and not storm.done():
+            pull_tasks.append(asyncio.create_task(self._simulate_pull(Random(self.chance.random()))))
+            if len(pull_tasks) % 8 == 0:
+                await self.github.push(UPSTREAM, files={"docs/notes.md": f"{len(pull_tasks)}"})
             await asyncio.sleep(every_s * 2 * self.chance.random())
-        await asyncio.gather(*lives)
+        await asyncio.gather(*pull_tasks)
 
     @property
     def is_quiet(self) -> bool:
@@ -75,7 +75,7 @@ class Load:
 
     # People
 
-    async def _live(self, chance: Random) -> None:
+    async def _simulate_pull(self, chance: Random) -> None:
         labels = [LABEL] if chance.random() < 0.4 else []
         pull = await self.github.open_pr(UPSTREAM, labels=labels, files=[f"src/{chance.randrange(10**6)}.py"])
         for _ in range(chance.choice([0, 1, 1, 2, 3])):
@@ -98,14 +98,14 @@ class Load:
         group = await self.github.enqueue(pull)
         self.groups.append((group, pull))
         await asyncio.sleep(chance.uniform(0.5, 4))
-        # Those behind it would be made again, and the ledger of groups would not hold them.
+        # Dequeuing another group would rebuild those behind it, which `groups` would then miss.
         if chance.random() < 0.3 and self.github.merge_queue(UPSTREAM)[-1] is group:
             await self.github.dequeue(group)
 
     # Downstream CI
 
     def _begin(self, run: WorkflowRun) -> None:
-        if run.repository_id in self._answering:
+        if run.repository_id in self._names_by_id:
             self._spawn(self._run(run, Random(self.chance.random())))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -119,8 +119,8 @@ class Load:
             self._faults.append(fault)
 
     async def _run(self, run: WorkflowRun, chance: Random) -> None:
-        own = [job for job in run.jobs if job.attempt == run.attempt]
-        await asyncio.gather(*(self._job(run, job, Random(chance.random())) for job in own))
+        current_jobs = [job for job in run.jobs if job.attempt == run.attempt]
+        await asyncio.gather(*(self._job(run, job, Random(chance.random())) for job in current_jobs))
         if run.attempt == 1 and run.conclusion != "success" and chance.random() < 0.5:
             await asyncio.sleep(chance.uniform(0.2, 2))
             await self.github.rerun(run, failed_only=True)
@@ -128,41 +128,49 @@ class Load:
     async def _job(self, run: WorkflowRun, job: WorkflowJob, chance: Random) -> None:
         await asyncio.sleep(chance.uniform(0.0, 0.6))
         self.github.ci.start(run, job)
-        await self._tell(run, job, "in_progress", chance)
+        await self._report_until_taken(run, job, "in_progress", chance)
         await asyncio.sleep(chance.uniform(0.1, 1.5))
         self.github.ci.complete(run, job, chance.choice(ENDS))
-        await self._tell(run, job, "completed", chance)
+        await self._report_until_taken(run, job, "completed", chance)
 
-    async def _tell(self, run: WorkflowRun, job: WorkflowJob, status: str, chance: Random) -> None:
-        """Report, now and then twice at once, until it is taken."""
+    async def _report_until_taken(
+        self, run: WorkflowRun, job: WorkflowJob, status: str, chance: Random
+    ) -> None:
+        """Send the report, sometimes twice concurrently, until it is accepted."""
         conclusion = job.conclusion if status == "completed" else None
-        name = self._answering[run.repository_id]
+        name = self._names_by_id[run.repository_id]
         delivery = run.delivery_id or ""
-        told = SentReport(
+        sent_report = SentReport(
             delivery, name, run.id, run.attempt, job.name, status, conclusion, datetime.now(UTC)
         )
-        self.ledger.append(told)
+        self.ledger.append(sent_report)
         body = self.github.ci.report_body(run, job, status)
         times = 2 if chance.random() < 0.2 else 1
         await asyncio.gather(
-            *(self._report(told, run, job, body, Random(chance.random())) for _ in range(times))
+            *(self._report(sent_report, run, job, body, Random(chance.random())) for _ in range(times))
         )
 
     async def _report(
-        self, told: SentReport, run: WorkflowRun, job: WorkflowJob, body: Any, chance: Random
+        self, sent_report: SentReport, run: WorkflowRun, job: WorkflowJob, body: Any, chance: Random
     ) -> None:
         until = asyncio.get_running_loop().time() + TRIES_FOR_S
         pause = 0.2
         while asyncio.get_running_loop().time() < until:
-            answer = await self._post(run, job, body)
-            told.tries += 1
-            if answer is not None and answer.is_success:
-                told.acknowledged = told.acknowledged or answer.json().get("status") == told.status
-                if not told.acknowledged:
-                    told.refused = answer.text
+            response = await self._post(run, job, body)
+            sent_report.tries += 1
+            if response is not None and response.is_success:
+                sent_report.acknowledged = (
+                    sent_report.acknowledged or response.json().get("status") == sent_report.status
+                )
+                if not sent_report.acknowledged:
+                    sent_report.refused = response.text
                 return
-            if answer is not None and answer.status_code < 500 and answer.status_code not in AGAIN:
-                told.refused = f"{answer.status_code} {answer.text}"
+            if (
+                response is not None
+                and response.status_code < 500
+                and response.status_code not in RETRIED_STATUSES
+            ):
+                sent_report.refused = f"{response.status_code} {response.text}"
                 return
             await asyncio.sleep(pause * (0.5 + chance.random()))
             pause = min(pause * 2, 3.0)

@@ -1,4 +1,4 @@
-"""Random walks of the relay: steps drawn from weighted rules, a failing walk cut down to the steps that it needs."""
+"""Random walks of the relay: steps are drawn from weighted rules, and a failing walk is shrunk to the necessary steps."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
@@ -11,9 +11,9 @@ from support.running_relay import RunningRelay
 Step = tuple[str, dict[str, Any]]
 Draw = Callable[[Random], dict[str, Any]]
 Rule = tuple[int, str, Draw]
-"""How often a step is taken, its name, and how its choices are drawn."""
+"""The weight of a step, its name, and a function that draws its arguments."""
 Walk = Callable[[list[Step]], Awaitable[str | None]]
-"""Take these steps on a relay of their own; return what went wrong, if anything did."""
+"""Run these steps on a new relay; return the error, if any."""
 
 
 def draw_steps(rules: Sequence[Rule], chance: Random, count: int) -> list[Step]:
@@ -22,25 +22,25 @@ def draw_steps(rules: Sequence[Rule], chance: Random, count: int) -> list[Step]:
 
 
 async def check_walk(seed: int, steps: list[Step], walk: Walk) -> None:
-    """Fail with the fewest steps that go wrong; the first step always stays."""
+    """Fail with a minimal list of failing steps; the first step is always kept."""
     if await walk(steps) is None:
         return
-    needed = await _cut_down(steps, walk)
+    needed = await _shrink(steps, walk)
     wrong = await walk(needed)
     shown = "\n".join(f"  {name} {choices}" for name, choices in needed)
     pytest.fail(f"seed {seed}: {wrong}\n{shown}", pytrace=False)
 
 
-async def _cut_down(steps: list[Step], walk: Walk) -> list[Step]:
+async def _shrink(steps: list[Step], walk: Walk) -> list[Step]:
     size = len(steps) // 2
     while size:
-        place = 1
-        while place < len(steps):
-            fewer = steps[:place] + steps[place + size :]
+        position = 1
+        while position < len(steps):
+            fewer = steps[:position] + steps[position + size :]
             if await walk(fewer) is not None:
                 steps = fewer
             else:
-                place += size
+                position += size
         size //= 2
     return steps
 
@@ -56,5 +56,5 @@ async def deliver_some(relay: RunningRelay, amount: int, chance: Random) -> None
 
 
 async def reconcile(relay: RunningRelay) -> None:
-    """Run the reconciler; where it waits for GitHub, the clock is moved for it."""
+    """Run the reconciler; while it waits for GitHub, the clock is advanced."""
     await relay.clock.run_to_end(relay.services.reconciler.run_quietly(), step_s=10)

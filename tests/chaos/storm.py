@@ -1,4 +1,4 @@
-"""What breaks, and when: a deck of misfortunes, dealt at random times until the storm is over."""
+"""Fault injection: a fixed set of faults in random order and at random times."""
 
 import asyncio
 import signal
@@ -13,71 +13,71 @@ from github_sim.world.faults import JWKS_PATH
 DISPATCHES = Match(method="POST", path="*/dispatches")
 CHECKS = Match(path="*/check-runs*")
 ANY = Match()
-DECK_S = 24.0
-_NOTICED_S = 15.0
-"""How long after PostgreSQL is back a start may still end for its having been away."""
+ROUND_S = 24.0
+_STARTS_FAIL_S = 15.0
+"""How long after PostgreSQL's return the start of a process may still fail because of the outage."""
 
 
 class Storm:
     def __init__(self, installation: Installation, chance: Random) -> None:
-        self._it = installation
+        self._installation = installation
         self._chance = chance
         self.counts: Counter[str] = Counter()
-        self._noticed: asyncio.TimerHandle | None = None
-        self._deck: tuple[tuple[int, Callable[[], Awaitable[None]]], ...] = (
-            (2, lambda: self._hit(installation.relays, signal.SIGKILL, "relay killed")),
-            (2, lambda: self._hit(installation.workers, signal.SIGKILL, "worker killed")),
-            (1, lambda: self._hit(installation.relays, signal.SIGTERM, "relay stopped")),
+        self._outage_timer: asyncio.TimerHandle | None = None
+        self._planned_faults: tuple[tuple[int, Callable[[], Awaitable[None]]], ...] = (
+            (2, lambda: self._signal_one(installation.relays, signal.SIGKILL, "relay killed")),
+            (2, lambda: self._signal_one(installation.workers, signal.SIGKILL, "worker killed")),
+            (1, lambda: self._signal_one(installation.relays, signal.SIGTERM, "relay stopped")),
             (2, self._redis),
             (1, lambda: self._postgres("fast")),
             (1, lambda: self._postgres("immediate")),
-            (10, self._unwell),
+            (10, self._github_fault),
         )
 
-    async def rage(self, seconds: float) -> None:
-        """Deal the whole deck, again for every other `DECK_S` seconds."""
-        for _ in range(max(1, round(seconds / DECK_S))):
-            deck = [act for count, act in self._deck for _ in range(count)]
-            self._chance.shuffle(deck)
-            for act in deck:
-                await asyncio.sleep(DECK_S / len(deck) * 1.5 * self._chance.random())
+    async def inject_faults(self, seconds: float) -> None:
+        """Inject every planned fault once per `ROUND_S` seconds."""
+        for _ in range(max(1, round(seconds / ROUND_S))):
+            faults_of_round = [act for count, act in self._planned_faults for _ in range(count)]
+            self._chance.shuffle(faults_of_round)
+            for act in faults_of_round:
+                await asyncio.sleep(ROUND_S / len(faults_of_round) * 1.5 * self._chance.random())
                 await act()
 
-    async def pass_by(self) -> None:
-        """Everything works again."""
-        self._it.github.faults.clear()
-        await self._it.until_ready()
+    async def recover(self) -> None:
+        """Clear all faults and wait until every process is ready."""
+        self._installation.github.faults.clear()
+        await self._installation.until_ready()
 
-    async def _hit(self, members: list[Member], by: signal.Signals, name: str) -> None:
-        """Strike one of them, when all of them are up: a slow machine makes a longer storm, not a heavier one."""
-        await self._it.until_ready(*members)
+    async def _signal_one(self, members: list[Member], by: signal.Signals, name: str) -> None:
+        """Send a signal to one member once all are ready: a slow machine makes a longer storm, not a heavier one."""
+        await self._installation.until_ready(*members)
         if self._chance.choice(members).send(by, back_after_s=self._chance.uniform(0.1, 2.0)):
             self.counts[name] += 1
 
     async def _redis(self) -> None:
-        redis, away_s = self._it.redis, self._chance.uniform(0.3, 2.5)
+        redis, away_s = self._installation.redis, self._chance.uniform(0.3, 2.5)
         await asyncio.to_thread(redis.kill if self._chance.random() < 0.5 else redis.stop)
         await asyncio.sleep(away_s)
         await asyncio.to_thread(redis.start)
         self.counts["Redis away"] += 1
 
     async def _postgres(self, how: str) -> None:
-        self._it.store_was_away = True
-        if self._noticed is not None:
-            self._noticed.cancel()  # an outage right after another one lasts as long as any
+        self._installation.store_was_away = True
+        if self._outage_timer is not None:
+            self._outage_timer.cancel()  # an outage right after another one extends the time
         away_s = self._chance.uniform(0.0, 1.5)
-        await asyncio.to_thread(self._it.postgres.stop, how)
+        await asyncio.to_thread(self._installation.postgres.stop, how)
         await asyncio.sleep(away_s)
-        await asyncio.to_thread(self._it.postgres.start)
-        self._noticed = asyncio.get_running_loop().call_later(_NOTICED_S, self._back)
+        await asyncio.to_thread(self._installation.postgres.start)
+        self._outage_timer = asyncio.get_running_loop().call_later(_STARTS_FAIL_S, self._back)
         self.counts["PostgreSQL crashed" if how == "immediate" else "PostgreSQL restarted"] += 1
 
     def _back(self) -> None:
-        self._it.store_was_away = False
+        self._installation.store_was_away = False
 
-    async def _unwell(self) -> None:
-        """One of GitHub's own bad moments, short enough for the patience of a minute."""
-        faults, chance = self._it.github.faults, self._chance
+    async def _github_fault(self) -> None:
+        """Inject one fault of GitHub, shorter than the relay's retries of a minute."""
+        faults, chance = self._installation.github.faults, self._chance
         on, times = chance.choice([DISPATCHES, DISPATCHES, CHECKS, ANY]), chance.randint(1, 3)
         kinds: tuple[tuple[str, Callable[[], object]], ...] = (
             ("5xx", lambda: faults.answer(chance.choice([500, 502, 503]), on=on, times=times)),
@@ -99,6 +99,6 @@ class Storm:
         self.counts[f"GitHub: {name}"] += 1
 
     def _hang(self) -> None:
-        """A dispatch is taken, and whoever sent it does not hear of it; it may be killed meanwhile."""
-        gate = self._it.github.faults.hang(on=DISPATCHES, times=2, after_acting=True)
+        """GitHub executes a dispatch but its response hangs; the worker may be killed meanwhile."""
+        gate = self._installation.github.faults.hang(on=DISPATCHES, times=2, after_acting=True)
         asyncio.get_running_loop().call_later(self._chance.uniform(1, 4), gate.release)

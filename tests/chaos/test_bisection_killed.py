@@ -1,7 +1,7 @@
-"""A bisection survives SIGKILL at every step: no run is lost, none is sent twice unnoticed, and its culprit is right.
+"""A bisection survives SIGKILL at every step: no run is lost, none is sent twice unmarked, and the culprit is right.
 
-A real relay process begins it by itself (`bisect: auto`) and is killed at each of its steps in turn: while a result is being
-reported, right after the answer, and before and after GitHub has carried out the next dispatch.
+A real relay process starts it by itself (`bisect: auto`) and is killed at each step in turn: while a result is being
+reported, right after the response, and before and after GitHub has executed the next dispatch.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ DISPATCHES = Match(method="POST", path="*/dispatches")
 
 
 @asynccontextmanager
-async def broken_world(folder: Path, seed: int) -> AsyncIterator[tuple[GitHub, Relay, list[str]]]:
-    """The relay runs; a pass, commits that nobody tested, and two failing ones are recorded."""
+async def world_with_breakage(folder: Path, seed: int) -> AsyncIterator[tuple[GitHub, Relay, list[str]]]:
+    """A running relay with a recorded pass, untested commits and two failing commits."""
     async with GitHub(seed=seed) as github, serve(github):
         github.limits.points_per_minute = 1_000_000
         github.ci.audience = AUDIENCE
@@ -58,7 +58,7 @@ def result_at(position: int) -> dict[str, Any]:
 
 
 async def report_result(relay: Relay, github: GitHub, run: WorkflowRun, position: int) -> None:
-    """Report the job's start and end, again and again until both are acknowledged."""
+    """Report the job's start and end, each repeated until it is acknowledged."""
     job = run.job("test")
     async with httpx.AsyncClient(base_url=relay.url) as http:
         for status, more in (("in_progress", {}), ("completed", result_at(position))):
@@ -66,17 +66,17 @@ async def report_result(relay: Relay, github: GitHub, run: WorkflowRun, position
             while True:
                 token = github.oidc_token(run, job, audience=AUDIENCE)
                 with contextlib.suppress(httpx.TransportError):
-                    answer = await http.post(CALLBACK, json=body, headers=bearer(token))
-                    if answer.status_code == 200:
+                    response = await http.post(CALLBACK, json=body, headers=bearer(token))
+                    if response.status_code == 200:
                         break
-                    assert answer.status_code in {409, 503}, answer.text
+                    assert response.status_code in {409, 503}, response.text
                 await asyncio.sleep(0.02)  # a real process starts in real time
 
 
 async def kill_during_step(
     relay: Relay, github: GitHub, run: WorkflowRun, position: int, point: str, chance: random.Random
 ) -> None:
-    """Have the run's result reported, and kill the relay at `point` of what follows; then start it again."""
+    """Report the run's result, kill the relay at `point` of the following step, then restart it."""
     gate = None
     if "dispatch" in point:
         gate = github.faults.hang(on=DISPATCHES, times=2, after_acting="acted" in point)
@@ -85,7 +85,7 @@ async def kill_during_step(
         await asyncio.sleep(chance.random() * 0.03)
     else:
         await reporting
-        if gate is not None:  # the last result sends nothing more
+        if gate is not None:  # the last result causes no further dispatch
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(gate.reached.wait(), 3)
     await relay.kill()
@@ -100,13 +100,13 @@ def position_of(run: WorkflowRun, commits: list[str]) -> int:
     return commits.index(run.client_payload["payload"]["after"])
 
 
-async def next_run(relay: Relay, github: GitHub, answered: set[str]) -> WorkflowRun | None:
-    """The newest run of a bisection that has not been answered; None when the bisection has ended."""
+async def next_run(relay: Relay, github: GitHub, reported_deliveries: set[str]) -> WorkflowRun | None:
+    """The newest run of the bisection without a reported result; None when the bisection has ended."""
     while True:
         runs = [run for run in github.runs(BACKEND) if "crcr-bisect" in run.client_payload["payload"]["ref"]]
-        waiting = [run for run in runs if run.client_payload["delivery_id"] not in answered]
+        waiting = [run for run in runs if run.client_payload["delivery_id"] not in reported_deliveries]
         if waiting:
-            answered.add(waiting[-1].client_payload["delivery_id"])
+            reported_deliveries.add(waiting[-1].client_payload["delivery_id"])
             return waiting[-1]
         if relay.rows("SELECT state FROM bisections") == [("finished",)]:
             return None
@@ -115,16 +115,16 @@ async def next_run(relay: Relay, github: GitHub, answered: set[str]) -> Workflow
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_a_bisection_that_is_killed_at_every_step_finds_its_culprit(tmp_path: Path) -> None:
+async def test_a_bisection_whose_relay_is_killed_at_every_step_finds_the_culprit(tmp_path: Path) -> None:
     seed = int(os.environ.get("CRCR_CHAOS_SEED", random.SystemRandom().randrange(10**6)))
-    print(f"CRCR_CHAOS_SEED={seed}")  # noqa: T201  to run the same again
+    print(f"CRCR_CHAOS_SEED={seed}")  # noqa: T201  to repeat this run
     chance = random.Random(seed)
-    async with broken_world(tmp_path, seed) as (github, relay, commits):
+    async with world_with_breakage(tmp_path, seed) as (github, relay, commits):
         await relay.kill()
-        await relay.start(pages=False)  # a leader looks for breakages when it begins to lead
-        answered: set[str] = set()
+        await relay.start(pages=False)  # a leader searches for breakages when its leadership starts
+        reported_deliveries: set[str] = set()
         step = 0
-        while (run := await next_run(relay, github, answered)) is not None:
+        while (run := await next_run(relay, github, reported_deliveries)) is not None:
             point = POINTS[step % len(POINTS)]
             await kill_during_step(relay, github, run, position_of(run, commits), point, chance)
             step += 1
@@ -136,8 +136,8 @@ async def test_a_bisection_that_is_killed_at_every_step_finds_its_culprit(tmp_pa
         runs = relay.rows("SELECT number, result, position, delivery FROM bisection_runs ORDER BY number")
         assert [number for number, *_ in runs] == list(range(1, step + 1))
         assert all((result == "failed") is (int(str(position)) >= CULPRIT) for _, result, position, _ in runs)
-        arrived = Counter(each.delivery_id for each in github.dispatches(BACKEND))
+        arrived = Counter(dispatch.delivery_id for dispatch in github.dispatches(BACKEND))
         unsure = {row[0] for row in relay.rows("SELECT delivery FROM dispatches WHERE unsure = 1")}
         assert all(arrived[str(delivery)] for *_, delivery in runs)
         assert {delivery for delivery, count in arrived.items() if count > 1} <= unsure
-        assert unsure  # else nothing was killed between a dispatch and its record
+        assert unsure  # otherwise no kill happened between a dispatch and its record

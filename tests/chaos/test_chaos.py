@@ -1,7 +1,7 @@
 """Faults in all parts at once; afterwards nothing is lost, doubled or shown wrongly.
 
-Two relays and two workers on PostgreSQL and Redis, under load. `CRCR_CHAOS_SEED=7` plans the same storm again, and
-`CRCR_CHAOS_SECONDS=600 .venv/bin/pytest -q -s tests/chaos/test_chaos.py` makes it last.
+Two relays and two workers on PostgreSQL and Redis, under load. `CRCR_CHAOS_SEED=7` repeats a storm, and
+`CRCR_CHAOS_SECONDS=600 .venv/bin/pytest -q -s tests/chaos/test_chaos.py` makes it longer.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ HIT_AT_LEAST = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(560 + 3 * SECONDS)
-async def test_nothing_is_lost_or_doubled_while_everything_breaks(tmp_path: Path) -> None:
+async def test_under_faults_in_all_parts_nothing_is_lost_doubled_or_shown_wrongly(tmp_path: Path) -> None:
     seed = int(os.environ.get("CRCR_CHAOS_SEED", SystemRandom().randrange(10**6)))
-    print(f"\nCRCR_CHAOS_SEED={seed}", flush=True)  # noqa: T201  to plan the same again
+    print(f"\nCRCR_CHAOS_SEED={seed}", flush=True)  # noqa: T201  to repeat this storm
     times = [time.monotonic()]
     async with run_installation(tmp_path, seed) as installation:
         await installation.until_ready()
@@ -45,34 +45,34 @@ async def test_nothing_is_lost_or_doubled_while_everything_breaks(tmp_path: Path
             Storm(installation, Random(f"{seed} storm")),
         )
         try:
-            await weather(storm, load)
+            await run_storm(storm, load)
             times.append(time.monotonic())
-            judge = await settled(installation, load)
+            judge = await settle(installation, load)
         finally:
             await load.end()
         times.append(time.monotonic())
         await installation.stop()
         installation.github.finish()
-        wrong = verdict(judge)
-        print(table(seed, times, judge, storm, wrong), flush=True)  # noqa: T201  the result of the run
-        assert {name: found[:5] for name, found in wrong.items() if found} == {}
+        errors = find_errors(judge)
+        print(summary_table(seed, times, judge, storm, errors), flush=True)  # noqa: T201  the result of the run
+        assert {name: details[:5] for name, details in errors.items() if details} == {}
         assert load.ledger
         assert judge.acknowledged
-        assert storm.counts >= Counter(HIT_AT_LEAST)  # else nothing was put to the test
+        assert storm.counts >= Counter(HIT_AT_LEAST)  # otherwise too few faults were injected
 
 
-async def weather(storm: Storm, load: Load) -> None:
-    raging = asyncio.create_task(storm.rage(SECONDS))
+async def run_storm(storm: Storm, load: Load) -> None:
+    faults_task = asyncio.create_task(storm.inject_faults(SECONDS))
     try:
-        await load.go_on(raging, every_s=2.0, most=int(SECONDS * 0.6))
-        await raging
+        await load.open_pulls(faults_task, every_s=2.0, most=int(SECONDS * 0.6))
+        await faults_task
     finally:
-        raging.cancel()
-    await storm.pass_by()
+        faults_task.cancel()
+    await storm.recover()
 
 
-async def settled(installation: Installation, load: Load) -> Judge:
-    """Missed webhooks are taken up, workers are renewed in turn, and all that is due is done."""
+async def settle(installation: Installation, load: Load) -> Judge:
+    """Restart the workers in turn, recover missed webhooks, and wait until all due effects are done."""
     for worker in installation.workers:
         worker.send(signal.SIGTERM, back_after_s=0.1)
         await installation.until_ready(worker)
@@ -88,16 +88,16 @@ async def settled(installation: Installation, load: Load) -> Judge:
         await asyncio.sleep(0.5)  # real processes work in real time
 
 
-def verdict(judge: Judge) -> dict[str, list[str]]:
+def find_errors(judge: Judge) -> dict[str, list[str]]:
     return {
         "acknowledged events lost": judge.events_lost(),
         "missed events not recovered": judge.events_missed(),
-        "dispatched twice, unknown": judge.doubled_unknown(),
-        "dispatched, unrecorded": judge.made_up(),
+        "dispatched twice, unknown": judge.doubled_unmarked(),
+        "dispatched, unrecorded": judge.dispatched_unrecorded(),
         "results lost": judge.results_lost(),
         "results applied twice": judge.results_doubled(),
         "reports refused": judge.refused(),
-        "reports never taken": judge.untold(),
+        "reports never taken": judge.never_taken(),
         "gate states wrong": judge.gates_wrong(),
         "gates opened wrongly": judge.opened_wrongly(),
         "effects left open": [str(row) for row in judge.rows["open"]],
@@ -106,16 +106,20 @@ def verdict(judge: Judge) -> dict[str, list[str]]:
     }
 
 
-def table(seed: int, times: list[float], judge: Judge, storm: Storm, wrong: dict[str, list[str]]) -> str:
+def summary_table(
+    seed: int, times: list[float], judge: Judge, storm: Storm, errors: dict[str, list[str]]
+) -> str:
     load, log = judge.load, judge.webhooks
-    acknowledged = sum(each.guid in judge.acknowledged for each in log)
+    acknowledged = sum(item.guid in judge.acknowledged for item in log)
     facts = {
         "seed": seed,
         "seconds": "start {:.0f}, storm {:.0f}, settling {:.0f}".format(*(b - a for a, b in pairwise(times))),
         "webhooks": f"{len(log)}, {acknowledged} acknowledged",
         "dispatches": f"{sum(judge.arrived.values())}, {sum(n > 1 for n in judge.arrived.values())} twice",
-        "reports": f"{len(load.ledger)}, in {sum(each.tries for each in load.ledger)} tries",
-        **{name: len(found) for name, found in wrong.items()},
+        "reports": f"{len(load.ledger)}, in {sum(item.tries for item in load.ledger)} tries",
+        **{name: len(details) for name, details in errors.items()},
     }
-    struck = ", ".join(f"{name} {count}" for name, count in sorted(storm.counts.items()))
-    return "\n".join([*(f"  {name:<28} {value}" for name, value in facts.items()), f"  storm: {struck}"])
+    fault_counts = ", ".join(f"{name} {count}" for name, count in sorted(storm.counts.items()))
+    return "\n".join(
+        [*(f"  {name:<28} {value}" for name, value in facts.items()), f"  storm: {fault_counts}"]
+    )

@@ -1,10 +1,9 @@
-"""No history of attacks opens the gate: base changes, renames, labels, shards, late runs, lies, merge groups with waivers, pairs.
+"""No sequence of attacks opens the gate: base changes, renames, labels, shards, late runs, false reports, merge groups, pairs.
 
-Random walks of the real relay against the simulated GitHub. After every step each gate that has turned green is
-held against GitHub's own records (`attack_oracle`); once everything works again, so is each pull request and merge
-group that GitHub's merge rule would let in.
+Random walks of the real relay against the simulated GitHub. After every step each gate that has turned green is compared with
+GitHub's own records (`attack_oracle`); after all faults have ended, so is each pull request that GitHub would merge.
 
-A failure is cut down to the steps that matter. `CRCR_CHAOS_WALKS=500` walks more ways, `CRCR_CHAOS_SEED=7` others.
+A failure is shrunk to the necessary steps. `CRCR_CHAOS_WALKS=500` runs more walks, `CRCR_CHAOS_SEED=7` other ones.
 """
 
 import json
@@ -50,7 +49,7 @@ OPTIONS = {
 }
 EXCUSES = '[[upstream]]\nexcuses = ["pre-existing", "flaky"]\n'
 KNOWN, NEW = "test_known", "test_new"
-"""What fails on the base, and what a change broke."""
+"""The test that fails on the base, and the one that a change broke."""
 FILES = (("src/kernel.py",), ("aten/op.cpp",), ("docs/readme.md", "aten/op.cpp"), ("docs/readme.md",))
 ENDS = (*["success"] * 5, "failure", "cancelled", "skipped")
 NAMED = "CI {delivery_id}"
@@ -62,7 +61,7 @@ SAME_NAME = Workflow(
 
 
 def _options(backend: str, *, excuses: bool) -> str:
-    """With excuses, the backends run for pushes too: the base's results are what a verdict rests on."""
+    """With excuses, the backends run for pushes too: verdicts depend on the results of the base."""
     return f"{OPTIONS[backend]}, events: [pull_request, push, merge_group]" if excuses else OPTIONS[backend]
 
 
@@ -79,14 +78,14 @@ class Walk:
         """Pull requests of backends."""
 
     async def step(self, name: str, choices: dict[str, Any]) -> None:
-        with suppress(MergeBlocked):  # GitHub itself does not do that now
+        with suppress(MergeBlocked):  # GitHub refuses this act in the current state
             await getattr(self, name)(**choices)
         self.relay.clock.advance(1)
         self._note()
         self.watch()
 
     def _note(self) -> None:
-        """What the relay was told, by its own answers and tables."""
+        """Update the oracle with the webhooks and runs that the relay has recorded."""
         self.oracle.note_recorded({row["guid"] for row in self.relay.rows("SELECT guid FROM deliveries")})
         self.oracle.seen_runs = {int(row["run_id"]) for row in self.relay.rows("SELECT run_id FROM runs")}
 
@@ -131,7 +130,7 @@ class Walk:
         await self.follow_names()
 
     async def break_base(self) -> None:
-        """The base branch passes once, and then fails twice with what is known from then on."""
+        """The base branch passes once, then fails twice with a test that is known from then on."""
         for number, tests in enumerate(((), (KNOWN,), (KNOWN,))):
             self.relay.clock.advance(60)
             await self.github.push(UPSTREAM, files={"base.txt": str(number)})
@@ -154,10 +153,10 @@ class Walk:
 
         if len(self.pulls) < 3:
             labels = [GPU] if gpu else []
-            told = self.github.open_pr(
+            opening = self.github.open_pr(
                 UPSTREAM, base=base, files=FILES[files], labels=labels, before_webhook=same_head
             )
-            self.pulls.append(await told)
+            self.pulls.append(await opening)
 
     async def change_pull(self, which: int, act: str) -> None:
         pull, github = self.pulls[which % len(self.pulls)], self.github
@@ -177,11 +176,11 @@ class Walk:
         pull = self.pulls[which % len(self.pulls)]
         name = self.github.world.repositories[list(self.backends)[backend]].full_name
         at = f" at {pull.head_sha[:12]}" if named else ""
-        said_at = (pull.head_sha, pull.base_ref)
+        state = (pull.head_sha, pull.base_ref)
         comment = await self.github.comment_pr(
             pull, f"/crcr waive {name}{words}{at} because it is known", author="maintainer"
         )
-        self.oracle.said_at[comment.id] = said_at
+        self.oracle.state_at_comment[comment.id] = state
 
     # Pull requests of backends that others depend on
 
@@ -193,12 +192,12 @@ class Walk:
             self.others.append(await self.github.open_pr(name, author=author, fork=stranger, body=body))
 
     async def depend(self, which: int, other: int, *, by_command: bool) -> None:
-        """The text names one of them, or none any more; or a person requests it."""
+        """The pull request's text names a dependency, or no longer names one; or a person requests it."""
         pull = self.pulls[which % len(self.pulls)]
         if not self.others or pull.state != "open":
             return
-        found = self.others[other % len(self.others)]
-        name = f"{self.github.world.repositories[found.repository_id].full_name}#{found.number}"
+        dependency = self.others[other % len(self.others)]
+        name = f"{self.github.world.repositories[dependency.repository_id].full_name}#{dependency.number}"
         if by_command:
             await self.github.comment_pr(pull, f"/crcr test-with {name}", author="maintainer")
         else:
@@ -222,7 +221,7 @@ class Walk:
             await (github.close_pr(pull) if is_open else github.reopen_pr(pull))
 
     async def finish_apart(self) -> None:
-        """Whatever runs comes to its end: with a backend's pull request well, without it not."""
+        """End all runs: those with a backend's pull request pass, those without it fail."""
         await self.relay.drain()
         for run in list(self.github.world.runs.values()):
             if run.status != "completed":
@@ -235,7 +234,7 @@ class Walk:
         await self.pass_time(5.0)
 
     def _paired(self) -> set[tuple[str, int]]:
-        """The plain deliveries, and the backends, that have a pair."""
+        """The plain deliveries and backends that have a pair."""
         numbers = {name.lower(): number for name, number in self.oracle.names.items()}
         rows = self.relay.rows("SELECT plain, downstream FROM pairs WHERE delivery IS NOT NULL")
         return {(row["plain"], numbers[row["downstream"]]) for row in rows if row["downstream"] in numbers}
@@ -249,19 +248,19 @@ class Walk:
             self._note_group(group, {pull.number: pull.head_sha})
 
     async def enqueue_together(self, first: int, second: int) -> None:
-        """GitHub makes one group of two pull requests."""
+        """GitHub creates one group of two pull requests."""
         one, two = (self.pulls[which % len(self.pulls)] for which in (first, second))
         if one is two or {one.base_ref, two.base_ref} != {"main"} or self.github.merge_queue(UPSTREAM):
             return
-        ahead = await self.github.enqueue(one)
-        self._note_group(ahead, {one.number: one.head_sha})
+        first_group = await self.github.enqueue(one)
+        self._note_group(first_group, {one.number: one.head_sha})
         self.github.faults.webhooks.lose(event="merge_group", times=1)
         group = await self.github.enqueue(two)
         assert group.last_delivery is not None
         body = json.loads(group.last_delivery.payload)
-        body["merge_group"]["base_sha"] = ahead.base_sha
-        told = await self.github.send_webhook("merge_group", body)
-        self._note_group(group, {one.number: one.head_sha, two.number: two.head_sha}, told.guid)
+        body["merge_group"]["base_sha"] = first_group.base_sha
+        delivery = await self.github.send_webhook("merge_group", body)
+        self._note_group(group, {one.number: one.head_sha, two.number: two.head_sha}, delivery.guid)
 
     def _note_group(self, group: MergeGroup, pulls: dict[int, str], guid: str | None = None) -> None:
         assert group.last_delivery is not None
@@ -278,7 +277,7 @@ class Walk:
         return runs[which % min(len(runs), 6)] if runs else None
 
     async def _report(self, run: WorkflowRun, job: WorkflowJob, status: str, **more: Any) -> None:
-        """Report; with excuses, a failure names what fails on the base, or what this change broke, or both."""
+        """Report; with excuses, a failure names the test that fails on the base, the one that this change broke, or both."""
         if self.excuses and status == "completed" and job.conclusion == "failure" and not more:
             tests = ((KNOWN,), (KNOWN,), (NEW,), (KNOWN, NEW))[run.id % 4]
             more = {"failed_tests": [{"name": name, "message": f"{name} broke"} for name in tests]}
@@ -286,24 +285,26 @@ class Walk:
                 self.oracle.pre_existing.add((run.id, job.attempt, job.name))
         answer = await self.github.report(run, job, status=status, run_attempt=str(job.attempt), **more)
         if answer.status_code == 200:
-            self.oracle.told[run.id] = max(self.oracle.told[run.id], job.attempt)
+            self.oracle.reported_attempts[run.id] = max(self.oracle.reported_attempts[run.id], job.attempt)
 
     async def start_job(self, which: int, job: int) -> None:
-        if (run := self._run(which)) and (found := run.jobs[job % len(run.jobs)]).status == "queued":
-            self.github.ci.start(run, found)
-            await self._report(run, found, "in_progress")
+        if (run := self._run(which)) and (queued_job := run.jobs[job % len(run.jobs)]).status == "queued":
+            self.github.ci.start(run, queued_job)
+            await self._report(run, queued_job, "in_progress")
 
     async def end_job(self, which: int, job: int, conclusion: str) -> None:
-        if (run := self._run(which)) and (found := run.jobs[job % len(run.jobs)]).status == "in_progress":
-            self.github.ci.complete(run, found, conclusion)
-            await self._report(run, found, "completed")
+        if (run := self._run(which)) and (
+            running_job := run.jobs[job % len(run.jobs)]
+        ).status == "in_progress":
+            self.github.ci.complete(run, running_job, conclusion)
+            await self._report(run, running_job, "completed")
 
     async def finish_run(self, which: int, conclusion: str) -> None:
         if run := self._run(which):
             await self._finish(run, conclusion)
 
     async def finish_all(self, failing: int | None) -> None:
-        """Whatever runs comes to its end, well but for one, and the relay hears of it."""
+        """End all runs, all but one with success, and report them to the relay."""
         await self.relay.drain()
         for number, run in enumerate(list(self.github.world.runs.values())[::-1]):
             if run.status != "completed":
@@ -320,17 +321,19 @@ class Walk:
                 await self._report(run, job, "completed")
 
     async def claim_success(self, which: int, job: int) -> None:
-        """A job says that it passed while it is still running at GitHub."""
-        if (run := self._run(which)) and (found := run.jobs[job % len(run.jobs)]).status == "in_progress":
-            await self._report(run, found, "completed", conclusion="success")
+        """A job reports success while it is still running at GitHub."""
+        if (run := self._run(which)) and (
+            running_job := run.jobs[job % len(run.jobs)]
+        ).status == "in_progress":
+            await self._report(run, running_job, "completed", conclusion="success")
 
     async def claim_for_all(self, which: int, job: int) -> None:
-        """One job with a token says that every job of its run passed."""
+        """One job with a token reports success for every job of its run."""
         if run := self._run(which):
             speaker = run.jobs[job % len(run.jobs)]
-            for each in run.jobs:
+            for claimed_job in run.jobs:
                 for status, more in (("in_progress", {}), ("completed", {"conclusion": "success"})):
-                    await self._report(run, speaker, status, job_name=each.name, **more)
+                    await self._report(run, speaker, status, job_name=claimed_job.name, **more)
 
     async def another_run(self, which: int) -> None:
         """A second run for the same delivery appears late."""
@@ -372,7 +375,7 @@ class Walk:
         self.github.faults.webhooks.lose(event=event, times=1)
 
     async def everything_works_for_a_while(self) -> None:
-        """Then nothing may be let in by GitHub's merge rule that has not passed at its head and base."""
+        """End all faults; then GitHub's merge rule must not accept a pull request that has not passed at its head and base."""
         self.github.faults.clear()
         for seconds in (30.0, 150.0, 700.0, 200.0):
             self.relay.clock.advance(seconds)
@@ -387,8 +390,8 @@ class Walk:
     # What must hold
 
     def watch(self) -> None:
-        """Nothing turned green that may not, as far as the relay was told."""
-        gates = {each.head_sha: each for each in self.github.checks(UPSTREAM) if each.name == GATE}
+        """Assert that no gate turned green against the recorded state."""
+        gates = {check.head_sha: check for check in self.github.checks(UPSTREAM) if check.name == GATE}
         for head, check in gates.items():
             assert check.conclusion not in {"neutral", "skipped"}
             if check.conclusion == "success" and check.id not in self.green:
@@ -399,24 +402,24 @@ class Walk:
         now = self.relay.clock.now()
         if head in self.groups:
             return self.oracle.wrong_for_group(*self.groups[head], now)
-        pulls = [pull for pull in self._open() if pull.head_sha == head and self.oracle.was_told_of(pull)]
+        pulls = [pull for pull in self._open() if pull.head_sha == head and self.oracle.is_recorded(pull)]
         wrongs = [self.oracle.wrong_for_pull(pull, now) for pull in pulls]
         return next((wrong for wrong in wrongs if wrong), None)
 
     def _judge_merges(self) -> None:
-        """Hold whatever GitHub would merge now against its records."""
+        """Compare every pull request that GitHub would merge now with GitHub's records."""
         for pull in self._open():
             if pull.base_ref == "main" and self.github.merge_state(pull).mergeable:
                 wrong = self.oracle.wrong_for_pull(pull, self.relay.clock.now())
                 assert wrong is None, f"may be merged: {wrong}"
-                events = [each for each in self.oracle.heads(pull.number) if each.guid in self.oracle.members]
+                events = [head for head in self.oracle.heads(pull.number) if head.guid in self.oracle.members]
                 assert (events[-1].sha, events[-1].base) == (pull.head_sha, pull.base_ref)
 
     def _open(self) -> list[PullRequest]:
         return [pull for pull in self.pulls if pull.state == "open"]
 
     async def end(self, chance: Random) -> None:
-        """Everything works again, what still runs comes to some end, and whatever may be merged is judged."""
+        """End all faults, end all runs with some result, and check every pull request that may be merged."""
         for _ in range(2):
             await self.everything_works_for_a_while()
             for run in list(self.github.world.runs.values()):
@@ -426,7 +429,7 @@ class Walk:
         await self.github.settle_queue(UPSTREAM)
 
 
-# Walking
+# Random walks
 
 
 def _index(chance: Random) -> int:
@@ -525,7 +528,7 @@ PAIRS: tuple[Rule, ...] = (
         },
     ),
 )
-"""Changes that belong together, in every other walk."""
+"""Dependent changes, in half of the walks."""
 
 
 def _has_pairs(seed: int) -> bool:
@@ -550,7 +553,7 @@ def _steps(seed: int) -> list[Step]:
 
 
 @asynccontextmanager
-async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
+async def _open_walk(folder: Path, seed: int) -> AsyncIterator[Walk]:
     excuses = _has_excuses(seed)
     if excuses:
         (folder / "crcr.toml").write_text(EXCUSES)
@@ -575,10 +578,10 @@ async def _begun(folder: Path, seed: int) -> AsyncIterator[Walk]:
 
 
 async def _run_steps(steps: list[Step], seed: int) -> str | None:
-    """Walk these steps; what went wrong, if anything did."""
+    """Run these steps; return the error, if any."""
     with TemporaryDirectory() as folder:
         try:
-            async with _begun(Path(folder), seed) as walk:
+            async with _open_walk(Path(folder), seed) as walk:
                 for name, choices in steps:
                     await walk.step(name, choices)
                 await walk.end(Random(seed))
@@ -588,5 +591,5 @@ async def _run_steps(steps: list[Step], seed: int) -> str | None:
 
 
 @pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
-async def test_no_attack_opens_the_gate(seed: int) -> None:
+async def test_no_random_sequence_of_attacks_opens_the_gate(seed: int) -> None:
     await check_walk(seed, _steps(seed), lambda steps: _run_steps(steps, seed))

@@ -1,10 +1,10 @@
-"""No sequence of events and outages turns the gate green while an L4 backend has not passed and nobody waived it.
+"""No sequence of events and outages turns the gate green while an L4 backend has neither passed nor been waived.
 
 Random walks of the real relay against the simulated GitHub; after every step each gate that has just turned green
-is held against an oracle of its own (`gate_oracle`). When everything works again and time has passed, each gate is
-what the oracle says: green where it may be, red where something is wrong, pending only while people hold it.
+is compared with an independent oracle (`gate_oracle`). After all faults have ended and time has passed, each gate equals the
+oracle: green where it may be, red where something failed, pending only while people hold it.
 
-A failure is cut down to the steps that matter. `CRCR_CHAOS_WALKS=500` walks more ways, `CRCR_CHAOS_SEED=7` others.
+A failure is shrunk to the necessary steps. `CRCR_CHAOS_WALKS=500` runs more walks, `CRCR_CHAOS_SEED=7` other ones.
 """
 
 import os
@@ -51,7 +51,7 @@ ALLOWLISTS: tuple[tuple[str, tuple[GatingEntry, ...] | None], ...] = (
 )
 PEOPLE = ("maintainer", "maintainer", "maintainer", "writer", "contributor", "stranger")
 CHECKS = "/repos/pytorch-like/core/check-runs*"
-WORDS = (
+COMMENTS = (
     f"/crcr waive {GATING} at HEAD because why not",
     f"/crcr waive {READING} because why not",
     f"/crcr waive {GATING}:build at HEAD because flaky",
@@ -70,7 +70,7 @@ RUNS = (
     *[("success", "success")] * 6,
     *[("failure", "failure"), ("failure", "success"), ("failure", "success"), ("skipped", "skipped")],
 )
-"""How a run ends, and how it says that it ended."""
+"""The conclusion of a run, and the conclusion that it reports."""
 
 
 class Walk:
@@ -83,7 +83,7 @@ class Walk:
         self.store_is_up = True
 
     async def do(self, work: Awaitable[Any]) -> Any:
-        """Something happens; a second passes, so that GitHub's stamps tell its order."""
+        """Do the act, then let a second pass, so that GitHub's timestamps show its order."""
         try:
             return await work
         except StoreUnavailable:
@@ -106,8 +106,8 @@ class Walk:
                 other.head_sha = self.pulls[0].head_sha
 
         if len(self.pulls) < 3:
-            told = self.github.open_pr(UPSTREAM, draft=draft, before_webhook=same_head)
-            self.pulls.append(await self.do(told))
+            opening = self.github.open_pr(UPSTREAM, draft=draft, before_webhook=same_head)
+            self.pulls.append(await self.do(opening))
 
     async def change_pull(self, which: int, act: str) -> None:
         pull, github = self._pull(which), self.github
@@ -119,8 +119,8 @@ class Walk:
         elif act == "turn":
             await self.do(github.close_pr(pull) if is_open else github.reopen_pr(pull))
         elif act == "label":
-            turn = github.unlabel_pr if LABEL in pull.labels else github.label_pr
-            await self.do(turn(pull, LABEL))
+            toggle_label = github.unlabel_pr if LABEL in pull.labels else github.label_pr
+            await self.do(toggle_label(pull, LABEL))
         elif act == "draft":
             await self.do(github.ready_for_review(pull) if pull.draft else github.convert_to_draft(pull))
 
@@ -166,28 +166,28 @@ class Walk:
             self.truth.add_report(run, job.attempt, job.name, conclusion)
 
     async def start_job(self, which: int, job: int) -> None:
-        if (found := self._job(which, job)) and found[1].status == "queued":
-            self.github.ci.start(*found)
-            await self.do(self._report(*found, "in_progress"))
+        if (run_and_job := self._job(which, job)) and run_and_job[1].status == "queued":
+            self.github.ci.start(*run_and_job)
+            await self.do(self._report(*run_and_job, "in_progress"))
 
     async def end_job(self, which: int, job: int, conclusion: str, claimed: str | None) -> None:
-        """A job ends as GitHub sees it, and says the same, something else, or nothing."""
-        if not (found := self._job(which, job)) or found[1].status != "in_progress":
+        """A job ends at GitHub and reports the same, another or no conclusion."""
+        if not (run_and_job := self._job(which, job)) or run_and_job[1].status != "in_progress":
             return
-        self.github.ci.complete(*found, conclusion)
+        self.github.ci.complete(*run_and_job, conclusion)
         if claimed != "silence":
             more = {"conclusion": claimed} if claimed else {}
-            await self.do(self._report(found[0], found[1], "completed", **more))
+            await self.do(self._report(run_and_job[0], run_and_job[1], "completed", **more))
 
     async def claim_end(self, which: int, job: int, claimed: str) -> None:
-        """A job reports its end from inside; GitHub sees it end later, or never."""
-        if (found := self._job(which, job)) and found[1].status == "in_progress":
-            await self.do(self._report(found[0], found[1], "completed", conclusion=claimed))
+        """A job reports its end while it runs; at GitHub it ends later or never."""
+        if (run_and_job := self._job(which, job)) and run_and_job[1].status == "in_progress":
+            await self.do(self._report(run_and_job[0], run_and_job[1], "completed", conclusion=claimed))
 
     async def finish_run(self, which: int, conclusion: str, claimed: str) -> None:
-        """A run goes from its beginning to its end, and says so; the last job may lie."""
-        if found := self._job(which, 0):
-            await self.do(self._finish(found[0], conclusion, claimed))
+        """A run starts and ends with reports; the last job may report a false conclusion."""
+        if run_and_job := self._job(which, 0):
+            await self.do(self._finish(run_and_job[0], conclusion, claimed))
 
     async def _finish(self, run: WorkflowRun, conclusion: str, claimed: str) -> None:
         for job in run.jobs:
@@ -202,8 +202,8 @@ class Walk:
                 await self._report(run, job, "completed", **({"conclusion": claimed} if last else {}))
 
     async def cancel_run(self, which: int, *, silently: bool) -> None:
-        if found := self._job(which, 0):
-            await self.do(self._cancel(found[0], silently=silently))
+        if run_and_job := self._job(which, 0):
+            await self.do(self._cancel(run_and_job[0], silently=silently))
 
     async def _cancel(self, run: WorkflowRun, *, silently: bool) -> None:
         started = [job for job in run.jobs if job.status == "in_progress"]
@@ -212,17 +212,17 @@ class Walk:
             await self._report(run, job, "completed")
 
     async def rerun_on_github(self, which: int, *, failed_only: bool) -> None:
-        """Somebody presses Re-run in the backend's own repository; its first job tells the relay."""
-        found = self._job(which, 0)
-        if found is None or found[0].status != "completed" or found[0].attempt > 3:
+        """A person presses Re-run in the backend's repository; its first job reports to the relay."""
+        run_and_job = self._job(which, 0)
+        if run_and_job is None or run_and_job[0].status != "completed" or run_and_job[0].attempt > 3:
             return
-        if failed_only and all(job.conclusion in HARMLESS for job in found[0].jobs):
+        if failed_only and all(job.conclusion in HARMLESS for job in run_and_job[0].jobs):
             return
-        await self.do(self._again(found[0], failed_only=failed_only))
+        await self.do(self._rerun(run_and_job[0], failed_only=failed_only))
 
-    async def _again(self, run: WorkflowRun, *, failed_only: bool) -> None:
+    async def _rerun(self, run: WorkflowRun, *, failed_only: bool) -> None:
         await self.github.rerun(run, failed_only=failed_only)
-        job = next(each for each in run.jobs if each.attempt == run.attempt)
+        job = next(run_job for run_job in run.jobs if run_job.attempt == run.attempt)
         self.github.ci.start(run, job)
         await self._report(run, job, "in_progress")
 
@@ -274,7 +274,7 @@ class Walk:
         database._writing.execute(f"PRAGMA query_only={'OFF' if up else 'ON'}")
 
     async def restart(self, *, begun: bool) -> None:
-        """The process dies, with effects claimed or not, and another takes over its database."""
+        """The process dies, with or without claimed effects, and another takes over its database."""
         self._store(up=True)
         await self.do(self._restart(begun=begun))
 
@@ -282,28 +282,28 @@ class Walk:
         relay = self.relay
         if begun:
             await relay.services.worker._outbox.claim(256, relay.clock.now())
-        set_up = relay.services.settings
+        settings = relay.services.settings
         await relay.close()
         await relay.github.aclose()
-        await relay.open(set_up)
+        await relay.open(settings)
         services = relay.services
         await free_leases(
-            services.database, tuple(each.key for each in services.upstreams), relay.clock.now()
+            services.database, tuple(upstream.key for upstream in services.upstreams), relay.clock.now()
         )
-        self.truth.in_force = self._newest_good()
+        self.truth.in_force = self._reload_entries()
 
-    def _newest_good(self) -> tuple[GatingEntry, ...]:
+    def _reload_entries(self) -> tuple[GatingEntry, ...]:
         """A restart reads the allowlist's file again."""
         text = (self.relay.folder / "allowlist.yml").read_text()
-        listed = next(listed for each, listed in ALLOWLISTS if each == text)
+        listed = next(listed for allowlist_text, listed in ALLOWLISTS if allowlist_text == text)
         return self.truth.in_force if listed is None else listed
 
     # What must hold
 
     def watch(self) -> None:
-        """Nothing turned green that may not."""
+        """Assert that no gate turned green against the oracle."""
         now = self.relay.clock.now() - timedelta(seconds=1)
-        gates = {each.head_sha: each for each in self.github.checks(UPSTREAM) if each.name == GATE}
+        gates = {check.head_sha: check for check in self.github.checks(UPSTREAM) if check.name == GATE}
         for head, check in gates.items():
             assert check.conclusion not in {"neutral", "skipped"}
             if check.conclusion == "success" and check.id not in self.green:
@@ -311,8 +311,8 @@ class Walk:
                 assert self.truth.passes(head, now, looked_up=False), check.output["title"]
 
     async def everything_works_for_a_while(self) -> None:
-        """Then nothing is green that GitHub's own view of the jobs would not allow."""
-        await self._get_well(30, 150, 1000, 200)
+        """End all faults; then no gate is green that GitHub's own state of the jobs does not allow."""
+        await self._recover(30, 150, 1000, 200)
         for pull in self._open():
             if not self.github.merge_state(pull).blocked_by:
                 assert self.truth.passes(pull.head_sha, self.relay.clock.now(), looked_up=True)
@@ -320,7 +320,7 @@ class Walk:
     def _open(self) -> list[PullRequest]:
         return [pull for pull in self.pulls if pull.state == "open"]
 
-    async def _get_well(self, *seconds: float) -> None:
+    async def _recover(self, *seconds: float) -> None:
         self.github.faults.clear()
         self._store(up=True)
         for step in seconds:
@@ -332,21 +332,23 @@ class Walk:
             self.watch()
 
     async def end(self, chance: Random) -> None:
-        """Everything works again, what still runs comes to some end, and time passes."""
-        await self._get_well(60, 1000)
+        """End all faults, end all runs with some result, and let time pass."""
+        await self._recover(60, 1000)
         for _ in range(2):
             for run in self._runs():
                 if run.status != "completed":
-                    well = chance.random() < 0.7
+                    succeeds = chance.random() < 0.7
                     await self.do(
-                        self._finish(run, "success", "success") if well else self._cancel(run, silently=True)
+                        self._finish(run, "success", "success")
+                        if succeeds
+                        else self._cancel(run, silently=True)
                     )
-            await self._get_well(60, 300)
-        await self._get_well(*[3 * 3600.0] * 5)
+            await self._recover(60, 300)
+        await self._recover(*[3 * 3600.0] * 5)
         for pull in self._open():
-            self._judge(pull)
+            self._assert_final_gate(pull)
 
-    def _judge(self, pull: PullRequest) -> None:
+    def _assert_final_gate(self, pull: PullRequest) -> None:
         gate = self.github.latest_checks(UPSTREAM, pull.head_sha)[GATE]
         shown = (gate.conclusion or "pending", gate.output["title"])
         if self.truth.passes(pull.head_sha, self.relay.clock.now(), looked_up=True):
@@ -360,7 +362,7 @@ def _newest(run: WorkflowRun) -> int:
     return -run.id
 
 
-# Walking
+# Random walks
 
 
 def _index(chance: Random) -> int:
@@ -377,7 +379,7 @@ RULES: tuple[Rule, ...] = (
             "act": r.choice(["push", "push", "turn", "turn", "label", "draft", "back"]),
         },
     ),
-    (9, "comment", lambda r: {"which": _index(r), "who": r.choice(PEOPLE), "words": r.choice(WORDS)}),
+    (9, "comment", lambda r: {"which": _index(r), "who": r.choice(PEOPLE), "words": r.choice(COMMENTS)}),
     (3, "press_rerun", lambda r: {"which": _index(r), "check": r.randrange(6)}),
     (12, "start_job", lambda r: {"which": _index(r), "job": r.randrange(2)}),
     (
@@ -438,7 +440,7 @@ def _steps(seed: int) -> list[Step]:
 
 
 @asynccontextmanager
-async def _begun(folder: Path) -> AsyncIterator[Walk]:
+async def _open_walk(folder: Path) -> AsyncIterator[Walk]:
     more = {"CRCR_RATE_LIMIT_PER_MIN": "1000000"}
     async with running_relay(folder, ALLOWLISTS[0][0], downstreams=(GATING, READING), **more) as relay:  # type: ignore[arg-type]
         for name in (GATING, READING):
@@ -450,10 +452,10 @@ async def _begun(folder: Path) -> AsyncIterator[Walk]:
 
 
 async def _run_steps(steps: list[Step], seed: int) -> str | None:
-    """Walk these steps; what went wrong, if anything did."""
+    """Run these steps; return the error, if any."""
     with TemporaryDirectory() as folder:
         try:
-            async with _begun(Path(folder)) as walk:
+            async with _open_walk(Path(folder)) as walk:
                 for name, choices in steps:
                     await walk.step(name, choices)
                 await walk.end(Random(seed))
@@ -463,5 +465,5 @@ async def _run_steps(steps: list[Step], seed: int) -> str | None:
 
 
 @pytest.mark.parametrize("seed", range(SEED * 1000, SEED * 1000 + WALKS))
-async def test_no_walk_turns_the_gate_green_that_may_not(seed: int) -> None:
+async def test_no_random_sequence_turns_the_gate_green_against_the_oracle(seed: int) -> None:
     await check_walk(seed, _steps(seed), lambda steps: _run_steps(steps, seed))

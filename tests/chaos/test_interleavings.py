@@ -1,7 +1,7 @@
-"""Random interleavings of reports, repeats, sweeps, re-runs and clock moves, against a model of its own.
+"""Random interleavings of reports, repeats, sweeps, re-runs and clock moves, compared with an independent model.
 
-The real relay, its real store and real tokens on one side; on the other a few lines that say what the protocol
-says. After every step the stored rows are the model's rows, and each transition was told to the pages once.
+The real relay, store and tokens are compared with a small model of the protocol. After every step the stored rows equal
+the model's rows, and each transition was announced to the pages once.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from github_sim.github import JobSpec, Workflow, WorkflowJob, WorkflowRun
 from support.downstream.callbacks import BACKEND, LISTED, report_outcome
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 
-pytestmark = pytest.mark.timeout(600)  # a failure takes minutes to shrink to the steps that matter
+pytestmark = pytest.mark.timeout(600)  # shrinking a failure to the necessary steps takes minutes
 
 NAMES = ("build", "build", "report")
 FEW, JOB = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3, 4, 5]), st.integers(0, len(NAMES) - 1)
@@ -60,12 +60,12 @@ class Row:
     late: int = 0
     superseded: int = 0
     execution_s: float | None = None
-    asked_at: float | None = None
+    looked_up_at: float | None = None
 
 
 @dataclass(frozen=True)
 class SentReport:
-    """One report, as its sender means it."""
+    """One report of a job."""
 
     delivery: str
     run: WorkflowRun
@@ -78,79 +78,83 @@ class SentReport:
 
 
 class Model:
-    """What the protocol says, in its own order and without the relay's code."""
+    """The rules of the protocol, without the relay's code."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.rows: dict[RowKey, Row] = {}
-        self.bound: dict[int, str] = {}
+        self.delivery_by_run: dict[int, str] = {}
         self.transitions = 0
 
-    def hear(self, said: SentReport) -> str:
-        if self.bound.get(said.run.id, said.delivery) != said.delivery:
+    def apply(self, report: SentReport) -> str:
+        if self.delivery_by_run.get(report.run.id, report.delivery) != report.delivery:
             return "run_bound_elsewhere"
-        attempt = {k[3]: r for k, r in self.rows.items() if k[:3] == self._attempt(said)}
-        named = {k: r for k, r in attempt.items() if r.reported_name == said.name}
-        mine = [row for row in named.values() if row.opened_by == said.signer.id]
-        if said.status == "in_progress":
-            return "repeat" if mine else self._open(said, attempt, named)
+        attempt = {k[3]: r for k, r in self.rows.items() if k[:3] == self._attempt(report)}
+        named = {k: r for k, r in attempt.items() if r.reported_name == report.name}
+        mine = [row for row in named.values() if row.opened_by == report.signer.id]
+        if report.status == "in_progress":
+            return "repeat" if mine else self._open(report, attempt, named)
         if mine:
-            return self._finish(mine[0], said)
+            return self._finish(mine[0], report)
         if not named:
             return "no_in_progress"
-        if any(row.opened_by == said.signer.id for row in attempt.values()):
+        if any(row.opened_by == report.signer.id for row in attempt.values()):
             return "claim_mismatch"
-        return self._finish_for_another(list(named.values()), said)
+        return self._finish_for_another(list(named.values()), report)
 
-    def _open(self, said: SentReport, attempt: dict[str, Row], named: dict[str, Row]) -> str:
-        name, number = said.name, 2
-        while name in attempt or (named and name == said.name):
-            name, number = f"{said.name} ({number})", number + 1
-        measured = said.attempt == 1 and not said.late
-        self.rows[(*self._attempt(said), name)] = Row(
-            workflow=said.run.workflow.path,
-            reported_name=said.name,
-            opened_by=said.signer.id,
+    def _open(self, report: SentReport, attempt: dict[str, Row], named: dict[str, Row]) -> str:
+        name, number = report.name, 2
+        while name in attempt or (named and name == report.name):
+            name, number = f"{report.name} ({number})", number + 1
+        measured = report.attempt == 1 and not report.late
+        self.rows[(*self._attempt(report), name)] = Row(
+            workflow=report.run.workflow.path,
+            reported_name=report.name,
+            opened_by=report.signer.id,
             started_at=self.now,
-            late_start=said.late,
+            late_start=report.late,
             queue_s=self.now if measured else None,
-            late=int(said.late),
+            late=int(report.late),
         )
-        self.bound[said.run.id] = said.delivery
-        self._newest_run_counts(said)
+        self.delivery_by_run[report.run.id] = report.delivery
+        self._newest_run_counts(report)
         return self._applied()
 
-    def _newest_run_counts(self, said: SentReport) -> None:
-        mates = {
+    def _newest_run_counts(self, report: SentReport) -> None:
+        rows_of_workflow = {
             key: row
             for key, row in self.rows.items()
-            if key[0] == said.delivery and row.workflow == said.run.workflow.path
+            if key[0] == report.delivery and row.workflow == report.run.workflow.path
         }
-        newest = max(int(key[1]) for key in mates)
-        for key, row in mates.items():
+        newest = max(int(key[1]) for key in rows_of_workflow)
+        for key, row in rows_of_workflow.items():
             row.superseded = int(int(key[1]) < newest)
 
-    def _finish_for_another(self, named: list[Row], said: SentReport) -> str:
-        if any(row.closed_by == said.signer.id and row.first_conclusion == said.conclusion for row in named):
+    def _finish_for_another(self, named: list[Row], report: SentReport) -> str:
+        if any(
+            row.closed_by == report.signer.id and row.first_conclusion == report.conclusion for row in named
+        ):
             return "repeat"
         unfinished = [row for row in named if row.state != "completed"]
         if len(unfinished) == 1:
-            return self._finish(unfinished[0], said)
+            return self._finish(unfinished[0], report)
         if not unfinished and (
-            len(named) == 1 or {row.first_conclusion for row in named} == {said.conclusion}
+            len(named) == 1 or {row.first_conclusion for row in named} == {report.conclusion}
         ):
-            return self._finish(named[0], said)
+            return self._finish(named[0], report)
         return "ambiguous_job"
 
-    def _finish(self, row: Row, said: SentReport) -> str:
-        assert said.conclusion is not None
+    def _finish(self, row: Row, report: SentReport) -> str:
+        assert report.conclusion is not None
         if row.state == "completed":
             return (
-                "repeat" if said.conclusion == row.first_conclusion else self._dispute(row, said.conclusion)
+                "repeat"
+                if report.conclusion == row.first_conclusion
+                else self._dispute(row, report.conclusion)
             )
         row.late |= int(row.state == "timed_out")
-        row.state, row.first_conclusion, row.conclusion = "completed", said.conclusion, said.conclusion
-        row.closed_by = said.signer.id
+        row.state, row.first_conclusion, row.conclusion = "completed", report.conclusion, report.conclusion
+        row.closed_by = report.signer.id
         row.execution_s = None if row.late_start else self.now - row.started_at
         return self._applied()
 
@@ -162,13 +166,13 @@ class Model:
         return "conflicting_result"
 
     def sweep(self) -> None:
-        """A silent job is asked about; nobody answers here, so after an hour it has timed out."""
+        """A silent job is looked up; GitHub does not respond here, so it times out after an hour."""
         for row in self.rows.values():
             if row.state != "in_progress":
                 continue
-            if row.asked_at is None:
-                row.asked_at = self.now if row.started_at + TIMEOUT_S <= self.now else None
-            elif row.asked_at + PATIENCE_S <= self.now:
+            if row.looked_up_at is None:
+                row.looked_up_at = self.now if row.started_at + TIMEOUT_S <= self.now else None
+            elif row.looked_up_at + PATIENCE_S <= self.now:
                 row.state = "timed_out"
                 self.transitions += 1
 
@@ -177,8 +181,8 @@ class Model:
         return "applied"
 
     @staticmethod
-    def _attempt(said: SentReport) -> tuple[str, str, int]:
-        return said.delivery, str(said.run.id), said.attempt
+    def _attempt(report: SentReport) -> tuple[str, str, int]:
+        return report.delivery, str(report.run.id), report.attempt
 
 
 class Interleavings(RuleBasedStateMachine):
@@ -197,10 +201,10 @@ class Interleavings(RuleBasedStateMachine):
         self.loop.run_until_complete(self._dispatch())
 
     async def _dispatch(self) -> None:
-        staged = running_relay(
+        opening = running_relay(
             Path(self.folder), LISTED, downstreams=(BACKEND,), CRCR_RATE_LIMIT_PER_MIN="1000000"
         )
-        self.relay = await self.stack.enter_async_context(staged)
+        self.relay = await self.stack.enter_async_context(opening)
         self.relay.github.repository(BACKEND).workflows = WORKFLOWS
         for _ in range(2):
             await self.relay.github.open_pr(UPSTREAM)
@@ -211,14 +215,14 @@ class Interleavings(RuleBasedStateMachine):
         which=st.tuples(FEW, FEW, JOB),
         name=st.sampled_from([None, None, None, "build", "build (2)", "new"]),
         late=st.sampled_from([False, False, False, True]),
-        astray=st.sampled_from([False] * 24 + [True]),
+        wrong_delivery=st.sampled_from([False] * 24 + [True]),
         copies=st.integers(1, 3),
     )
     def start(
-        self, which: tuple[int, int, int], name: str | None, *, late: bool, astray: bool, copies: int
+        self, which: tuple[int, int, int], name: str | None, *, late: bool, wrong_delivery: bool, copies: int
     ) -> None:
-        """Some job of some attempt of some run begins something, a few times at once."""
-        self._hear(self._said(which, name=name, late=late, astray=astray), copies)
+        """A job of any attempt of any run reports a start, up to three times concurrently."""
+        self._report(self._make_report(which, name=name, late=late, wrong_delivery=wrong_delivery), copies)
 
     @rule(
         which=st.tuples(FEW, FEW, st.sampled_from([0, 1, 2, 2, 2])),
@@ -227,25 +231,25 @@ class Interleavings(RuleBasedStateMachine):
         copies=st.integers(1, 3),
     )
     def finish(self, which: tuple[int, int, int], name: str, conclusion: str, copies: int) -> None:
-        """Some job reports a result, of itself or of another."""
-        self._hear(self._said(which, name=name, conclusion=conclusion), copies)
+        """A job reports a result of itself or of another job."""
+        self._report(self._make_report(which, name=name, conclusion=conclusion), copies)
 
-    def _said(
+    def _make_report(
         self,
         which: tuple[int, int, int],
         *,
         name: str | None,
         conclusion: str | None = None,
         late: bool = False,
-        astray: bool = False,
+        wrong_delivery: bool = False,
     ) -> SentReport:
         run = self.runs[which[0] % len(self.runs)]
         attempt = run.attempt - which[1] % run.attempt
         signer = run.attempts[attempt][which[2]]
         own = str(run.delivery_id)
-        other = next(str(each.delivery_id) for each in self.runs if each.delivery_id != own)
+        other = next(str(other_run.delivery_id) for other_run in self.runs if other_run.delivery_id != own)
         return SentReport(
-            delivery=other if astray else own,
+            delivery=other if wrong_delivery else own,
             run=run,
             attempt=attempt,
             signer=signer,
@@ -262,10 +266,10 @@ class Interleavings(RuleBasedStateMachine):
         copies=st.integers(1, 3),
     )
     def report_again(self, which: int, conclusion: str | None, copies: int) -> None:
-        """The job behind a row that stands says how it went, or once more that it began."""
+        """The job of an existing row reports a result, or its start again."""
         (delivery, run_id, attempt, _), row = list(self.model.rows.items())[which % len(self.model.rows)]
-        run = next(each for each in self.runs if str(each.id) == run_id)
-        said = SentReport(
+        run = next(known_run for known_run in self.runs if str(known_run.id) == run_id)
+        report = SentReport(
             delivery=delivery,
             run=run,
             attempt=attempt,
@@ -275,26 +279,26 @@ class Interleavings(RuleBasedStateMachine):
             conclusion=conclusion,
             late=False,
         )
-        self._hear(said, copies)
+        self._report(report, copies)
 
-    def _hear(self, said: SentReport, copies: int) -> None:
-        expected = Counter(self.model.hear(said) for _ in range(copies))
-        assert Counter(self.loop.run_until_complete(self._send(said, copies))) == expected
+    def _report(self, report: SentReport, copies: int) -> None:
+        expected = Counter(self.model.apply(report) for _ in range(copies))
+        assert Counter(self.loop.run_until_complete(self._send(report, copies))) == expected
 
-    async def _send(self, said: SentReport, copies: int) -> list[str]:
+    async def _send(self, report: SentReport, copies: int) -> list[str]:
         github = self.relay.github
         body = github.ci.report_body(
-            said.run,
-            said.signer,
-            said.status,
-            run_attempt=said.attempt,
-            job_name=said.name,
-            conclusion=said.conclusion,
-            late=said.late,
+            report.run,
+            report.signer,
+            report.status,
+            run_attempt=report.attempt,
+            job_name=report.name,
+            conclusion=report.conclusion,
+            late=report.late,
         )
-        body["delivery_id"] = said.delivery
-        token = github.oidc_token(said.run, said.signer, run_attempt=str(said.attempt))
-        sent = [github.report(said.run, said.signer, body=body, token=token) for _ in range(copies)]
+        body["delivery_id"] = report.delivery
+        token = github.oidc_token(report.run, report.signer, run_attempt=str(report.attempt))
+        sent = [github.report(report.run, report.signer, body=body, token=token) for _ in range(copies)]
         return [report_outcome(answer) for answer in await asyncio.gather(*sent)]
 
     @rule(seconds=st.sampled_from([1.0, 60.0, 3600.0, TIMEOUT_S, TIMEOUT_S]), swept=st.booleans())
@@ -324,7 +328,7 @@ class Interleavings(RuleBasedStateMachine):
         self.runs.append(self.relay.github.start_run(BACKEND, event="repository_dispatch", **again))
 
     @invariant()
-    def the_record_is_the_models(self) -> None:
+    def stored_rows_match_the_model(self) -> None:
         if not hasattr(self, "runs"):
             return
         stored = {
@@ -333,13 +337,13 @@ class Interleavings(RuleBasedStateMachine):
             }
             for row in self.relay.jobs()
         }
-        told = self.relay.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
+        announced = self.relay.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
         assert stored == {
             key: {name: getattr(row, name) for name in FIELDS} for key, row in self.model.rows.items()
         }
         failures = self.relay.rows("SELECT count(*) AS n FROM failures")[0]["n"]
         # A verdict that changes, such as after a re-run that passes, is announced as a change of its job.
-        assert 0 <= told - self.model.transitions <= _MOST_VERDICT_CHANGES * failures
+        assert 0 <= announced - self.model.transitions <= _MOST_VERDICT_CHANGES * failures
 
     def teardown(self) -> None:
         self.loop.run_until_complete(self.stack.aclose())

@@ -1,8 +1,8 @@
-"""Fault 5: the process dies after the answer and before, during or after a dispatch.
+"""Fault 5: the process dies after its response and before, during or after a dispatch.
 
-A real relay process is killed again and again with SIGKILL, at points spread over intake, commit and dispatch,
-while the simulated GitHub goes on. In the end every acknowledged event has reached every target, a repeated
-webhook is recognised, and whatever arrived twice is marked as such in the relay's own records.
+A real relay process is killed repeatedly with SIGKILL, at points spread over intake, commit and dispatch, while the
+simulated GitHub continues. In the end every acknowledged event has reached every target, a repeated webhook is
+recognised, and every dispatch that arrived twice is marked as such in the relay's records.
 """
 
 import asyncio
@@ -76,8 +76,8 @@ class Relay:
             return connection.execute(sql).fetchall()
 
 
-async def kill_somewhere(relay: Relay, github: GitHub, point: str, chance: random.Random) -> None:
-    """Open pull requests, and kill the relay at `point` of their way."""
+async def kill_at_point(relay: Relay, github: GitHub, point: str, chance: random.Random) -> None:
+    """Open pull requests and kill the relay at `point` of their processing."""
     dispatches = Match(method="POST", path="*/dispatches")
     gate = None
     if point == "during a dispatch":
@@ -101,15 +101,15 @@ async def kill_somewhere(relay: Relay, github: GitHub, point: str, chance: rando
     github.faults.clear()
 
 
-async def redeliver_unanswered(github: GitHub) -> None:
-    """Do what GitHub's delivery log is for, and send a few answered ones again as well."""
+async def redeliver_unacknowledged(github: GitHub) -> None:
+    """Redeliver all unacknowledged webhooks of GitHub's delivery log, and a few acknowledged ones."""
     log = github.deliveries()
-    answered = {each.guid for each in log if each.ok}
-    for guid in {each.guid for each in log} - answered:
+    answered = {delivery.guid for delivery in log if delivery.ok}
+    for guid in {delivery.guid for delivery in log} - answered:
         await github.redeliver(guid)
     for guid in sorted(answered)[::20]:
-        again = await github.redeliver(guid)
-        assert '"repeat":true' in again.answer_body
+        repeated = await github.redeliver(guid)
+        assert '"repeat":true' in repeated.answer_body
 
 
 async def until_idle(relay: Relay) -> None:
@@ -121,7 +121,7 @@ async def until_idle(relay: Relay) -> None:
 @asynccontextmanager
 async def world(folder: Path, seed: int) -> AsyncIterator[tuple[GitHub, Relay]]:
     async with GitHub(seed=seed) as github, serve(github):
-        # So many starts in a minute ask for more than one installation would be given in peace.
+        # So many restarts in a minute exceed GitHub's limits of one installation.
         github.limits.points_per_minute = 1_000_000
         github.ci.audience = AUDIENCE
         github.create_repository(UPSTREAM)
@@ -134,26 +134,26 @@ async def world(folder: Path, seed: int) -> AsyncIterator[tuple[GitHub, Relay]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-async def test_fault_05_killed_at_any_point_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+async def test_fault_05_a_relay_killed_at_any_point_loses_no_acknowledged_event(tmp_path: Path) -> None:
     seed = int(os.environ.get("CRCR_CHAOS_SEED", random.SystemRandom().randrange(10**6)))
-    print(f"CRCR_CHAOS_SEED={seed}")  # noqa: T201  to run the same again
+    print(f"CRCR_CHAOS_SEED={seed}")  # noqa: T201  to repeat this run
     chance = random.Random(seed)
     async with world(tmp_path, seed) as (github, relay):
         for number in range(ROUNDS):
             await relay.start(pages=number < len(POINTS))  # once at each point
-            await kill_somewhere(relay, github, POINTS[number % len(POINTS)], chance)
+            await kill_at_point(relay, github, POINTS[number % len(POINTS)], chance)
         await relay.start(pages=True)
-        await redeliver_unanswered(github)
+        await redeliver_unacknowledged(github)
         await until_idle(relay)
         await relay.stop()
 
-        acknowledged = {each.guid for each in github.deliveries() if each.ok}
-        arrived = Counter((each.delivery_id, name) for name in TARGETS for each in github.dispatches(name))
+        acknowledged = {item.guid for item in github.deliveries() if item.ok}
+        arrived = Counter((item.delivery_id, name) for name in TARGETS for item in github.dispatches(name))
         lost = [(guid, name) for guid in acknowledged for name in TARGETS if not arrived[guid, name]]
         unsure = set(relay.rows("SELECT delivery, downstream FROM dispatches WHERE unsure = 1"))
         doubled_unknown = [key for key, count in arrived.items() if count > 1 and key not in unsure]
         assert len(acknowledged) == ROUNDS * PULLS_A_ROUND
-        assert unsure  # else nothing was ever killed between a dispatch and its record
+        assert unsure  # otherwise no kill happened between a dispatch and its record
         assert lost == []
         assert doubled_unknown == []
         assert relay.rows("SELECT count(*) FROM effects WHERE state = 'parked'") == [(0,)]

@@ -35,7 +35,7 @@ async def test_services_end_with_a_killed_test_process(service: str) -> None:
 
 
 def any_process_in(folder: Path) -> bool:
-    """Whether a process has the folder as its working directory, even one that is removed."""
+    """Whether a process has the folder as its working directory, even after the folder was removed."""
     return any(_target(link).startswith(str(folder)) for link in Path("/proc").glob("[0-9]*/cwd"))
 
 

@@ -1,4 +1,4 @@
-"""The CloudFormation template: valid by cfn-lint's strictest rules, and with functions and settings that crcr has."""
+"""The CloudFormation template: valid by cfn-lint's strictest rules, and with functions and settings that exist in crcr."""
 
 import re
 import subprocess
@@ -19,10 +19,10 @@ from support.deploy.deploy_files import DEPLOY
 from support.paths import ROOT
 
 TEMPLATE = DEPLOY / "aws" / "template.yaml"
-WANTED = {"webhook", "callback", "relay", "worker", "tick", "migrate", "stream"}
-"""`relay`, since all other paths lead there: the protocol allows a slash at the end of the callback's, and a route does not."""
+REQUIRED = {"webhook", "callback", "relay", "worker", "tick", "migrate", "stream"}
+"""`relay`, since all other paths lead there: the protocol allows a trailing slash for the callback, and a route does not."""
 NOT_CHECKED = "I4010"
-"""It wants a note in the metadata of each resource for other programs; README.md and comments say the same to people."""
+"""It requires metadata on each resource for other tools; README.md and comments document the same."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -73,7 +73,7 @@ def test_cfn_lint_finds_nothing() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_every_setting_that_it_passes_exists() -> None:
+def test_every_setting_in_the_template_exists() -> None:
     known = {**settings_of(Settings), **settings_of(UpstreamSetting)}.values()
     names = {row.variable for row in known if row.env} | {
         f"{row.variable}_FILE" for row in known if row.secret
@@ -88,8 +88,10 @@ def test_every_setting_that_it_passes_exists() -> None:
         ({"CRCR_DATABASE_URL_FILE": "url", "CRCR_DATABASE_AUTH": "password"}, False),
     ],
 )
-def test_the_settings_go_together(tmp_path: Path, database: dict[str, str], has_redis: bool) -> None:
-    """With values for parameters and attributes, the relay takes all variables; secrets are files here."""
+def test_crcr_accepts_the_settings_without_a_warning(
+    tmp_path: Path, database: dict[str, str], has_redis: bool
+) -> None:
+    """With values for parameters and attributes, the relay accepts all variables; secrets are files here."""
     (tmp_path / "key").write_text(private_pem("template"))
     (tmp_path / "secret").write_text("a-secret-that-nobody-sees")
     (tmp_path / "ca.pem").write_bytes(Authority.make().pem)
@@ -124,27 +126,27 @@ def _default(value: Any) -> str:
     return str(template()["Parameters"][value["!Ref"]]["Default"]) if isinstance(value, dict) else str(value)
 
 
-def test_its_functions_are_those_of_the_package() -> None:
+def test_the_functions_are_those_of_the_package() -> None:
     prefix = "crcr.wiring.aws_lambda.handlers."
     handlers = [each["Handler"] for each in functions().values()]
-    assert {handler.removeprefix(prefix) for handler in handlers} == WANTED
-    assert set(FUNCTIONS) >= WANTED
+    assert {handler.removeprefix(prefix) for handler in handlers} == REQUIRED
+    assert set(FUNCTIONS) >= REQUIRED
     runtime = template()["Globals"]["Function"]["Runtime"]
     assert (
         f'RUNTIME = "{runtime.removeprefix("python")}"' in (ROOT / "tools" / "lambda_package.py").read_text()
     )
 
 
-def test_times_fit_together() -> None:
-    found, queue = functions(), template()["Resources"]["WakeupQueue"]["Properties"]
-    assert queue["VisibilityTimeout"] >= 6 * found["WorkerFunction"]["Timeout"]
+def test_the_timeouts_are_consistent() -> None:
+    resources, queue = functions(), template()["Resources"]["WakeupQueue"]["Properties"]
+    assert queue["VisibilityTimeout"] >= 6 * resources["WorkerFunction"]["Timeout"]
     for name in ("WorkerFunction", "TickFunction"):
-        assert found[name]["Timeout"] >= 3 * STOP_BEFORE_S
+        assert resources[name]["Timeout"] >= 3 * STOP_BEFORE_S
     for name in ("WebhookFunction", "CallbackFunction", "HudFunction"):
-        assert found[name]["Timeout"] < 30  # API Gateway waits no longer
+        assert resources[name]["Timeout"] < 30  # API Gateway waits no longer
 
 
-def test_roles_name_their_resources() -> None:
+def test_roles_name_their_resources_and_no_wildcards() -> None:
     statements = template()["Resources"]["RelayPolicy"]["Properties"]["PolicyDocument"]["Statement"]
     text = yaml.safe_dump(statements)
     assert "Resource: '*'" not in text

@@ -1,4 +1,4 @@
-"""The compose file: valid by its own schema, and true to the relay that it starts."""
+"""The compose file: valid by the compose schema, and consistent with the relay that it starts."""
 
 import asyncio
 import re
@@ -25,8 +25,8 @@ FILE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 OURS = sorted(name for name, each in SERVICES.items() if each["image"].startswith("crcr:"))
 STORES = ("postgres", "redis", "clickhouse")
-GIVEN = {"github_app_private_key"}
-"""What the operator brings; everything else is made by `secrets.sh`."""
+OPERATOR_SECRETS = {"github_app_private_key"}
+"""Provided by the operator; everything else is created by `secrets.sh`."""
 
 each_of_ours = pytest.mark.parametrize("name", OURS)
 
@@ -36,8 +36,8 @@ def networks(name: str) -> set[str]:
 
 
 def address(name: str) -> str:
-    told: str = SERVICES[name]["networks"]["relay"]["ipv4_address"]
-    return told
+    ip_address_text: str = SERVICES[name]["networks"]["relay"]["ipv4_address"]
+    return ip_address_text
 
 
 @pytest.fixture(scope="module")
@@ -49,50 +49,50 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(name: str, secrets: Path) -> Settings:
-    """The settings of a service, read as crcr reads them, its secrets being those that were made."""
+    """The settings of a service, loaded by crcr with the generated secrets."""
     lines = (FOLDER / ".env.example").read_text().splitlines()
     env = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     given = {**env, **SERVICES[name]["environment"]}
-    at = {key: value.replace("/run/secrets", str(secrets)) for key, value in given.items()}
-    return load_settings(config=None, environ=at, cwd=secrets)
+    target = {key: value.replace("/run/secrets", str(secrets)) for key, value in given.items()}
+    return load_settings(config=None, environ=target, cwd=secrets)
 
 
-def test_the_schema_of_compose_files_is_kept() -> None:
+def test_the_compose_file_matches_the_schema() -> None:
     words = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    told = subprocess.run([*words, FOLDER / "compose.yaml"], capture_output=True, text=True, check=False)
-    assert told.returncode == 0, told.stdout
+    result = subprocess.run([*words, FOLDER / "compose.yaml"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
 
 
 @each_of_ours
-def test_crcr_takes_the_settings_that_it_is_given(name: str, secrets: Path) -> None:
-    told = settings(name, secrets)
-    assert told.database.display_name.endswith("//postgres:5432/crcr")
-    assert told.redis_url is not None
-    assert told.clickhouse_url is not None
-    assert told.warnings() == ()
+def test_crcr_accepts_the_settings_of_each_service(name: str, secrets: Path) -> None:
+    loaded = settings(name, secrets)
+    assert loaded.database.display_name.endswith("//postgres:5432/crcr")
+    assert loaded.redis_url is not None
+    assert loaded.clickhouse_url is not None
+    assert loaded.warnings() == ()
 
 
 @each_of_ours
-def test_every_secret_that_is_named_is_there_to_be_read(name: str) -> None:
+def test_every_secret_in_the_environment_is_mounted(name: str) -> None:
     named = {value for key, value in SERVICES[name]["environment"].items() if key.endswith("_FILE")}
     assert named == {f"/run/secrets/{each}" for each in SERVICES[name]["secrets"]}
     assert set(SERVICES[name]["secrets"]) <= set(FILE["secrets"])
 
 
-def test_the_script_makes_every_secret_once_and_keeps_them_closed(secrets: Path) -> None:
-    wanted = {Path(each["file"]).name for each in FILE["secrets"].values()} | {"clickhouse.env"}
+def test_the_script_creates_every_secret_once_with_private_permissions(secrets: Path) -> None:
+    expected = {Path(each["file"]).name for each in FILE["secrets"].values()} | {"clickhouse.env"}
     made = {path.name: path.read_bytes() for path in secrets.iterdir()}
-    assert wanted <= set(made)
+    assert expected <= set(made)
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
-    told = subprocess.run([FOLDER / "secrets.sh", secrets], check=True, capture_output=True, text=True)
+    result = subprocess.run([FOLDER / "secrets.sh", secrets], check=True, capture_output=True, text=True)
     assert {path.name: path.read_bytes() for path in secrets.iterdir()} == made
-    assert "private key" not in told.stdout
+    assert "private key" not in result.stdout
     passwords = [value for name, value in made.items() if name.endswith("_password")]
     assert len(set(passwords)) == len(passwords) == 4
     assert made["postgres_password"] in made["database_url"]
 
 
-def test_what_is_mounted_exists() -> None:
+def test_mounted_files_exist() -> None:
     brought = {".env", "./tls", "secrets/clickhouse.env"}
     named = {each["file"] for each in FILE["secrets"].values()}
     for service in SERVICES.values():
@@ -108,11 +108,11 @@ def test_what_is_mounted_exists() -> None:
     assert [path for path in sorted(ours) if not (FOLDER / path).is_file()] == []
 
 
-def test_our_own_image_is_that_of_this_release() -> None:
+def test_our_own_image_has_the_tag_of_this_release() -> None:
     assert {SERVICES[name]["image"] for name in OURS} == {f"crcr:${{IMAGE_TAG:-{__version__}}}"}
 
 
-def test_stores_are_reached_by_the_relay_alone() -> None:
+def test_only_the_relay_can_reach_the_stores() -> None:
     assert {name: each["ports"] for name, each in SERVICES.items() if "ports" in each}.keys() == {
         "proxy",
         "grafana",
@@ -123,7 +123,7 @@ def test_stores_are_reached_by_the_relay_alone() -> None:
     assert [networks(name) for name in STORES] == [{"stores"}] * 3
 
 
-def test_the_relays_believe_the_proxy_and_the_proxy_knows_the_relays(secrets: Path) -> None:
+def test_the_relays_trust_the_proxy_and_the_proxy_lists_the_relays(secrets: Path) -> None:
     [trusted] = settings("relay-1", secrets).trusted_proxies
     assert trusted == ip_network(address("proxy"))
     relays = {f"{address(name)}:8000" for name in OURS if name.startswith("relay-")}
@@ -132,14 +132,14 @@ def test_the_relays_believe_the_proxy_and_the_proxy_knows_the_relays(secrets: Pa
     assert all(ip_address(address(name)) in subnet for name in ("proxy", "relay-1", "relay-2"))
 
 
-def test_nobody_starts_before_the_schema_is_there() -> None:
+def test_no_service_starts_before_the_migration() -> None:
     waiting = {name: SERVICES[name]["depends_on"] for name in OURS if name != "migrate"}
     assert {each["migrate"]["condition"] for each in waiting.values()} == {"service_completed_successfully"}
     assert SERVICES["migrate"]["depends_on"]["postgres"] == {"condition": "service_healthy"}
     assert SERVICES["migrate"]["restart"].startswith("on-failure")
 
 
-def test_every_service_is_watched_limited_and_started_again() -> None:
+def test_every_service_has_health_check_limits_and_restart_policy() -> None:
     for name, each in SERVICES.items():
         assert each["restart"], name
         assert {"test", "disable"} & set(each["healthcheck"]), name
@@ -157,19 +157,19 @@ def test_two_relays_and_two_workers_run() -> None:
     assert [name for name in OURS if SERVICES[name]["command"] == ["worker"]] == ["worker-1", "worker-2"]
 
 
-def test_prometheus_asks_the_ports_that_answer(secrets: Path) -> None:
+def test_prometheus_scrapes_the_ports_that_serve_metrics(secrets: Path) -> None:
     jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
-    # Fixed names: one that is looked up is gone with its container, and nobody would miss it.
+    # Fixed names: a target from service discovery disappears with its container, and no alert would fire.
     assert all(
         set(job) == {"job_name", "static_configs"} and job["job_name"].startswith("crcr") for job in jobs
     )
-    asked = {at for job in jobs for each in job["static_configs"] for at in each["targets"]}
+    targets = {target for job in jobs for each in job["static_configs"] for target in each["targets"]}
     worker = settings("worker-1", secrets)
-    assert worker.host == "0.0.0.0"  # noqa: S104  it is asked from outside its container
+    assert worker.host == "0.0.0.0"  # noqa: S104  Prometheus scrapes it from outside its container
     ports = {name: 8000 if name.startswith("relay-") else worker.metrics_port for name in OURS}
     always = [name for name in OURS if name != "migrate" and "profiles" not in SERVICES[name]]
-    assert asked == {f"{name}:{ports[name]}" for name in always}
-    assert all("relay" in networks(at.partition(":")[0]) for at in asked)
+    assert targets == {f"{name}:{ports[name]}" for name in always}
+    assert all("relay" in networks(target.partition(":")[0]) for target in targets)
 
 
 @pytest.mark.slow
@@ -191,11 +191,11 @@ async def test_the_health_check_succeeds_on_a_real_process(
         command.append(port)
     kind, program, *rest = SERVICES[service]["healthcheck"]["test"]
     assert (kind, program) == ("CMD", "python")
-    asking = [sys.executable, *(re.sub(r":\d{4}/", f":{port}/", word) for word in rest)]
-    assert await asyncio.to_thread(_exit_code, asking) != 0
+    check = [sys.executable, *(re.sub(r":\d{4}/", f":{port}/", word) for word in rest)]
+    assert await asyncio.to_thread(_exit_code, check) != 0
     async with crcr(*command, folder=tmp_path, environ=known) as process:
         await process.wait_for_line(ready)
-        assert await asyncio.to_thread(_exit_code, asking) == 0
+        assert await asyncio.to_thread(_exit_code, check) == 0
         assert await process.stop() == 0
 
 
@@ -203,9 +203,9 @@ def _exit_code(words: list[str]) -> int:
     return subprocess.run(words, capture_output=True, check=False).returncode
 
 
-def test_its_scripts_pass_shellcheck() -> None:
+def test_the_shell_scripts_pass_shellcheck() -> None:
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent))
     assert shellcheck
     for script in (FOLDER / "secrets.sh", DEPLOY / "systemd" / "crcr-by-hand"):
-        told = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
-        assert told.stdout == ""
+        result = subprocess.run([shellcheck, script], capture_output=True, text=True, check=False)
+        assert result.stdout == ""

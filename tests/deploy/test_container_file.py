@@ -1,4 +1,4 @@
-"""The container file, without a registry to build it from: linted, its promises read, its steps really run."""
+"""The container file, tested without a registry: linted, its declarations read, and its build steps really run."""
 
 import os
 import re
@@ -36,12 +36,12 @@ from test_docs import DOCS, blocks
 BIN = Path(sys.executable).parent
 
 
-def test_the_linter_finds_nothing() -> None:
-    found = subprocess.run([BIN / "hadolint", CONTAINER], capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stdout) == (0, "")
+def test_hadolint_finds_nothing() -> None:
+    result = subprocess.run([BIN / "hadolint", CONTAINER], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (0, "")
 
 
-def test_every_stage_starts_from_the_python_that_the_tests_run_on() -> None:
+def test_every_stage_uses_the_python_of_the_tests() -> None:
     [image] = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", CONTAINER.read_text(), re.MULTILINE)
     assert re.match(r"python:3\.11\.\d+-slim@", image)
     assert {instructions("FROM", stage)[0].split()[0] for stage in range(len(container_stages()))} == {
@@ -49,7 +49,7 @@ def test_every_stage_starts_from_the_python_that_the_tests_run_on() -> None:
     }
 
 
-def test_what_is_copied_exists_and_is_not_kept_from_the_builder() -> None:
+def test_copied_files_exist_and_are_not_ignored_by_dockerignore() -> None:
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     sent = {line[1:] for line in lines if line.startswith("!")}
     copied = {
@@ -68,28 +68,28 @@ def last_argument(name: str) -> str:
     return str(value)
 
 
-def test_the_installation_of_the_docs_has_the_same_steps() -> None:
-    """So the docs' commands are run by the test of these steps, below."""
+def test_the_documented_installation_has_the_same_steps() -> None:
+    """So the docs' commands are tested together with these steps, below."""
     [documented] = [body for body in blocks(DOCS / "deploy.md", "sh") if "requirements/stores.txt" in body]
     steps = "\n".join(instructions("RUN", 0)).replace("${REQUIREMENTS}", last_argument("REQUIREMENTS"))
     assert _pip_commands(documented) == _pip_commands(steps)
 
 
 def _pip_commands(script: str) -> list[str]:
-    """The arguments of pip, without the folders of the two places."""
+    """Pip's arguments, without the paths that differ between the two."""
     plain = re.sub(r"build/bin/pip|python -m pip", "PIP", re.sub(r'\\\n|"', " ", script))
     plain = re.sub(r"build/wheels|/wheels", "WHEELS", plain).replace("--force-reinstall", "")
-    return sorted(" ".join(found.split()) for found in re.findall(r"PIP ([^&\n]+)", plain))
+    return sorted(" ".join(command.split()) for command in re.findall(r"PIP ([^&\n]+)", plain))
 
 
-def test_it_runs_as_nobody_special_and_writes_in_one_place() -> None:
+def test_it_runs_as_an_unprivileged_user_and_writes_to_one_volume() -> None:
     assert last_instruction("USER").split(":")[0] not in {"0", "root"}
     assert last_instruction("WORKDIR") == last_instruction("VOLUME") == "/var/lib/crcr"
     assert [line for line in instructions("RUN") if "apt-get" in line or "pip install" in line] == []
     assert last_instruction("STOPSIGNAL") == "SIGTERM"
 
 
-def test_it_serves_on_the_port_that_it_names() -> None:
+def test_it_serves_on_the_exposed_port() -> None:
     assert last_instruction("EXPOSE") == settings_of(Settings)["port"].default
     command, *options = json_instruction("CMD")
     root = typer.main.get_command(app)
@@ -100,23 +100,21 @@ def test_it_serves_on_the_port_that_it_names() -> None:
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
-def test_the_health_check_tells_a_relay_that_answers_from_one_that_does_not(
-    status: int | None, healthy: bool
-) -> None:
+def test_the_health_check_succeeds_only_for_a_relay_that_answers(status: int | None, healthy: bool) -> None:
     words = json_instruction("HEALTHCHECK")
     assert words.pop(0) == "python"
-    with _answering(status) as port:
-        told = subprocess.run(
+    with serve_status(status) as port:
+        result = subprocess.run(
             [sys.executable, *words],
             env={**os.environ, "CRCR_PORT": str(port)},
             capture_output=True,
             check=False,
         )
-    assert (told.returncode == 0) is healthy
+    assert (result.returncode == 0) is healthy
 
 
 @contextmanager
-def _answering(status: int | None) -> Iterator[int]:
+def serve_status(status: int | None) -> Iterator[int]:
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status or 0 if self.path == "/healthz" else 404)
@@ -137,7 +135,7 @@ def _answering(status: int | None) -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_path: Path) -> None:
+def test_the_build_steps_make_a_working_installation_without_an_installer(tmp_path: Path) -> None:
     source, made = tmp_path / "source", tmp_path / "crcr"
     source.mkdir()
     for name in (part for rest in instructions("COPY", 0) for part in rest.split()[:-1]):
@@ -151,18 +149,18 @@ def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_pat
         },
         "PATH": f"{tmp_path / 'python' / 'bin'}:{os.environ['PATH']}",
         "REQUIREMENTS": last_argument("REQUIREMENTS"),
-        "PIP_NO_COMPILE": "0",  # which means yes to pip: what is imported here compiles itself
+        "PIP_NO_COMPILE": "0",  # "0" means yes to pip: modules are compiled at their first import here
     }
     for step in instructions("RUN", 0):
-        here = step.replace("/opt/crcr", str(made)).replace("/wheels", str(tmp_path / "wheels"))
+        script = step.replace("/opt/crcr", str(made)).replace("/wheels", str(tmp_path / "wheels"))
         ran = subprocess.run(
-            ["sh", "-ec", here], cwd=source, env=environ, capture_output=True, text=True, check=False
+            ["sh", "-ec", script], cwd=source, env=environ, capture_output=True, text=True, check=False
         )
         assert ran.returncode == 0, ran.stderr
-    told = subprocess.run(
+    version = subprocess.run(
         [made / "bin" / "crcr", "--version"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    assert told.stdout == f"crcr {__version__}\n"
+    assert version.stdout == f"crcr {__version__}\n"
     migrated = subprocess.run(
         [made / "bin" / "crcr", "migrate"],
         capture_output=True,
@@ -171,13 +169,13 @@ def test_its_steps_make_an_installation_that_runs_and_holds_no_installer(tmp_pat
         cwd=tmp_path,
         env=installed_environment(relay_environment(tmp_path, CRCR_DATABASE_URL=new_database(empty=True))),
     )
-    assert migrated.returncode == 0, migrated.stderr  # what compose.yaml starts with
+    assert migrated.returncode == 0, migrated.stderr  # the first command of compose.yaml
     names = [path.name for path in made.glob("lib/python*/site-packages/*")]
     assert [name for name in names if fnmatch(name, "pip*") or fnmatch(name, "hatchling*")] == []
 
 
 def _python_with_pip(folder: Path) -> None:
-    """The image's Python: no package but pip, which is copied from ours."""
+    """The image's Python: no package except pip, which is copied from the test environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     [packages] = folder.glob("lib/python*/site-packages")
     pip = find_spec("pip")

@@ -1,4 +1,4 @@
-"""The Grafana dashboard: a file that Grafana can read, and questions that Prometheus can answer."""
+"""The Grafana dashboard: a valid file, and queries that Prometheus can parse."""
 
 import re
 from itertools import combinations
@@ -18,7 +18,7 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in panels() for target in panel["targets"]]
 
 
-def test_the_ids_and_titles_of_panels_are_their_own() -> None:
+def test_panel_ids_and_titles_are_unique() -> None:
     ids = [panel["id"] for panel in dashboard()["panels"]]
     assert len(ids) == len(set(ids))
     row, titles = "", []
@@ -28,7 +28,7 @@ def test_the_ids_and_titles_of_panels_are_their_own() -> None:
     assert len(titles) == len(set(titles))
 
 
-def test_no_panel_covers_another_or_leaves_the_page() -> None:
+def test_no_panel_overlaps_another_or_exceeds_the_width() -> None:
     def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
         at = panel["gridPos"]
         return {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
@@ -38,12 +38,12 @@ def test_no_panel_covers_another_or_leaves_the_page() -> None:
     assert all(0 <= x < WIDTH for each in places.values() for x, _ in each)
 
 
-def test_the_rows_are_there_in_their_order() -> None:
+def test_the_rows_are_in_their_order() -> None:
     rows = [panel["title"] for panel in dashboard()["panels"] if panel["type"] == "row"]
     assert rows == ["Overview", "Webhooks", "Outbox", "Callbacks", "GitHub", "Stores", "History and pages"]
 
 
-def test_every_panel_asks_the_chosen_data_source_and_has_a_unit() -> None:
+def test_every_panel_uses_the_selected_data_source_and_has_a_unit() -> None:
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     for panel in panels():
         assert panel["type"] in {"timeseries", "stat"}
@@ -55,7 +55,7 @@ def test_every_panel_asks_the_chosen_data_source_and_has_a_unit() -> None:
         assert len(refs) == len(set(refs))
 
 
-def test_the_variables_are_those_that_are_used() -> None:
+def test_the_declared_variables_are_those_in_use() -> None:
     names = {each["name"] for each in dashboard()["templating"]["list"]}
     used = set(re.findall(r"\$\{?(\w+)", DASHBOARD.read_text())) - {"__rate_interval", "__all"}
     assert names == used == {"datasource", "upstream"}
@@ -63,8 +63,8 @@ def test_the_variables_are_those_that_are_used() -> None:
 
 
 @pytest.mark.slow
-def test_prometheus_can_read_every_question(tmp_path: Path) -> None:
-    """Promtool reads no single expression, but a file of rules."""
+def test_prometheus_can_parse_every_query(tmp_path: Path) -> None:
+    """Promtool checks a file of rules instead of single expressions."""
     rules = []
     for number, expression in enumerate(expressions()):
         for name, value in VARIABLES.items():
@@ -77,12 +77,12 @@ def test_prometheus_can_read_every_question(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("expression", expressions())
-def test_a_question_names_metrics_that_there_are(expression: str) -> None:
+def test_a_query_uses_existing_metrics(expression: str) -> None:
     assert metric_names(expression) - all_series() == set()
     assert metric_names(expression) or expression.startswith("count(ALERTS")
 
 
-def test_what_every_process_tells_alike_is_never_summed_over_processes() -> None:
+def test_metrics_that_every_process_exports_are_never_summed_over_processes() -> None:
     """Ten replicas would show ten times the queue."""
     alike = [
         name for name in all_series() if name.startswith(("crcr_queue", "crcr_effects_", "crcr_open_gates"))
@@ -100,5 +100,5 @@ def test_nearly_every_metric_is_on_the_dashboard() -> None:
     ours = {name for name in all_series() if name.startswith("crcr_")}
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in ours}
     shown_families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
-    # One is shown by kind instead, the other is a figure about the rules that no operator acts on.
+    # One is shown by kind instead, the other is a figure about the rules that needs no action of an operator.
     assert families - shown_families == {"crcr_effects_waiting", "crcr_verdicts_contradicted"}

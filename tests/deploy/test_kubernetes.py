@@ -1,4 +1,4 @@
-"""The Kustomize base: valid for the API of Kubernetes, closed, patient at the end, and with settings that crcr takes."""
+"""The Kustomize base: valid for the Kubernetes API, hardened, with enough time to stop, and with settings that crcr accepts."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -19,20 +19,20 @@ from support.deploy.deploy_files import DEPLOY, STOP_S
 
 FOLDER = DEPLOY / "kubernetes"
 VERSIONS = ("1.29", "1.37")
-"""The oldest that has all fields, and the newest that the validator knows."""
+"""The oldest version that has all fields, and the newest that the validator knows."""
 
 
 @cache
 def resources() -> dict[tuple[str, str], Any]:
     files = [path for path in sorted(FOLDER.glob("*.yaml")) if path.name != "kustomization.yaml"]
-    found = [each for path in files for each in yaml.safe_load_all(path.read_text())]
-    by_name = {(each["kind"], each["metadata"]["name"]): each for each in found}
-    assert len(by_name) == len(found)
+    documents = [each for path in files for each in yaml.safe_load_all(path.read_text())]
+    by_name = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    assert len(by_name) == len(documents)
     return by_name
 
 
 def pods() -> dict[str, Any]:
-    """The pod templates by the name of what makes them."""
+    """The pod templates by the name of their Deployment or Job."""
     return {
         name: each["spec"]["template"]
         for (kind, name), each in resources().items()
@@ -50,7 +50,7 @@ def test_every_resource_is_valid_for_the_api(version: str) -> None:
         assert kubernetes_validate.validate(each, version, strict=True)
 
 
-def test_kustomize_gets_every_file() -> None:
+def test_kustomize_lists_every_file_and_image() -> None:
     kustomization = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
     files = {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
     assert set(kustomization["resources"]) == files
@@ -60,7 +60,7 @@ def test_kustomize_gets_every_file() -> None:
     }
 
 
-def test_the_relay_takes_the_settings(tmp_path: Path) -> None:
+def test_the_relay_accepts_the_settings(tmp_path: Path) -> None:
     environ = dict(resources()["ConfigMap", "crcr-settings"]["data"])
     secrets = {
         "github_app_private_key": private_pem("kubernetes"),
@@ -73,14 +73,14 @@ def test_the_relay_takes_the_settings(tmp_path: Path) -> None:
     mount = "/run/secrets/crcr/"
     named = {value.removeprefix(mount) for value in environ.values() if value.startswith(mount)}
     assert named == set(secrets)
-    here = {name: value.replace(mount, f"{tmp_path}/") for name, value in environ.items()}
-    settings = load_settings(config=None, environ=here, cwd=tmp_path)
+    local_environ = {name: value.replace(mount, f"{tmp_path}/") for name, value in environ.items()}
+    settings = load_settings(config=None, environ=local_environ, cwd=tmp_path)
     assert settings.warnings() == ()
     readme = (FOLDER / "README.md").read_text()
     assert all(f"={name}=" in readme for name in secrets)
 
 
-def test_the_processes_are_commands_of_crcr_on_their_ports() -> None:
+def test_pods_run_existing_commands_on_their_ports() -> None:
     commands = typer.main.get_command(command_line)
     assert isinstance(commands, TyperGroup)
     environ = resources()["ConfigMap", "crcr-settings"]["data"]
@@ -99,7 +99,7 @@ def test_the_processes_are_commands_of_crcr_on_their_ports() -> None:
         assert mounts["secrets"]["readOnly"]
 
 
-def test_pods_are_closed() -> None:
+def test_pods_are_hardened() -> None:
     for name, pod in pods().items():
         spec, [container] = pod["spec"], pod["spec"]["containers"]
         assert spec["securityContext"]["runAsNonRoot"], name
@@ -113,7 +113,7 @@ def test_pods_are_closed() -> None:
         assert container["resources"]["limits"]["memory"]
 
 
-def test_a_pod_is_restarted_when_it_hangs_and_not_when_the_store_is_away() -> None:
+def test_a_hanging_pod_is_restarted_and_an_unreachable_store_restarts_none() -> None:
     drain_s = int(resources()["ConfigMap", "crcr-settings"]["data"]["CRCR_DRAIN_S"])
     for name in ("crcr-relay", "crcr-worker"):
         pod = pods()[name]["spec"]
@@ -125,7 +125,7 @@ def test_a_pod_is_restarted_when_it_hangs_and_not_when_the_store_is_away() -> No
     assert relay["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
-def test_selectors_find_their_pods() -> None:
+def test_selectors_match_their_pods() -> None:
     labels = {name: set(pod["metadata"]["labels"].items()) for name, pod in pods().items()}
     for (kind, name), each in resources().items():
         if kind in {"Deployment", "PodDisruptionBudget"}:
@@ -136,7 +136,7 @@ def test_selectors_find_their_pods() -> None:
             assert set(each["spec"]["podSelector"]["matchLabels"].items()) <= labels[name]
 
 
-def test_nothing_but_proxy_and_prometheus_reaches_a_pod() -> None:
+def test_only_proxy_and_prometheus_can_reach_a_pod() -> None:
     policies = {name: each["spec"] for (kind, name), each in resources().items() if kind == "NetworkPolicy"}
     assert policies["crcr-default"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     ingress = {
@@ -150,7 +150,7 @@ def test_nothing_but_proxy_and_prometheus_reaches_a_pod() -> None:
     assert set(expression["values"]) == roles
 
 
-def test_the_autoscaler_reads_a_metric_that_exists() -> None:
+def test_the_autoscaler_uses_an_existing_metric() -> None:
     spec = resources()["HorizontalPodAutoscaler", "crcr-worker"]["spec"]
     [metric] = spec["metrics"]
     name = metric["external"]["metric"]["name"]

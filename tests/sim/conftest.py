@@ -1,4 +1,4 @@
-"""A simulated GitHub on a clock that stands still, and a relay that only listens."""
+"""A simulated GitHub with a manual clock, and a relay that only records requests."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -21,13 +21,13 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def received_requests() -> list[httpx.Request]:
-    """What reached the relay."""
+    """The requests that reached the relay."""
     return []
 
 
 @pytest.fixture
 def answers() -> list[httpx.Response]:
-    """What the relay answers next; 202 when nothing is left."""
+    """The relay's next responses; 202 when the list is empty."""
     return []
 
 
@@ -35,7 +35,7 @@ def answers() -> list[httpx.Response]:
 async def github(
     clock: ManualClock, received_requests: list[httpx.Request], answers: list[httpx.Response]
 ) -> AsyncIterator[GitHub]:
-    def listen(request: httpx.Request) -> httpx.Response:
+    def record(request: httpx.Request) -> httpx.Response:
         received_requests.append(request)
         return answers.pop(0) if answers else httpx.Response(202, json={"ok": True})
 
@@ -44,7 +44,7 @@ async def github(
         seed=7,
         webhook_url="http://relay.test/github/webhook",
         webhook_secret="It's a Secret to Everybody",
-        transport=httpx.MockTransport(listen),
+        transport=httpx.MockTransport(record),
     )
     made.create_repository("org/upstream", files={"allow/list.yml": "L1: []\n"})
     jobs = [JobSpec("build", matrix=("cuda", "cpu")), JobSpec("lint")]
@@ -78,9 +78,9 @@ def token_for(
 ) -> Callable[..., Awaitable[dict[str, str]]]:
     """The header with a fresh installation token for a repository's installation."""
 
-    async def header(full_name: str, **wish: Any) -> dict[str, str]:
+    async def header(full_name: str, **body: Any) -> dict[str, str]:
         number = github.installation(full_name).id
-        answer = await api.post(f"/app/installations/{number}/access_tokens", json=wish, headers=app_auth())
+        answer = await api.post(f"/app/installations/{number}/access_tokens", json=body, headers=app_auth())
         assert answer.status_code == 201, answer.text
         return {"authorization": f"Bearer {answer.json()['token']}"}
 

@@ -32,14 +32,14 @@ async def new_code(api: httpx.AsyncClient) -> str:
 
 
 @pytest.mark.parametrize("path", ["/settings/apps/new", "/organizations/org/settings/apps/new"])
-async def test_the_form_leads_back_with_a_code_and_the_state(api: httpx.AsyncClient, path: str) -> None:
+async def test_the_form_redirects_back_with_a_code_and_the_state(api: httpx.AsyncClient, path: str) -> None:
     answer = await post_form(api, path)
     location = urlsplit(answer.headers["location"])
     assert (answer.status_code, location.netloc, location.path) == (302, "127.0.0.1:4321", "/created")
     assert parse_qs(location.query)["state"] == ["abc"]
 
 
-async def test_a_code_gives_the_app_its_webhook_permissions_and_events_once(
+async def test_a_code_can_be_converted_once_into_the_app_with_its_permissions_and_events(
     github: GitHub, api: httpx.AsyncClient, app_auth: Any
 ) -> None:
     code = await new_code(api)
@@ -53,7 +53,7 @@ async def test_a_code_gives_the_app_its_webhook_permissions_and_events_once(
     assert (await api.post(f"/app-manifests/{code}/conversions")).status_code == 404
 
 
-async def test_a_code_ends_after_an_hour(api: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_a_code_expires_after_an_hour(api: httpx.AsyncClient, clock: ManualClock) -> None:
     code = await new_code(api)
     clock.advance(3601)
     assert (await api.post(f"/app-manifests/{code}/conversions")).status_code == 404
@@ -68,7 +68,7 @@ async def test_a_code_ends_after_an_hour(api: httpx.AsyncClient, clock: ManualCl
         ("/organizations/nobody/settings/apps/new", {}, 404),
     ],
 )
-async def test_a_manifest_that_github_refuses_is_refused(
+async def test_a_manifest_that_github_would_refuse_is_refused(
     api: httpx.AsyncClient, path: str, changed: dict[str, Any], status: int
 ) -> None:
     assert (await post_form(api, path, **changed)).status_code == status
@@ -77,8 +77,8 @@ async def test_a_manifest_that_github_refuses_is_refused(
 async def test_the_preselected_repository_is_installed(github: GitHub, api: httpx.AsyncClient) -> None:
     repository = github.create_repository("org/second", installed=False)
     path = "/apps/crcr-simulated/installations/new/permissions"
-    asked = {"repository_ids[]": str(repository.id)}
-    page = await api.get(path, params=asked, headers={"accept": "text/html"})
+    query = {"repository_ids[]": str(repository.id)}
+    page = await api.get(path, params=query, headers={"accept": "text/html"})
     assert "is installed on" in page.text
     assert github.world.installation_of(repository) is not None
     assert (await api.get(path, params={"repository_ids[]": "1"})).status_code == 404

@@ -13,7 +13,9 @@ TokenFor = Callable[..., Awaitable[dict[str, str]]]
 DISPATCH = {"event_type": "push", "client_payload": {}}
 
 
-async def test_the_app_is_known_by_its_jwt(api: httpx.AsyncClient, app_auth: AppAuth, github: GitHub) -> None:
+async def test_the_app_is_authenticated_by_its_jwt(
+    api: httpx.AsyncClient, app_auth: AppAuth, github: GitHub
+) -> None:
     assert (await api.get("/app", headers=app_auth())).json()["id"] == github.app_id
     assert (await api.get("/app", headers=app_auth(iss=github.client_id))).status_code == 200
 
@@ -21,7 +23,7 @@ async def test_the_app_is_known_by_its_jwt(api: httpx.AsyncClient, app_auth: App
 @pytest.mark.parametrize(
     "claims", [{"exp": 1}, {"iss": "1"}, {"exp": 2**33}, {"iat": 2**33}, {"iat": "soon"}, {"exp": None}]
 )
-async def test_a_wrong_app_jwt_is_refused(
+async def test_an_invalid_app_jwt_is_refused(
     api: httpx.AsyncClient, app_auth: AppAuth, claims: dict[str, object]
 ) -> None:
     answer = await api.get("/app", headers=app_auth(**claims))
@@ -29,7 +31,7 @@ async def test_a_wrong_app_jwt_is_refused(
     assert answer.json()["status"] == "401"
 
 
-async def test_the_private_key_is_a_pem_that_works(api: httpx.AsyncClient, github: GitHub) -> None:
+async def test_the_private_key_is_a_valid_pem(api: httpx.AsyncClient, github: GitHub) -> None:
     now = int(github.clock.now().timestamp())
     claims = {"iat": now, "exp": now + 60, "iss": str(github.app_id)}
     token = jwt.encode(claims, github.private_key_pem, algorithm="RS256")
@@ -44,7 +46,7 @@ async def test_an_app_jwt_of_another_key_is_refused(api: httpx.AsyncClient, gith
     assert answer.status_code == 401
 
 
-async def test_a_token_is_long_and_ends_after_an_hour(
+async def test_a_token_is_long_and_expires_after_an_hour(
     api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock
 ) -> None:
     auth = await token_for("acme/backend")
@@ -67,25 +69,27 @@ async def test_a_token_reaches_only_its_repositories(
     assert (await api.post("/repos/acme/other/dispatches", json=DISPATCH, headers=auth)).status_code == 204
 
 
-async def test_a_token_does_only_what_it_was_minted_for(api: httpx.AsyncClient, token_for: TokenFor) -> None:
+async def test_a_token_has_only_its_requested_permissions(
+    api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
     auth = await token_for("acme/backend", permissions={"contents": "read"})
     answer = await api.post("/repos/acme/backend/dispatches", json=DISPATCH, headers=auth)
     assert (answer.status_code, answer.json()["message"]) == (403, "Resource not accessible by integration")
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "body",
     [{"repository_ids": [1]}, {"repositories": ["none"]}, {"permissions": {"administration": "write"}}],
 )
-async def test_a_token_cannot_hold_more_than_its_installation(
-    api: httpx.AsyncClient, app_auth: AppAuth, github: GitHub, wish: dict[str, object]
+async def test_a_token_cannot_exceed_its_installation(
+    api: httpx.AsyncClient, app_auth: AppAuth, github: GitHub, body: dict[str, object]
 ) -> None:
     number = github.installation("acme/backend").id
-    answer = await api.post(f"/app/installations/{number}/access_tokens", json=wish, headers=app_auth())
+    answer = await api.post(f"/app/installations/{number}/access_tokens", json=body, headers=app_auth())
     assert answer.status_code == 422
 
 
-async def test_suspension_and_removal_end_the_tokens(
+async def test_suspension_and_removal_invalidate_the_tokens(
     api: httpx.AsyncClient, token_for: TokenFor, github: GitHub
 ) -> None:
     auth = await token_for("acme/backend")

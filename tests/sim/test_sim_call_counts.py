@@ -1,4 +1,4 @@
-"""What calls cost is counted per installation as GitHub counts: hours, POSTs, points, and 304 for nothing."""
+"""Calls are counted per installation as GitHub counts them: hours, POSTs, points, and no cost for a 304."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -27,17 +27,17 @@ def test_calls_are_counted_for_the_installation_whose_token_they_carry() -> None
     assert counts.for_installation(7).routes == {("POST", CHECKS): 1, ("GET", CHECKS): 1}
 
 
-def test_an_unchanged_answer_costs_no_call_of_the_hour_but_its_points() -> None:
-    found = count_calls([call("GET"), call("GET", status=304)]).for_installation(7)
-    assert (found.calls, found.not_modified, found.most_in_an_hour) == (1, 1, 1)
-    assert found.most_points_in_a_minute == 2
+def test_a_304_costs_no_call_of_the_hour_but_its_points() -> None:
+    counts = count_calls([call("GET"), call("GET", status=304)]).for_installation(7)
+    assert (counts.calls, counts.not_modified, counts.most_in_an_hour) == (1, 1, 1)
+    assert counts.most_points_in_a_minute == 2
 
 
-def test_the_highest_minute_and_hour_are_of_any_such_time_and_not_of_the_clock() -> None:
+def test_the_busiest_minute_and_hour_are_sliding_windows() -> None:
     counts = CallCounts()
     for after_s in (0, 59, 61, 3600, 3601):
         counts.add(call("POST", after_s=after_s))
-    found = counts.for_installation(7)
-    assert found.posts == 5
-    assert found.most_points_in_a_minute == 10  # at 0 and 59, or 59 and 61
-    assert found.most_posts_in_an_hour == 4  # from 59 to 3601
+    counts_of_installation = counts.for_installation(7)
+    assert counts_of_installation.posts == 5
+    assert counts_of_installation.most_points_in_a_minute == 10  # at 0 and 59, or 59 and 61
+    assert counts_of_installation.most_posts_in_an_hour == 4  # from 59 to 3601

@@ -52,9 +52,9 @@ async def test_a_check_is_created_updated_and_listed(
         await api.patch(
             f"{ROOT}/{made['id']}", json={"conclusion": "success", "output": output}, headers=auth
         )
-    found = (await api.get(f"/repos/org/upstream/commits/{sha}/check-runs", headers=auth)).json()
-    assert found["total_count"] == 1
-    (check,) = found["check_runs"]
+    check_list = (await api.get(f"/repos/org/upstream/commits/{sha}/check-runs", headers=auth)).json()
+    assert check_list["total_count"] == 1
+    (check,) = check_list["check_runs"]
     assert (check["status"], check["conclusion"], check["external_id"]) == ("completed", "success", "row-1")
     assert check["output"]["annotations_count"] == 100
 
@@ -64,7 +64,7 @@ async def test_a_check_needs_the_permission(api: httpx.AsyncClient, token_for: T
     assert (await api.post(ROOT, json={}, headers=auth)).status_code == 403
 
 
-async def test_the_list_has_the_newest_of_each_name_unless_all_are_asked_for(
+async def test_the_list_has_the_newest_check_of_each_name_unless_all_are_requested(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     auth = await token_for("org/upstream")
@@ -89,7 +89,7 @@ async def test_the_list_has_the_newest_of_each_name_unless_all_are_asked_for(
     assert await listed(status="completed") == set()
 
 
-async def test_a_completed_check_does_not_reopen_and_trying_fails_the_test(
+async def test_reopening_a_completed_check_is_ignored_and_fails_the_test(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     auth = await token_for("org/upstream")
@@ -104,7 +104,7 @@ async def test_a_completed_check_does_not_reopen_and_trying_fails_the_test(
         github.finish()
 
 
-async def test_a_check_is_made_though_its_answer_is_lost(
+async def test_a_check_is_created_even_when_its_response_is_lost(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     auth = await token_for("org/upstream")
@@ -116,7 +116,7 @@ async def test_a_check_is_made_though_its_answer_is_lost(
     assert (await api.post(ROOT, json=body, headers=auth)).status_code == 201
 
 
-async def test_a_run_is_rerun_only_when_it_is_done(
+async def test_a_run_can_be_rerun_only_when_it_is_completed(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     auth = await token_for("acme/backend")
@@ -131,7 +131,7 @@ async def test_a_run_is_rerun_only_when_it_is_done(
 
 
 @pytest.mark.parametrize("kind", ["rerun", "rerun-failed-jobs"])
-async def test_a_run_older_than_a_month_is_not_rerun(
+async def test_a_run_older_than_a_month_cannot_be_rerun(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock, kind: str
 ) -> None:
     run = github.start_run("acme/backend", event="repository_dispatch")
@@ -149,7 +149,7 @@ async def test_a_run_older_than_a_month_is_not_rerun(
     )
 
 
-async def test_a_run_is_rerun_fifty_times(
+async def test_a_run_can_be_rerun_fifty_times(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock
 ) -> None:
     run = github.start_run("acme/backend", event="repository_dispatch")
@@ -161,15 +161,15 @@ async def test_a_run_is_rerun_fifty_times(
     assert statuses == [201] * 50 + [403]
 
 
-async def test_runs_are_found_by_event_and_time(
+async def test_runs_are_filtered_by_event_and_time(
     github: GitHub, api: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     github.start_run("acme/backend", event="repository_dispatch")
     clock.advance(3600)
     late = github.start_run("acme/backend", event="repository_dispatch")
     edge = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-    found = (await api.get(RUNS, params={"event": "repository_dispatch", "created": f">={edge}"})).json()
-    assert [run["id"] for run in found["workflow_runs"]] == [late.id]
+    page = (await api.get(RUNS, params={"event": "repository_dispatch", "created": f">={edge}"})).json()
+    assert [run["id"] for run in page["workflow_runs"]] == [late.id]
     assert (await api.get(RUNS, params={"event": "push"})).json()["total_count"] == 0
     everything = (await api.get(RUNS, params={"created": f"2026-01-01..{edge}", "per_page": "1"})).json()
     assert (everything["total_count"], len(everything["workflow_runs"])) == (2, 1)

@@ -18,7 +18,7 @@ def received_events(received_requests: list[httpx.Request]) -> list[tuple[str, s
     ]
 
 
-async def test_a_comment_reaches_the_app_with_its_author(
+async def test_a_comment_is_sent_to_the_app_with_its_author(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     github.set_permission("org/upstream", "mira", "maintain")
@@ -38,7 +38,7 @@ async def test_a_comment_reaches_the_app_with_its_author(
     assert body["sender"]["login"] == "mira"
 
 
-async def test_a_bots_comment_says_that_it_is_a_bot(
+async def test_the_comment_of_a_bot_has_the_author_type_bot(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
@@ -56,7 +56,7 @@ async def test_the_authors_own_comment_has_the_association_of_the_pull_request(g
     assert (await github.comment_pr(pull, "please", author="stranger")).author_association == "NONE"
 
 
-async def test_editing_and_deleting_a_comment_are_told(
+async def test_editing_and_deleting_a_comment_send_webhooks(
     github: GitHub, received_requests: list[httpx.Request], clock: ManualClock
 ) -> None:
     pull = await github.open_pr("org/upstream")
@@ -74,7 +74,7 @@ async def test_editing_and_deleting_a_comment_are_told(
     assert github.comments(pull) == []
 
 
-async def test_the_apps_comment_is_a_bots_and_comes_back_as_an_event(
+async def test_the_apps_comment_is_a_bots_and_sends_a_webhook(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
@@ -86,7 +86,7 @@ async def test_the_apps_comment_is_a_bots_and_comes_back_as_an_event(
     assert [(comment.body, comment.by_app) for comment in github.comments(pull)] == [("Refused.", True)]
 
 
-async def test_the_app_edits_its_own_comment_only(
+async def test_the_app_can_edit_only_its_own_comments(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     pull = await github.open_pr("org/upstream")
@@ -121,7 +121,7 @@ async def test_commenting_needs_one_of_two_permissions(
     assert (await api.post(COMMENTS, json={"body": "x"}, headers=auth)).status_code == status
 
 
-async def test_comments_are_listed_in_pages_and_since(
+async def test_comments_are_listed_in_pages_and_since_a_time(
     github: GitHub, api: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     pull = await github.open_pr("org/upstream")
@@ -163,15 +163,15 @@ async def test_a_reaction_counts_once_for_each_person_and_kind(
         ("admin", "admin"),
     ],
 )
-async def test_a_permission_is_told_with_its_legacy_name(
+async def test_a_permission_has_its_legacy_name(
     github: GitHub, api: httpx.AsyncClient, role: str, permission: str
 ) -> None:
     github.set_permission("org/upstream", "Mira", role)
-    found = (await api.get(f"{ROOT}/collaborators/mira/permission")).json()
-    assert (found["permission"], found["role_name"], found["user"]["login"]) == (permission, role, "Mira")
+    body = (await api.get(f"{ROOT}/collaborators/mira/permission")).json()
+    assert (body["permission"], body["role_name"], body["user"]["login"]) == (permission, role, "Mira")
 
 
-async def test_people_without_a_role_may_read_what_is_public(
+async def test_people_without_a_role_may_read_public_repositories(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     await github.open_pr("org/upstream", author="stranger")
@@ -188,7 +188,7 @@ def test_an_unknown_role_is_an_error_of_the_test(github: GitHub) -> None:
         github.set_permission("org/upstream", "mira", "boss")
 
 
-async def test_an_issue_is_read_and_its_closing_is_told(
+async def test_an_issue_is_read_and_closing_it_sends_a_webhook(
     github: GitHub,
     api: httpx.AsyncClient,
     token_for: TokenFor,

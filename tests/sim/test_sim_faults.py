@@ -11,21 +11,23 @@ from github_sim.github import JWKS_PATH, AnswerLost, GitHub, Match
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 REPO = "/repos/acme/backend"
 DISPATCHES = Match(method="POST", path="*/dispatches")
-WISH: dict[str, Any] = {"event_type": "push", "client_payload": {"delivery_id": "d"}}
+DISPATCH: dict[str, Any] = {"event_type": "push", "client_payload": {"delivery_id": "d"}}
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 404])
-async def test_an_answer_fault_refuses_without_acting_and_ends_by_itself(
+async def test_an_answer_fault_refuses_without_acting_and_ends_after_its_times(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, status: int
 ) -> None:
     auth = await token_for("acme/backend")
     github.faults.answer(status, on=DISPATCHES, times=2)
-    statuses = [(await api.post(f"{REPO}/dispatches", json=WISH, headers=auth)).status_code for _ in range(3)]
+    statuses = [
+        (await api.post(f"{REPO}/dispatches", json=DISPATCH, headers=auth)).status_code for _ in range(3)
+    ]
     assert statuses == [status, status, 204]
     assert len(github.dispatches("acme/backend")) == 1
 
 
-async def test_a_fault_may_be_for_one_repository(
+async def test_a_fault_may_apply_to_one_repository(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     github.faults.answer(502, on=Match(repository="Acme/Backend"))
@@ -34,7 +36,7 @@ async def test_a_fault_may_be_for_one_repository(
 
 
 @pytest.mark.parametrize(("status", "wait"), [(403, 30), (429, 30), (403, None), (429, None)])
-async def test_a_secondary_limit_comes_with_and_without_retry_after(
+async def test_a_secondary_limit_has_retry_after_only_when_requested(
     github: GitHub, api: httpx.AsyncClient, status: int, wait: int | None
 ) -> None:
     github.faults.secondary_limit(status=status, retry_after_s=wait, times=1)
@@ -42,31 +44,31 @@ async def test_a_secondary_limit_comes_with_and_without_retry_after(
     assert (answer.status_code, answer.headers.get("retry-after")) == (status, wait and str(wait))
 
 
-async def test_the_primary_limit_can_be_used_up(github: GitHub, api: httpx.AsyncClient) -> None:
+async def test_the_primary_limit_can_be_exhausted(github: GitHub, api: httpx.AsyncClient) -> None:
     github.faults.primary_limit(reset_in_s=120, times=1)
     answer = await api.get(REPO)
     reset = int(answer.headers["x-ratelimit-reset"]) - int(github.clock.now().timestamp())
     assert (answer.status_code, answer.headers["x-ratelimit-remaining"], reset) == (403, "0", 120)
 
 
-async def test_a_lost_answer_leaves_the_act_done(
+async def test_a_lost_response_leaves_the_action_done(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     auth = await token_for("acme/backend")
     github.faults.lose_answer(on=DISPATCHES, times=1)
     with pytest.raises(AnswerLost):
-        await api.post(f"{REPO}/dispatches", json=WISH, headers=auth)
+        await api.post(f"{REPO}/dispatches", json=DISPATCH, headers=auth)
     assert len(github.dispatches("acme/backend")) == 1
     assert github.calls[-1].status == 0
 
 
-async def test_a_lost_request_leaves_nothing(
+async def test_a_lost_request_has_no_effect(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     auth = await token_for("acme/backend")
     github.faults.lose_request(on=DISPATCHES, times=1)
     with pytest.raises(httpx.ReadTimeout):
-        await api.post(f"{REPO}/dispatches", json=WISH, headers=auth)
+        await api.post(f"{REPO}/dispatches", json=DISPATCH, headers=auth)
     assert github.dispatches("acme/backend") == []
 
 
@@ -76,7 +78,7 @@ async def test_a_call_hangs_until_released(
 ) -> None:
     auth = await token_for("acme/backend")
     gate = github.faults.hang(on=DISPATCHES, times=1, after_acting=acts_first)
-    call = asyncio.create_task(api.post(f"{REPO}/dispatches", json=WISH, headers=auth))
+    call = asyncio.create_task(api.post(f"{REPO}/dispatches", json=DISPATCH, headers=auth))
     await gate.reached.wait()
     assert len(github.dispatches("acme/backend")) == int(acts_first)
     gate.release()
@@ -108,7 +110,7 @@ async def test_a_malformed_body_is_not_json(github: GitHub, api: httpx.AsyncClie
         answer.json()
 
 
-async def test_the_keys_can_be_down(github: GitHub, api: httpx.AsyncClient) -> None:
+async def test_the_jwks_endpoint_can_be_down(github: GitHub, api: httpx.AsyncClient) -> None:
     github.faults.jwks(500, times=1)
     assert (await api.get(github.jwks_url)).status_code == 500
     assert (await api.get(github.jwks_url)).status_code == 200
@@ -130,7 +132,7 @@ async def test_a_webhook_is_sent_twice_under_one_guid(
     assert guids[0] == guids[1] != guids[2]
 
 
-async def test_held_webhooks_come_late_and_in_another_order(
+async def test_held_webhooks_are_sent_late_and_in_another_order(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     held = github.faults.webhooks.hold()
@@ -142,7 +144,7 @@ async def test_held_webhooks_come_late_and_in_another_order(
     assert [json.loads(each.content)["action"] for each in received_requests] == ["synchronize", "opened"]
 
 
-async def test_a_lost_webhook_stands_in_the_log_as_failed(
+async def test_a_lost_webhook_is_logged_as_failed_and_can_be_redelivered(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     github.faults.webhooks.lose(event="push", times=1)
@@ -155,13 +157,13 @@ async def test_a_lost_webhook_stands_in_the_log_as_failed(
     assert received_requests[0].headers["x-github-delivery"] == lost.guid
 
 
-async def test_an_early_callback_is_sent_before_the_dispatch_is_answered(
+async def test_an_early_callback_is_sent_before_the_response_to_the_dispatch(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, received_requests: list[httpx.Request]
 ) -> None:
     auth = await token_for("acme/backend")
     github.faults.early_callback()
     payload = {
-        **WISH,
+        **DISPATCH,
         "client_payload": {"delivery_id": "d", "relay": {"callback_url": "http://relay.test/cb"}},
     }
     gate = github.faults.hang(on=DISPATCHES, after_acting=True)
@@ -172,7 +174,7 @@ async def test_an_early_callback_is_sent_before_the_dispatch_is_answered(
     assert (await call).status_code == 204
 
 
-async def test_clear_takes_every_switch_back(github: GitHub, api: httpx.AsyncClient) -> None:
+async def test_clear_removes_all_faults(github: GitHub, api: httpx.AsyncClient) -> None:
     github.faults.answer(500)
     github.faults.webhooks.lose()
     github.faults.clear()

@@ -61,7 +61,7 @@ async def test_the_points_of_a_minute_are_counted_over_all_endpoints(
     assert (await api.get(f"{REPO}/contents/README.md", headers=auth)).status_code == 403
 
 
-async def test_comments_have_a_limit_of_their_own(
+async def test_comments_have_their_own_limit(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock
 ) -> None:
     github.limits.content_per_minute = 1
@@ -77,7 +77,7 @@ async def test_comments_have_a_limit_of_their_own(
     assert await comment() == 201
 
 
-async def test_the_drivers_word_leaves_a_part_of_one_installations_hour(
+async def test_spend_hour_leaves_the_given_rest_of_one_installations_hour(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, clock: ManualClock
 ) -> None:
     auth = await token_for("acme/backend")
@@ -91,7 +91,7 @@ async def test_the_drivers_word_leaves_a_part_of_one_installations_hour(
     assert github.hour_left("acme/backend") == 5000
 
 
-async def test_a_secondary_refusal_says_how_long_to_wait(
+async def test_a_secondary_limit_response_has_retry_after(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     github.limits.points_per_minute = 0
@@ -101,7 +101,7 @@ async def test_a_secondary_refusal_says_how_long_to_wait(
     assert "secondary rate limit" in answer.json()["message"]
 
 
-async def test_too_many_calls_at_once_are_refused(
+async def test_too_many_concurrent_calls_are_refused(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     github.limits.concurrent = 1
@@ -123,9 +123,7 @@ async def test_too_many_calls_at_once_are_refused(
     assert (await first).status_code == 204
 
 
-async def test_a_not_modified_answer_is_free(
-    github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
-) -> None:
+async def test_a_304_response_is_free(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> None:
     auth = await token_for("org/upstream")
     path = "/repos/org/upstream/contents/README.md"
     full = await api.get(path, headers=auth)
@@ -133,7 +131,7 @@ async def test_a_not_modified_answer_is_free(
     assert free.headers["x-ratelimit-used"] == full.headers["x-ratelimit-used"]
 
 
-async def test_a_read_that_names_its_unchanged_answer_is_304_and_free(
+async def test_a_conditional_read_of_an_unchanged_repository_is_304_and_free(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
     auth, other = await token_for("acme/backend"), await token_for("acme/backend")
@@ -141,7 +139,9 @@ async def test_a_read_that_names_its_unchanged_answer_is_304_and_free(
     known = {"if-none-match": whole.headers["etag"]}
     same = await api.get(REPO, headers={**auth, **known})
     assert (same.status_code, same.content, same.headers["x-ratelimit-used"]) == (304, b"", "1")
-    assert (await api.get(REPO, headers={**other, **known})).status_code == 200  # an ETag is a token's own
+    assert (
+        await api.get(REPO, headers={**other, **known})
+    ).status_code == 200  # an ETag is valid for one token only
     github.repository("acme/backend").description = "changed"
     assert (await api.get(REPO, headers={**auth, **known})).status_code == 200
     assert github.call_counts.for_installation(github.installation("acme/backend").id).calls == 3

@@ -14,7 +14,7 @@ ROOT = "/repos/org/upstream"
 
 @pytest.fixture
 async def gate(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> Gate:
-    """Requires crcr/gate; sets it on a commit, always by a new check."""
+    """Require crcr/gate; return a function that sets it on a commit, always by a new check."""
     github.require_checks("org/upstream", ["crcr/gate"])
     auth = await token_for("org/upstream")
 
@@ -32,7 +32,7 @@ def received_events(received_requests: list[httpx.Request]) -> list[tuple[str, s
     return [(event, body.get("action"), body.get("reason")) for event, body in bodies]
 
 
-async def test_a_check_that_never_came_blocks_as_expected(github: GitHub, gate: Gate) -> None:
+async def test_a_missing_required_check_blocks_with_the_state_expected(github: GitHub, gate: Gate) -> None:
     pull = await github.open_pr("org/upstream")
     assert github.merge_state(pull) == MergeState(mergeable=False, blocked_by=("crcr/gate: expected",))
     await gate(pull.head_sha, name="other")
@@ -42,7 +42,7 @@ async def test_a_check_that_never_came_blocks_as_expected(github: GitHub, gate: 
 
 
 @pytest.mark.parametrize("conclusion", ["success", "neutral", "skipped"])
-async def test_a_passing_check_lets_a_pull_request_in(github: GitHub, gate: Gate, conclusion: str) -> None:
+async def test_a_passing_check_allows_the_merge(github: GitHub, gate: Gate, conclusion: str) -> None:
     pull = await github.open_pr("org/upstream")
     await gate(pull.head_sha, conclusion)
     assert github.merge_state(pull) == MergeState(mergeable=True)
@@ -69,7 +69,9 @@ async def test_a_new_head_needs_its_own_check(github: GitHub, gate: Gate) -> Non
     assert github.merge_state(pull).blocked_by == ("crcr/gate: expected",)
 
 
-async def test_only_the_default_branch_is_guarded_and_drafts_never_merge(github: GitHub, gate: Gate) -> None:
+async def test_only_the_default_branch_requires_checks_and_drafts_never_merge(
+    github: GitHub, gate: Gate
+) -> None:
     await github.push("org/upstream", ref="refs/heads/release", created=True)
     pull = await github.open_pr("org/upstream", base="release")
     assert github.merge_state(pull).mergeable
@@ -82,14 +84,14 @@ async def test_the_latest_check_of_each_name_is_found(github: GitHub, gate: Gate
     await gate(pull.head_sha, "failure")
     await gate(pull.head_sha, "success")
     await gate(pull.head_sha, None, name="crcr/acme/backend")
-    found = github.latest_checks("org/upstream", pull.head_sha)
-    assert {name: check.conclusion for name, check in found.items()} == {
+    latest = github.latest_checks("org/upstream", pull.head_sha)
+    assert {name: check.conclusion for name, check in latest.items()} == {
         "crcr/gate": "success",
         "crcr/acme/backend": None,
     }
 
 
-async def test_a_group_has_the_tree_of_a_pull_request_that_is_up_to_date(
+async def test_a_group_has_the_tree_of_an_up_to_date_pull_request(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
@@ -108,7 +110,7 @@ async def test_a_group_has_the_tree_of_a_pull_request_that_is_up_to_date(
     assert body["merge_group"]["head_commit"]["tree_id"] == own.tree_sha
 
 
-async def test_a_group_has_another_tree_once_the_base_moved(github: GitHub) -> None:
+async def test_a_group_has_a_different_tree_after_the_base_moved(github: GitHub) -> None:
     pull = await github.open_pr("org/upstream", files={"a.py": "a"})
     github.write_file("org/upstream", "b.py", "b")
     group = await github.enqueue(pull)
@@ -117,21 +119,21 @@ async def test_a_group_has_another_tree_once_the_base_moved(github: GitHub) -> N
     assert {"a.py", "b.py"} <= set(commits[group.head_sha].tree)
 
 
-async def two_groups(github: GitHub) -> tuple[list[PullRequest], list[MergeGroup]]:
+async def enqueue_two_groups(github: GitHub) -> tuple[list[PullRequest], list[MergeGroup]]:
     pulls = [await github.open_pr("org/upstream", files={name: "x"}) for name in ("a.py", "b.py")]
     return pulls, [await github.enqueue(pull) for pull in pulls]
 
 
-async def test_a_group_stands_on_the_group_ahead(github: GitHub, api: httpx.AsyncClient) -> None:
-    pulls, (first, second) = await two_groups(github)
+async def test_a_group_is_based_on_the_group_ahead(github: GitHub, api: httpx.AsyncClient) -> None:
+    pulls, (first, second) = await enqueue_two_groups(github)
     assert second.base_sha == first.head_sha
     tree = github.repository("org/upstream").commits[second.head_sha].tree
     assert {"a.py", "b.py"} <= set(tree)
-    found = (await api.get(f"{ROOT}/compare/{second.base_sha}...{second.head_sha}")).json()
-    assert [each["sha"] for each in found["commits"]] == [pulls[1].head_sha, second.head_sha]
+    comparison = (await api.get(f"{ROOT}/compare/{second.base_sha}...{second.head_sha}")).json()
+    assert [each["sha"] for each in comparison["commits"]] == [pulls[1].head_sha, second.head_sha]
 
 
-async def test_a_group_that_passes_is_merged_and_told(
+async def test_a_passing_group_is_merged_and_sends_webhooks(
     github: GitHub, gate: Gate, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
@@ -153,8 +155,8 @@ async def test_a_group_that_passes_is_merged_and_told(
     assert github.merge_queue("org/upstream") == []
 
 
-async def test_groups_are_merged_in_their_order(github: GitHub, gate: Gate) -> None:
-    pulls, (first, second) = await two_groups(github)
+async def test_groups_are_merged_in_order(github: GitHub, gate: Gate) -> None:
+    pulls, (first, second) = await enqueue_two_groups(github)
     await gate(second.head_sha)
     await github.settle_queue("org/upstream")
     assert [pull.merged for pull in pulls] == [False, False]
@@ -164,10 +166,10 @@ async def test_groups_are_merged_in_their_order(github: GitHub, gate: Gate) -> N
     assert github.repository("org/upstream").head_sha == second.head_sha
 
 
-async def test_a_group_that_fails_leaves_and_those_behind_are_made_again(
+async def test_a_failing_group_is_removed_and_those_behind_are_recreated(
     github: GitHub, gate: Gate, received_requests: list[httpx.Request]
 ) -> None:
-    pulls, (first, second) = await two_groups(github)
+    pulls, (first, second) = await enqueue_two_groups(github)
     await gate(first.head_sha, "failure")
     received_requests.clear()
     await github.settle_queue("org/upstream")
@@ -182,7 +184,7 @@ async def test_a_group_that_fails_leaves_and_those_behind_are_made_again(
     assert "a.py" not in github.repository("org/upstream").commits[again.head_sha].tree
 
 
-async def test_a_group_can_be_taken_out(github: GitHub, received_requests: list[httpx.Request]) -> None:
+async def test_a_group_can_be_dequeued(github: GitHub, received_requests: list[httpx.Request]) -> None:
     pull = await github.open_pr("org/upstream")
     group = await github.enqueue(pull)
     await github.dequeue(group)
@@ -193,10 +195,10 @@ async def test_a_group_can_be_taken_out(github: GitHub, received_requests: list[
     assert again.head_sha != group.head_sha
 
 
-async def test_a_push_takes_a_pull_request_out_and_a_moved_base_makes_the_group_again(
+async def test_a_push_dequeues_a_pull_request_and_a_moved_base_recreates_the_group(
     github: GitHub, gate: Gate
 ) -> None:
-    pulls, groups = await two_groups(github)
+    pulls, groups = await enqueue_two_groups(github)
     for group in groups:
         await gate(group.head_sha)
     await github.push_to_pr(pulls[0])
@@ -210,7 +212,7 @@ async def test_a_push_takes_a_pull_request_out_and_a_moved_base_makes_the_group_
     assert github.merge_queue("org/upstream")[0].base_sha == github.repository("org/upstream").head_sha
 
 
-async def test_what_cannot_be_merged_is_not_queued(github: GitHub) -> None:
+async def test_an_unmergeable_pull_request_is_not_queued(github: GitHub) -> None:
     pull = await github.open_pr("org/upstream", draft=True)
     with pytest.raises(MergeBlocked, match="draft"):
         await github.enqueue(pull)
@@ -223,7 +225,7 @@ async def test_what_cannot_be_merged_is_not_queued(github: GitHub) -> None:
         await github.merge_group("org/upstream", other.number, action="destroyed")
 
 
-async def test_pushes_of_the_queues_branches_are_told_on_request(
+async def test_pushes_of_the_queues_branches_are_sent_on_request(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     github.queue_pushes = True
@@ -239,7 +241,7 @@ async def test_pushes_of_the_queues_branches_are_told_on_request(
     ]
 
 
-async def test_old_checks_and_comments_are_forgotten_but_not_those_of_open_pull_requests(
+async def test_old_checks_and_comments_of_closed_pull_requests_are_dropped(
     github: GitHub, gate: Gate
 ) -> None:
     pulls = [await github.open_pr("org/upstream") for _ in range(2)]

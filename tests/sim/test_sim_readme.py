@@ -1,4 +1,4 @@
-"""The examples in github_sim's README are executed as they stand there."""
+"""The examples in github_sim's README are executed unchanged."""
 
 import inspect
 import re

@@ -13,15 +13,15 @@ TokenFor = Callable[..., Awaitable[dict[str, str]]]
 BACKEND = "/repos/acme/backend/dispatches"
 
 
-def wish(**payload: Any) -> dict[str, Any]:
+def dispatch_body(**payload: Any) -> dict[str, Any]:
     return {"event_type": "pull_request", "client_payload": payload}
 
 
-async def test_a_dispatch_is_kept_and_starts_the_listening_workflow(
+async def test_a_dispatch_is_recorded_and_starts_the_listening_workflow(
     api: httpx.AsyncClient, token_for: TokenFor, github: GitHub
 ) -> None:
     auth = await token_for("acme/backend")
-    answer = await api.post(BACKEND, json=wish(delivery_id="guid-1"), headers=auth)
+    answer = await api.post(BACKEND, json=dispatch_body(delivery_id="guid-1"), headers=auth)
     assert (answer.status_code, answer.content) == (204, b"")
     (dispatch,) = github.dispatches("acme/backend")
     assert (dispatch.delivery_id, dispatch.received_at) == ("guid-1", github.clock.now())
@@ -38,8 +38,8 @@ async def test_a_dispatch_is_kept_and_starts_the_listening_workflow(
         {"event_type": "x" * 101},
         {"event_type": "push", "client_payload": dict.fromkeys("abcdefghijk", 1)},
         {"event_type": "push", "client_payload": []},
-        wish(padding="x" * 65_523),
-        wish(padding="é" * 32_762),
+        dispatch_body(padding="x" * 65_523),
+        dispatch_body(padding="é" * 32_762),
     ],
 )
 async def test_a_dispatch_over_githubs_limits_is_refused(
@@ -50,7 +50,9 @@ async def test_a_dispatch_over_githubs_limits_is_refused(
     assert github.dispatches() == []
 
 
-async def test_a_dispatch_just_below_the_limits_is_taken(api: httpx.AsyncClient, token_for: TokenFor) -> None:
+async def test_a_dispatch_just_below_the_limits_is_accepted(
+    api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
     payload = {**dict.fromkeys("bcdefghij", ""), "a": ""}
     room = 65_535 - len(json.dumps(payload, separators=(",", ":")))
     body = {"event_type": "x" * 100, "client_payload": {**payload, "a": "x" * room}}
@@ -63,7 +65,9 @@ async def test_a_repository_without_the_app_is_not_found(
 ) -> None:
     github.create_repository("acme/bare", installed=False)
     auth = await token_for("acme/backend")
-    assert (await api.post("/repos/acme/bare/dispatches", json=wish(), headers=auth)).status_code == 404
+    assert (
+        await api.post("/repos/acme/bare/dispatches", json=dispatch_body(), headers=auth)
+    ).status_code == 404
     assert (await api.get("/repos/acme/bare/installation", headers=app_auth())).status_code == 404
 
 
@@ -75,14 +79,16 @@ async def test_a_renamed_repository_redirects_to_its_id(
     moved = await api.get("/repos/acme/backend/installation", headers=app_auth())
     assert moved.status_code == 301
     assert moved.headers["location"] == f"{github.base_url}/repositories/{number}/installation"
-    sent = await api.post(BACKEND, json=wish(), headers=await token_for("acme/engine"))
+    sent = await api.post(BACKEND, json=dispatch_body(), headers=await token_for("acme/engine"))
     assert sent.status_code == 307
-    again = await api.post(sent.headers["location"], json=wish(), headers=await token_for("acme/engine"))
+    again = await api.post(
+        sent.headers["location"], json=dispatch_body(), headers=await token_for("acme/engine")
+    )
     assert again.status_code == 204
     assert len(github.dispatches("acme/engine")) == 1
 
 
-async def test_contents_come_encoded_raw_and_by_etag(api: httpx.AsyncClient, github: GitHub) -> None:
+async def test_contents_are_returned_encoded_raw_and_by_etag(api: httpx.AsyncClient, github: GitHub) -> None:
     path = "/repos/org/upstream/contents/allow/list.yml"
     full = await api.get(path)
     assert base64.b64decode(full.json()["content"]) == b"L1: []\n"
@@ -95,7 +101,7 @@ async def test_contents_come_encoded_raw_and_by_etag(api: httpx.AsyncClient, git
     assert changed.status_code == 200
 
 
-async def test_contents_are_those_of_the_ref(api: httpx.AsyncClient, github: GitHub) -> None:
+async def test_contents_depend_on_the_ref(api: httpx.AsyncClient, github: GitHub) -> None:
     before = github.repository("org/upstream").head_sha
     github.write_file("org/upstream", "new.txt", "new")
     path = "/repos/org/upstream/contents/new.txt"
@@ -104,7 +110,7 @@ async def test_contents_are_those_of_the_ref(api: httpx.AsyncClient, github: Git
     assert (await api.get(path, params={"ref": "nowhere"})).status_code == 404
 
 
-async def test_compare_tells_how_two_commits_stand(api: httpx.AsyncClient, github: GitHub) -> None:
+async def test_compare_returns_the_relation_of_two_commits(api: httpx.AsyncClient, github: GitHub) -> None:
     pull = await github.open_pr("org/upstream")
     await github.push_to_pr(pull)
     root = "/repos/org/upstream/compare"
@@ -115,13 +121,13 @@ async def test_compare_tells_how_two_commits_stand(api: httpx.AsyncClient, githu
     assert (await api.get(f"{root}/main...main")).json()["status"] == "identical"
 
 
-async def test_an_unknown_route_fails_the_test_at_the_end(api: httpx.AsyncClient, github: GitHub) -> None:
+async def test_an_unknown_route_makes_finish_fail(api: httpx.AsyncClient, github: GitHub) -> None:
     assert (await api.get("/repos/org/upstream/stargazers")).status_code == 404
     with pytest.raises(AssertionError, match="unknown route GET /repos/org/upstream/stargazers"):
         github.finish()
 
 
-async def test_the_api_also_answers_where_enterprise_servers_do(api: httpx.AsyncClient) -> None:
+async def test_the_api_is_also_served_at_the_path_of_enterprise_servers(api: httpx.AsyncClient) -> None:
     assert (await api.get("/api/v3/repos/org/upstream")).json()["full_name"] == "org/upstream"
 
 

@@ -15,7 +15,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 
 
 class Tags(HTMLParser):
-    """Every element and attribute that a browser would see."""
+    """Every element and attribute that a browser would parse."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ async def pull(github: GitHub) -> PullRequest:
     return await github.open_pr("org/upstream", title="Speed up addmm", labels=["ciflow/crcr/npu"])
 
 
-async def test_the_first_page_says_how_much_of_the_rate_limit_the_app_has_used(
+async def test_the_front_page_shows_the_apps_use_of_the_rate_limit(
     github: GitHub,
     api: httpx.AsyncClient,
     pull: PullRequest,
@@ -64,7 +64,7 @@ async def test_the_first_page_says_how_much_of_the_rate_limit_the_app_has_used(
     assert "Busiest minute so far: 1 of 900 points." in page
 
 
-async def test_the_first_page_lists_open_pull_requests_and_says_what_it_is(
+async def test_the_front_page_lists_open_pull_requests_and_says_what_it_is(
     github: GitHub, api: httpx.AsyncClient, pull: PullRequest
 ) -> None:
     gone = await github.open_pr("org/upstream", title="Withdrawn")
@@ -102,7 +102,7 @@ async def test_a_pull_request_shows_its_newest_checks_and_the_merge_box(
     assert '<span class="mark good" title="success">P</span>' in page
 
 
-async def test_a_pull_request_that_is_in_or_out_says_so(
+async def test_the_page_of_a_closed_pull_request_shows_whether_it_was_merged(
     github: GitHub, api: httpx.AsyncClient, pull: PullRequest
 ) -> None:
     add_check(github, pull.head_sha, "success")
@@ -146,7 +146,7 @@ async def test_a_check_and_a_run_have_pages(
 
 
 @pytest.mark.parametrize("path", ["", "/pull/1", "/queue", "/runs/{check}"])
-async def test_hostile_text_stays_text_on_every_page(
+async def test_hostile_text_is_escaped_on_every_page(
     github: GitHub, api: httpx.AsyncClient, path: str
 ) -> None:
     pull = await github.open_pr(
@@ -159,11 +159,11 @@ async def test_hostile_text_stays_text_on_every_page(
     await github.comment_pr(pull, f"```\n{HOSTILE}\n```\n# {HOSTILE}\n- `{HOSTILE}`", author=HOSTILE)
     await github.enqueue(pull)
     page = await get_page(api, f"/org/upstream{path.format(check=check.id)}")
-    found = Tags(page)
+    tags = Tags(page)
     assert "&lt;script&gt;" in page
-    assert not found.names & {"script", "img"}
-    assert not [name for name, value in found.attributes if name.startswith("on")]
-    assert not [value for name, value in found.attributes if (value or "").startswith("javascript:")]
+    assert not tags.names & {"script", "img"}
+    assert not [name for name, value in tags.attributes if name.startswith("on")]
+    assert not [value for name, value in tags.attributes if (value or "").startswith("javascript:")]
 
 
 async def test_pages_allow_no_script_and_no_foreign_style(api: httpx.AsyncClient) -> None:
@@ -174,9 +174,7 @@ async def test_pages_allow_no_script_and_no_foreign_style(api: httpx.AsyncClient
     assert len(re.findall("<style>", answer.text)) == 1
 
 
-async def test_the_app_has_a_page_that_says_where_it_is_installed(
-    github: GitHub, api: httpx.AsyncClient
-) -> None:
+async def test_the_page_of_the_app_lists_its_installations(github: GitHub, api: httpx.AsyncClient) -> None:
     for path in ("/apps/crcr-simulated", "/apps/crcr-simulated/installations/new"):
         page = await get_page(api, path)
         assert '<a href="/acme/backend">acme/backend</a>' in page
@@ -196,7 +194,9 @@ async def test_a_file_has_a_page(github: GitHub, api: httpx.AsyncClient) -> None
     github.finish()
 
 
-async def test_a_browser_at_a_wrong_address_is_no_surprise(github: GitHub, api: httpx.AsyncClient) -> None:
+async def test_a_browsers_request_for_an_unknown_page_is_not_unexpected(
+    github: GitHub, api: httpx.AsyncClient
+) -> None:
     assert (await api.get("/no/such", headers=HTML)).status_code == 404
     github.finish()
     assert (await api.get("/no/such")).status_code == 404
@@ -204,7 +204,7 @@ async def test_a_browser_at_a_wrong_address_is_no_surprise(github: GitHub, api: 
     github.unexpected.clear()
 
 
-async def test_only_a_browser_gets_pages(github: GitHub, api: httpx.AsyncClient) -> None:
+async def test_only_requests_that_accept_html_get_pages(github: GitHub, api: httpx.AsyncClient) -> None:
     assert (await api.get("/org/upstream/queue")).status_code == 404
     assert (await api.get("/favicon.ico")).status_code == 204
     assert (await api.get("/repos/org/upstream", headers=HTML)).json()["full_name"] == "org/upstream"
@@ -236,5 +236,5 @@ async def test_only_a_browser_gets_pages(github: GitHub, api: httpx.AsyncClient)
         ("not <!-- alone -->", "<p>not &lt;!-- alone --&gt;</p>"),
     ],
 )
-def test_a_little_markdown_is_rendered(markdown: str, made: str) -> None:
+def test_basic_markdown_is_rendered(markdown: str, made: str) -> None:
     assert render_markdown(markdown) == made + "\n"

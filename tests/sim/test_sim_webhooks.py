@@ -12,7 +12,7 @@ AppAuth = Callable[..., dict[str, str]]
 LOG = "/app/hook/deliveries"
 
 
-async def test_a_webhook_is_signed_and_as_large_as_the_real_one(
+async def test_a_webhook_is_signed_and_as_large_as_a_real_one(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
@@ -26,14 +26,14 @@ async def test_a_webhook_is_signed_and_as_large_as_the_real_one(
     assert (pull.last_delivery.status_code, pull.last_delivery.answer_body) == (202, '{"ok":true}')
 
 
-def test_the_signature_is_githubs_published_one(github: GitHub) -> None:
+def test_the_signature_equals_githubs_published_example(github: GitHub) -> None:
     headers = github.webhooks.headers("ping", "guid", b"Hello, World!")
     assert headers["X-Hub-Signature-256"] == (
         "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
     )
 
 
-async def test_synchronize_tells_before_and_after(
+async def test_synchronize_has_before_and_after(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     pull = await github.open_pr("org/upstream")
@@ -44,7 +44,7 @@ async def test_synchronize_tells_before_and_after(
     assert body["pull_request"]["head"]["sha"] == pull.head_sha
 
 
-async def test_a_push_lists_its_commits_up_to_githubs_most(
+async def test_a_push_lists_its_commits_up_to_githubs_maximum(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     await github.push("org/upstream", commits=2_050)
@@ -63,7 +63,7 @@ async def test_a_deleted_branch_has_no_head_commit(
     assert (body["deleted"], body["after"], body["head_commit"]) == (True, "0" * 40, None)
 
 
-async def test_a_repository_without_the_app_is_silent(
+async def test_a_repository_without_the_app_sends_no_webhooks(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     github.create_repository("acme/bare", installed=False)
@@ -71,7 +71,7 @@ async def test_a_repository_without_the_app_is_silent(
     assert (pull.last_delivery, received_requests) == (None, [])
 
 
-async def test_the_delivery_log_pages_newest_first(
+async def test_the_delivery_log_is_paged_newest_first(
     github: GitHub, api: httpx.AsyncClient, app_auth: AppAuth
 ) -> None:
     for _ in range(5):
@@ -84,7 +84,7 @@ async def test_the_delivery_log_pages_newest_first(
     assert "next" not in third.links
 
 
-async def test_the_delivery_log_is_kept_three_days(
+async def test_the_delivery_log_is_kept_for_three_days(
     github: GitHub, api: httpx.AsyncClient, app_auth: AppAuth, clock: ManualClock
 ) -> None:
     await github.push("org/upstream")
@@ -92,7 +92,7 @@ async def test_the_delivery_log_is_kept_three_days(
     assert (await api.get(LOG, headers=app_auth())).json() == []
 
 
-async def test_a_failed_delivery_is_found_and_redelivered_under_its_guid(
+async def test_a_failed_delivery_is_listed_and_redelivered_under_its_guid(
     github: GitHub, api: httpx.AsyncClient, app_auth: AppAuth, answers: list[httpx.Response]
 ) -> None:
     answers.append(httpx.Response(503, text="later"))
@@ -115,15 +115,17 @@ async def test_an_unreachable_relay_is_logged_as_failed(github: GitHub) -> None:
     assert (sent.ok, sent.status_code) == (False, 502)
 
 
-async def test_installing_tells_the_app(github: GitHub, received_requests: list[httpx.Request]) -> None:
+async def test_installing_and_uninstalling_send_webhooks_to_the_app(
+    github: GitHub, received_requests: list[httpx.Request]
+) -> None:
     github.create_repository("acme/second", installed=False)
     github.create_repository("fresh/one", installed=False)
     for act in (github.install("acme/second"), github.install("fresh/one"), github.uninstall("fresh/one")):
         await act
-    told = [
+    webhooks = [
         (each.headers["x-github-event"], json.loads(each.content)["action"]) for each in received_requests
     ]
-    assert told == [
+    assert webhooks == [
         ("installation_repositories", "added"),
         ("installation", "created"),
         ("installation", "deleted"),

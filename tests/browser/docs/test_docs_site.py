@@ -1,4 +1,4 @@
-"""The documentation site in Chromium, as the relay serves it: within its policy, by keyboard, without JavaScript."""
+"""The documentation site in Chromium, as the relay serves it: within its security policy, by keyboard, without JavaScript."""
 
 import re
 from collections.abc import AsyncIterator
@@ -34,8 +34,8 @@ async def address(built_site: Path) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def reading(browser: Browser, address: str, path: str = "", **options: Any) -> AsyncIterator[Page]:
-    """A page of the site; it must neither break its policy nor load anything from elsewhere."""
+async def open_docs(browser: Browser, address: str, path: str = "", **options: Any) -> AsyncIterator[Page]:
+    """A page of the site; it must neither violate its policy nor load anything from another origin."""
     context = await browser.new_context(**options)
     page, troubles = await context.new_page(), []
     page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
@@ -48,8 +48,8 @@ async def reading(browser: Browser, address: str, path: str = "", **options: Any
 
 
 async def test_the_search_finds_a_task_by_keyboard_alone(browser: Browser, address: str) -> None:
-    async with reading(browser, address) as page:
-        await page.wait_for_load_state("networkidle")  # the search is there once it has read its index
+    async with open_docs(browser, address) as page:
+        await page.wait_for_load_state("networkidle")  # the search is ready once its index is loaded
         await page.keyboard.press("/")
         await page.keyboard.type("rotate webhook secret")
         await page.get_by_text(re.compile(r"^\d+ results?$")).wait_for()
@@ -60,7 +60,7 @@ async def test_the_search_finds_a_task_by_keyboard_alone(browser: Browser, addre
 
 async def test_the_site_can_be_read_without_javascript(browser: Browser, address: str) -> None:
     options: dict[str, Any] = {"java_script_enabled": False, "viewport": {"width": 390, "height": 800}}
-    async with reading(browser, address, **options) as page:
+    async with open_docs(browser, address, **options) as page:
         await page.get_by_role("link", name="Waive a failure").first.click()
         await page.wait_for_url("**/docs/tasks/waive-failure/")
         await page.get_by_role("heading", name="Waive a failure").wait_for()
@@ -75,9 +75,13 @@ async def test_a_page_of_the_site_has_no_serious_violations_and_fits_the_screen(
     browser: Browser, address: str, scheme: str, width: int, path: str
 ) -> None:
     options: dict[str, Any] = {"color_scheme": scheme, "viewport": {"width": width, "height": 900}}
-    async with reading(browser, address, path, **options) as page:
+    async with open_docs(browser, address, path, **options) as page:
         await add_axe(page)
         # Chromium and Firefox let the keyboard scroll a table, which the theme's frames rely on.
-        found = [each for each in await violations(page) if "scrollable-region-focusable" not in each]
-        assert found == []
+        serious = [
+            violation
+            for violation in await violations(page)
+            if "scrollable-region-focusable" not in violation
+        ]
+        assert serious == []
         assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

@@ -1,11 +1,11 @@
-"""Bisections in a real browser: a running one updates itself, and its picture fits every width, in both colour schemes."""
+"""Bisections in a real browser: a running one updates itself, and its diagram fits every width, in both colour schemes."""
 
 from pathlib import Path
 
 from playwright.async_api import Browser, expect
 
 from browser.conftest import open_site
-from browser.test_accessibility import look_at
+from browser.test_accessibility import find_page_problems
 from support.downstream.callbacks import BACKEND, workflow_with_jobs
 from support.failures.bisection import BISECTED, broken_base
 from support.sign_in import ADMIN, TOKENS
@@ -42,22 +42,24 @@ async def test_the_pages_fit_a_phone_and_have_no_serious_violation(tmp_path: Pat
         page = site.page
         await page.goto(f"{site.url}/crcr/bisections")
         await expect(page.get_by_role("heading", name="No bisection yet")).to_be_visible()
-        assert await look_at(page) == []
+        assert await find_page_problems(page) == []
         base = await broken_base(site.relay, commits=130, culprit=77)
         number = await base.start()
         for _ in range(3):
             await base.answer()
         for path in ("", f"/{number}"):
             await page.goto(f"{site.url}/crcr/bisections{path}")
-            assert await look_at(page) == []
+            assert await find_page_problems(page) == []
         await base.finish(number)
         await page.locator("#commits summary").click()
         await expect(page.locator(".range-frame .culprit").first).to_be_visible()
-        assert await look_at(page) == []
+        assert await find_page_problems(page) == []
         assert site.troubles == []
 
 
-async def test_an_administrator_begins_and_stops_by_buttons(tmp_path: Path, browser: Browser) -> None:
+async def test_an_administrator_starts_and_stops_a_bisection_by_buttons(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser, allowlist=BISECTED, downstreams=(BACKEND,), **TOKENS) as site:
         site.relay.github.repository(BACKEND).workflows = list(workflow_with_jobs("test"))
         await broken_base(site.relay, commits=4, culprit=2)

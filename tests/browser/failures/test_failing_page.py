@@ -1,4 +1,4 @@
-"""Continuously failing jobs in a real browser: the list follows results, and fits a phone."""
+"""Continuously failing jobs in a real browser: the list updates with results, and fits a phone."""
 
 from pathlib import Path
 
@@ -19,7 +19,9 @@ async def push_and_run(site: Site, **conclusions: str) -> None:
     await run_all(site.relay, "org/reporter", **conclusions)
 
 
-async def test_a_job_comes_when_it_fails_and_goes_when_it_passes(tmp_path: Path, browser: Browser) -> None:
+async def test_a_job_is_listed_when_it_fails_and_removed_when_it_passes(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser) as site:
         site.relay.github.repository("org/reporter").workflows = [JOBS]
         await push_and_run(site)

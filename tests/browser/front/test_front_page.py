@@ -1,4 +1,4 @@
-"""The front page as a person uses it: attention, the relay's chip, heads in view, favourites; by keyboard, without scripts."""
+"""The front page as a person uses it: attention, the relay's chip, sticky headers, favourites; by keyboard, without scripts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,8 +50,8 @@ class AmberHealth:
         return {UPSTREAM: AMBER}
 
 
-def troubled() -> Summary:
-    """Forty backends, and a line of each kind, one with hostile text."""
+def summary_with_attention() -> Summary:
+    """Forty backends, and an attention line of each kind, one with hostile text."""
     kinds: dict[AttentionKind, dict[str, Any]] = {
         AttentionKind.BACKEND_RED: {
             "backend": RepoName(NAME),
@@ -65,30 +65,34 @@ def troubled() -> Summary:
         AttentionKind.BACKEND_SUSPENDED: {"backend": RepoName("o" * 39 + "/" + "r" * 90), "level": Level.L3},
     }
     items = tuple(
-        AttentionItem(**{"kind": kind, "text": "12 jobs fail on main: build, test", "since": NOW, **more})
-        for kind, more in kinds.items()
+        AttentionItem(**{"kind": kind, "text": "12 jobs fail on main: build, test", "since": NOW, **fields})
+        for kind, fields in kinds.items()
     )
     probes = (Probe(RepoName("relay/probe"), last_result(), stale=True),)
-    made = many_backends(40)
-    rows = made.levels[-1][1]
+    page_summary = many_backends(40)
+    rows = page_summary.levels[-1][1]
     expected = replace(last_result(Conclusion.FAILURE), counted=last_result().counted)
     widest = replace(rows[0].figures or figures(), last_result=expected)
     probe = replace(rows[0], level=Level.L2, figures=widest, name=RepoName("relay/probe"), probe=True)
-    made = replace(made, levels=(*made.levels[:-1], (made.levels[-1][0], (probe, *rows[1:]))))
-    health = replace(made.health, probes=probes, parked=2_000)
-    return replace(made, health=health, attention=Attention(items=items, blocked_pulls=1_234, branch="main"))
+    page_summary = replace(
+        page_summary, levels=(*page_summary.levels[:-1], (page_summary.levels[-1][0], (probe, *rows[1:])))
+    )
+    health = replace(page_summary.health, probes=probes, parked=2_000)
+    return replace(
+        page_summary, health=health, attention=Attention(items=items, blocked_pulls=1_234, branch="main")
+    )
 
 
-def empty() -> Summary:
+def empty_summary() -> Summary:
     allowlist = AllowlistState(version=None, source=None, read_at=None, newest_is_bad=False, problems=())
     return summary(allowlist=allowlist, health=relay_health(last_delivery_at=None, last_result_at=None))
 
 
 @asynccontextmanager
-async def serve(made: Summary) -> AsyncIterator[str]:
+async def serve(page_summary: Summary) -> AsyncIterator[str]:
     clock = ManualClock(NOW)
     frame = Frame(
-        FixedViews(made),  # type: ignore[arg-type]
+        FixedViews(page_summary),  # type: ignore[arg-type]
         upstreams=(UPSTREAM,),
         clock=clock,
         health=SharedHealth(AmberHealth(), clock),
@@ -106,8 +110,10 @@ async def overflow(page: Page) -> int:
     return int(await page.evaluate(script))
 
 
-@pytest.mark.parametrize("make", [troubled, empty])
-async def test_the_page_fits_every_width_and_can_be_read_by_everybody(browser: Browser, make: Any) -> None:
+@pytest.mark.parametrize("make", [summary_with_attention, empty_summary])
+async def test_the_page_fits_every_width_and_has_no_serious_accessibility_violation(
+    browser: Browser, make: Any
+) -> None:
     async with serve(make()) as url:
         for width, scheme in product((390, 1024, 1440), ("light", "dark")):
             context = await browser.new_context(
@@ -130,22 +136,22 @@ async def test_the_page_fits_every_width_and_can_be_read_by_everybody(browser: B
 
 
 @pytest.mark.parametrize("width", [1001, 1081, 1241, 1361])
-async def test_the_heads_of_the_table_stay_in_view(browser: Browser, width: int) -> None:
-    async with serve(troubled()) as url:
+async def test_the_table_headers_stay_in_view(browser: Browser, width: int) -> None:
+    async with serve(summary_with_attention()) as url:
         context = await browser.new_context(viewport={"width": width, "height": 700})
         page = await context.new_page()
         await page.goto(f"{url}/crcr")
         assert await overflow(page) == 0
         await page.locator("table.backends tbody tr").last.scroll_into_view_if_needed()
         await expect(page.locator("table.backends thead th").nth(1)).to_be_in_viewport(ratio=1)
-        hit = "head => { const box = head.getBoundingClientRect(); return head.contains(document.elementFromPoint(box.x + 5, box.y + box.height / 2)); }"
-        assert await page.locator("table.backends thead th").nth(1).evaluate(hit)
+        is_topmost = "head => { const box = head.getBoundingClientRect(); return head.contains(document.elementFromPoint(box.x + 5, box.y + box.height / 2)); }"
+        assert await page.locator("table.backends thead th").nth(1).evaluate(is_topmost)
 
 
-async def test_without_javascript_the_chip_opens_and_nothing_is_there_that_needs_a_script(
+async def test_without_javascript_the_chip_opens_and_script_only_controls_are_hidden(
     browser: Browser,
 ) -> None:
-    async with serve(troubled()) as url:
+    async with serve(summary_with_attention()) as url:
         context = await browser.new_context(java_script_enabled=False)
         page = await context.new_page()
         await page.goto(f"{url}/crcr")
@@ -153,30 +159,32 @@ async def test_without_javascript_the_chip_opens_and_nothing_is_there_that_needs
         await expect(page.locator("#relay-health .facts")).to_be_hidden()
         await page.locator("#relay-health > summary").click()
         await expect(page.locator("#relay-health .facts")).to_contain_text("2,000")
-        for what in (".star", ".favourites-only"):
-            await expect(page.locator(what).first).to_be_hidden()
+        for selector in (".star", ".favourites-only"):
+            await expect(page.locator(selector).first).to_be_hidden()
         await page.get_by_role("link", name="#12345").click()
         await expect(page).to_have_url(f"{url}/crcr/pr/12345")
 
 
-async def test_the_keyboard_reaches_the_lines_and_the_chip_in_reading_order(browser: Browser) -> None:
-    async with serve(troubled()) as url:
+async def test_the_keyboard_reaches_the_chip_and_the_attention_lines_in_reading_order(
+    browser: Browser,
+) -> None:
+    async with serve(summary_with_attention()) as url:
         page = await (await browser.new_context()).new_page()
         await page.goto(f"{url}/crcr")
         await page.locator("#main").focus()
-        reached = []
+        focused_texts = []
         for _ in range(12):
             await page.keyboard.press("Tab")
-            reached.append(await page.evaluate("document.activeElement.textContent.trim()"))
-        assert reached[1:4] == [NAME, "intel-team/torch-backend-01", "#12345"]
-        assert "relay amber" in reached[0]
+            focused_texts.append(await page.evaluate("document.activeElement.textContent.trim()"))
+        assert focused_texts[1:4] == [NAME, "intel-team/torch-backend-01", "#12345"]
+        assert "relay amber" in focused_texts[0]
         await page.locator("#relay-health > summary").focus()
         await page.keyboard.press("Enter")
         await expect(page.locator(".relay-facts")).to_be_visible()
 
 
 async def test_favourites_stay_in_the_browser_and_survive_a_refresh(browser: Browser) -> None:
-    async with serve(troubled()) as url:
+    async with serve(summary_with_attention()) as url:
         page = await (await browser.new_context()).new_page()
         await page.goto(f"{url}/crcr")
         rows = page.locator("table.backends tr[data-key*='/']:visible")
@@ -207,8 +215,8 @@ async def test_favourites_stay_in_the_browser_and_survive_a_refresh(browser: Bro
         await expect(only).to_have_attribute("aria-pressed", "true")
 
 
-async def test_an_empty_installation_says_step_by_step_what_to_do(browser: Browser) -> None:
-    async with serve(empty()) as url:
+async def test_an_empty_installation_shows_the_setup_steps(browser: Browser) -> None:
+    async with serve(empty_summary()) as url:
         page = await (await browser.new_context()).new_page()
         await page.goto(f"{url}/crcr")
         steps = page.locator("#checklist li")

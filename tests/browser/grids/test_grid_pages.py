@@ -1,4 +1,4 @@
-"""The grids as a person uses them: watched, by keyboard, without JavaScript, in all widths, with very many rows."""
+"""The grids as a person uses them: live, by keyboard, without JavaScript, in all widths, with thousands of rows."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -44,7 +44,7 @@ async def open_page(site: Site, path: str) -> Page:
     return site.page
 
 
-async def test_a_grid_is_live_and_a_cell_leads_to_its_backend(tmp_path: Path, browser: Browser) -> None:
+async def test_a_grid_is_live_and_a_cell_links_to_its_backend(tmp_path: Path, browser: Browser) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         page = await open_page(site, "/crcr/pulls")
         await expect(page.locator(".empty")).to_contain_text("No open pull requests yet")
@@ -67,7 +67,9 @@ async def test_a_grid_is_live_and_a_cell_leads_to_its_backend(tmp_path: Path, br
         assert site.troubles == []
 
 
-async def test_mine_is_typed_once_and_kept_in_the_browser(tmp_path: Path, browser: Browser) -> None:
+async def test_the_author_of_mine_is_typed_once_and_kept_in_the_browser(
+    tmp_path: Path, browser: Browser
+) -> None:
     async with open_site(tmp_path, browser, allowlist=LISTED, downstreams=NAMES) as site:
         for author in ("ada", "bob"):
             await site.relay.github.open_pr(UPSTREAM, title=f"Of {author}", author=author)
@@ -113,18 +115,18 @@ async def test_without_javascript_everything_is_a_link_or_a_form(tmp_path: Path,
 MANY = PullStore(pulls=2_000, backends=40, jobs=1, tested=60)
 
 
-class Lists:
+class FixedAllowlists:
     async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist:
         return cast("Allowlist", read_allowlist(MANY.allowlist()).allowlist)
 
 
 @asynccontextmanager
 async def open_many(folder: Path) -> AsyncIterator[str]:
-    """The pages over a store with 2,000 open pull requests and 40 backends; returns their address."""
+    """The pages over a store with 2,000 open pull requests and 40 backends; yields their base URL."""
     clock, upstream = ManualClock(), RepoName(BENCH)
     MANY.fill(folder / "crcr.db", to_us(clock.now()))
     database = open_handle(folder / "crcr.db")
-    frame = Frame(SqlViews(database, Lists(), (upstream,)), upstreams=(upstream,), clock=clock)
+    frame = Frame(SqlViews(database, FixedAllowlists(), (upstream,)), upstreams=(upstream,), clock=clock)
     server = Server(Starlette(routes=routes(frame)), "127.0.0.1", 0)
     await server.start()
     try:
@@ -134,7 +136,7 @@ async def open_many(folder: Path) -> AsyncIterator[str]:
         await database.close()
 
 
-PLACES = """() => {
+SCROLL_AND_MEASURE = """() => {
   const frame = document.getElementById("scroll-matrix");
   frame.scrollTo(400, 300);
   const at = (selector) => document.querySelector(selector).getBoundingClientRect();
@@ -162,7 +164,7 @@ async def test_2000_pull_requests_and_40_backends_fit_every_width(tmp_path: Path
                 await expect(page.locator("tbody tr")).to_have_count(50)
                 await expect(page.locator("thead .names th")).to_have_count(40)
                 expected = {"wide": 0, "sideways": True, "row": 1, "head": 1, "title": True}
-                assert {"path": path, "width": width, **await page.evaluate(PLACES)} == {
+                assert {"path": path, "width": width, **await page.evaluate(SCROLL_AND_MEASURE)} == {
                     "path": path,
                     "width": width,
                     **expected,

@@ -1,4 +1,4 @@
-"""The page of `crcr setup` in Chromium: one click leads through GitHub's form and back, under the page's own policy."""
+"""The page of `crcr setup` in Chromium: one click goes through GitHub's form and back, within the page's own policy."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,10 +16,10 @@ from support.running_relay import UPSTREAM
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def github() -> AsyncIterator[GitHub]:
-    async with GitHub(seed=7) as made, serve(made):
-        made.create_repository(UPSTREAM, installed=False)
-        yield made
-        made.finish()
+    async with GitHub(seed=7) as simulator, serve(simulator):
+        simulator.create_repository(UPSTREAM, installed=False)
+        yield simulator
+        simulator.finish()
 
 
 def open_server(github: GitHub) -> RedirectServer:
@@ -37,16 +37,16 @@ async def test_one_click_creates_and_installs_the_app(browser: Browser, github: 
         troubles: list[str] = []
         page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
         await page.goto(server.address)
-        wide = await page.evaluate("document.documentElement.scrollWidth")
-        clicked = asyncio.create_task(page.get_by_role("button").click())
+        page_width = await page.evaluate("document.documentElement.scrollWidth")
+        click = asyncio.create_task(page.get_by_role("button").click())
         code = await asyncio.to_thread(server.wait_for_code, 20)
         assert code is not None
         app = await asyncio.to_thread(convert_code, code, addresses, None)
         ids = await asyncio.to_thread(find_ids, UPSTREAM, addresses)
         assert app.page is not None
         server.finish(install_url(app.page, ids))
-        await clicked
+        await click
         await page.wait_for_url(f"{github.base_url}/**")
         assert UPSTREAM in await page.inner_text("main")
     assert github.world.installation_of(github.repository(UPSTREAM)) is not None
-    assert (wide <= 390, troubles) == (True, [])
+    assert (page_width <= 390, troubles) == (True, [])

@@ -20,26 +20,28 @@ STEPS = 150
 
 
 def different(one: Answers, other: Answers) -> list[str]:
-    return [f"{asked}: {one[asked]} and {other[asked]}" for asked in one if one[asked] != other[asked]]
+    return [f"{query}: {one[query]} and {other[query]}" for query in one if one[query] != other[query]]
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4])
-async def test_clickhouse_answers_what_the_main_store_answers(stores: Stores, seed: int) -> None:
+async def test_clickhouse_returns_the_same_results_as_the_main_store(stores: Stores, seed: int) -> None:
     fed = await ClickHouseFeed.begin(stores, new_database(), seed)
     for _ in range(3):
         await fed.steps(STEPS // 3)
         assert await fed.feed()
         now = fed.walk.now
-        wanted = await answers_by_sql(stores, now)
-        assert different(wanted, await answers_by_clickhouse(fed.history, now)) == []
-    answered = {kind for (_, kind, _), (_, jobs) in wanted.items() if jobs}
-    assert len(answered) >= len(ResultKind) - 1  # what was never generated is not compared
+        expected = await answers_by_sql(stores, now)
+        assert different(expected, await answers_by_clickhouse(fed.history, now)) == []
+    kinds_with_jobs = {kind for (_, kind, _), (_, jobs) in expected.items() if jobs}
+    assert len(kinds_with_jobs) >= len(ResultKind) - 1  # kinds that were never generated are not compared
     window = Window.of(Span.WEEK, now)
-    together = await fed.history.figures(CORE.key, ResultKind.PUSH, window)
+    all_figures = await fed.history.figures(CORE.key, ResultKind.PUSH, window)
     for backend in BACKENDS:
-        alone = await fed.history.figures(CORE.key, ResultKind.PUSH, window, backend)
-        assert make_figures(alone.get(backend, []), window) == make_figures(together.get(backend, []), window)
+        figures = await fed.history.figures(CORE.key, ResultKind.PUSH, window, backend)
+        assert make_figures(figures.get(backend, []), window) == make_figures(
+            all_figures.get(backend, []), window
+        )
     for part in ("build", "TEST", "s", "no such"):
-        named = await names_by_sql(stores, part, now)
-        assert named == (await names_by_clickhouse(fed.history, part, now) if len(part) > 1 else set())
+        names = await names_by_sql(stores, part, now)
+        assert names == (await names_by_clickhouse(fed.history, part, now) if len(part) > 1 else set())
     await fed.link.close()

@@ -1,4 +1,4 @@
-"""Feeding ClickHouse: what is noted, fed once or twice, broken off, put back from a backup, or filled up afterwards."""
+"""Feeding ClickHouse: queued rows, repeated and interrupted feeds, restored backups and backfills."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -34,9 +34,9 @@ HISTORY = ("jobs", "dispatches", "ingested", "hours", "days", "job_days")
 
 @pytest.fixture
 async def fed(stores: Stores) -> AsyncIterator[ClickHouseFeed]:
-    found = await ClickHouseFeed.begin(stores, new_database(), 0)
-    yield found
-    await found.link.close()
+    feed = await ClickHouseFeed.begin(stores, new_database(), 0)
+    yield feed
+    await feed.link.close()
 
 
 async def count_rows(fed: ClickHouseFeed, table: str, where: str = "1") -> int:
@@ -50,8 +50,8 @@ async def run(stores: Stores, sql: str) -> None:
     await stores.database.write(lambda tx: tx.run(statement))
 
 
-async def pushed(walk: RandomWalk) -> dict[str, dict[str, Any]]:
-    """A push that was sent to everybody; its dispatches by backend."""
+async def send_push(walk: RandomWalk) -> dict[str, dict[str, Any]]:
+    """Send a push to all backends; return its dispatches by backend."""
     await walk.push()
     for effect in await walk.workers[0].claim(9, walk.now):
         await walk.workers[0].finish(effect, began_at=walk.now, now=walk.now)
@@ -62,7 +62,7 @@ async def _lag(now: datetime, tx: Tx) -> tuple[int, float | None]:
     return await history_lag(tx, CORE.key, now)
 
 
-async def test_where_nothing_is_fed_nothing_is_noted(stores: Stores) -> None:
+async def test_without_clickhouse_no_feed_rows_or_effects_are_queued(stores: Stores) -> None:
     walk = RandomWalk(stores, Random(0))
     await walk.begin()
     for _ in range(40):
@@ -72,20 +72,20 @@ async def test_where_nothing_is_fed_nothing_is_noted(stores: Stores) -> None:
     assert await stores.database.read(lambda tx: history_lag(tx, CORE.key, walk.now)) == (0, None)
 
 
-async def test_one_effect_waits_for_many_facts_and_gathers_them(fed: ClickHouseFeed) -> None:
-    dispatches = await pushed(fed.walk)
+async def test_one_feed_effect_collects_many_changes(fed: ClickHouseFeed) -> None:
+    dispatches = await send_push(fed.walk)
     await fed.walk.report(dispatches["org/one"], "1001", 1, "build")
     await fed.walk.report(dispatches["org/one"], "1001", 1, "build", **SUCCESS)
-    noted = await fed.unfed()
-    assert sorted(row["kind"] for row in noted) == ["dispatch"] * len(dispatches) + ["job"]
+    unfed_rows = await fed.unfed()
+    assert sorted(row["kind"] for row in unfed_rows) == ["dispatch"] * len(dispatches) + ["job"]
     [effect] = await fed.walk.rows("SELECT * FROM effects WHERE kind = 'feed_history'")
     assert (effect["target"], effect["state"]) == ("history", "waiting")
     assert effect["due_at"] == effect["created_at"] + 2_000_000
-    assert 0 <= noted[0]["due_at"] - effect["due_at"] < 1_000_000
+    assert 0 <= unfed_rows[0]["due_at"] - effect["due_at"] < 1_000_000
 
 
-async def test_the_lag_is_measured_on_due_time(fed: ClickHouseFeed) -> None:
-    await pushed(fed.walk)
+async def test_the_lag_is_measured_from_the_due_time(fed: ClickHouseFeed) -> None:
+    await send_push(fed.walk)
     read, now = fed.walk.stores.database.read, fed.walk.now
     number = len(await fed.unfed())
     for after_s, lag_s in ((0, 0.0), (2, 0.0), (92, 90.0)):
@@ -95,30 +95,32 @@ async def test_the_lag_is_measured_on_due_time(fed: ClickHouseFeed) -> None:
     assert await read(lambda tx: history_lag(tx, CORE.key, now + timedelta(days=1))) == (0, 0.0)
 
 
-async def test_fed_twice_it_counts_once_and_what_moves_meanwhile_is_fed_again(fed: ClickHouseFeed) -> None:
-    dispatches = await pushed(fed.walk)
+async def test_rows_fed_twice_count_once_and_rows_changed_meanwhile_are_fed_again(
+    fed: ClickHouseFeed,
+) -> None:
+    dispatches = await send_push(fed.walk)
     one = dispatches["org/one"]
     await fed.walk.report(one, "1001", 1, "build")
     await fed.walk.report(one, "1001", 1, "build", **SUCCESS)
     batch = await fed.feeding.batch(CORE.key, 100)
-    await fed.walk.report(one, "1001", 2, "build")  # the first attempt counts no more
-    for _ in range(2):  # inserted, and killed before it was crossed off
+    await fed.walk.report(one, "1001", 2, "build")  # the first attempt no longer counts
+    for _ in range(2):  # inserted, then killed before the rows were removed from the queue
         for table, rows in batch.rows:
             await fed.link.insert(table.name, table.columns, rows)
     await fed.feeding.remove(CORE.key, batch)
     assert [row["kind"] for row in await fed.unfed()] == ["job"]
     assert await count_rows(fed, "crcr_jobs", "ended_as = 'success'") == 1
     await fed.feed()
-    for table, rows in batch.rows:  # and somebody slow, who had read before
+    for table, rows in batch.rows:  # and a slow feeder that had read its batch before
         await fed.link.insert(table.name, table.columns, rows)
     assert await count_rows(fed, "crcr_jobs") == 1
     assert await count_rows(fed, "crcr_jobs", "ended_as = 'earlier'") == 1
     assert await count_rows(fed, "crcr_dispatches", "sent = 1") == len(dispatches)
 
 
-async def test_what_is_sent_again_counts_where_it_was_sent_last(fed: ClickHouseFeed) -> None:
+async def test_a_resent_dispatch_counts_at_its_last_send_time(fed: ClickHouseFeed) -> None:
     walk, stores = fed.walk, fed.walk.stores
-    dispatches = await pushed(walk)
+    dispatches = await send_push(walk)
     await fed.feed()
     walk.now += timedelta(days=40)
     await stores.acts.replay(CORE, dispatches["org/one"]["delivery"], who="ann", now=walk.now, everyone=True)
@@ -130,21 +132,21 @@ async def test_what_is_sent_again_counts_where_it_was_sent_last(fed: ClickHouseF
     assert await answers_by_clickhouse(fed.history, walk.now) == await answers_by_sql(stores, walk.now)
 
 
-async def test_after_a_backup_was_put_back_newer_facts_still_win(fed: ClickHouseFeed) -> None:
-    """The numbers go on from the backup's; what ClickHouse has is ahead of them."""
-    one = (await pushed(fed.walk))["org/one"]
+async def test_after_a_restored_backup_newer_changes_still_win(fed: ClickHouseFeed) -> None:
+    """Version numbers continue from the backup's; those in ClickHouse are higher."""
+    one = (await send_push(fed.walk))["org/one"]
     await fed.walk.report(one, "1001", 1, "build")
     await fed.walk.report(one, "1001", 1, "build", **SUCCESS)
     await fed.feed()
     await fed.link.command("INSERT INTO crcr_jobs SELECT * REPLACE (1000000 AS version) FROM crcr_jobs FINAL")
-    again = ClickHouseFeeder(fed.feeding, fed.link, None)
-    await again.make_ready()
+    feeder = ClickHouseFeeder(fed.feeding, fed.link, None)
+    await feeder.make_ready()
     await fed.walk.report(one, "1001", 2, "build")
-    await again.feed(CORE.key, 100)
+    await feeder.feed(CORE.key, 100)
     assert await count_rows(fed, "crcr_jobs", "ended_as = 'earlier' AND version > 1000000") == 1
 
 
-async def test_tables_are_made_once_by_whoever_starts_first_and_keep_as_long_as_is_set() -> None:
+async def test_concurrent_starts_create_the_tables_once_with_the_configured_retention() -> None:
     url = new_database()
     links = [ClickHouseLink(ClickHouseLocation(url)) for _ in range(3)]
     await asyncio.gather(*(ensure_schema(link, 200) for link in links))
@@ -156,11 +158,11 @@ async def test_tables_are_made_once_by_whoever_starts_first_and_keep_as_long_as_
     await link.command("INSERT INTO crcr_schema (version) VALUES (99)")
     with pytest.raises(NotPossible, match="schema 99"):
         await ensure_schema(link, None)
-    for each in links:
-        await each.close()
+    for link_to_close in links:
+        await link_to_close.close()
 
 
-async def test_results_go_when_they_are_older_than_is_kept() -> None:
+async def test_results_older_than_the_retention_are_deleted() -> None:
     link = ClickHouseLink(ClickHouseLocation(new_database()))
     await ensure_schema(link, 100)
     names = (
@@ -184,8 +186,8 @@ async def test_results_go_when_they_are_older_than_is_kept() -> None:
     await link.close()
 
 
-class BreaksOff(ClickHouseLink):
-    """ClickHouse that goes away when it comes to the second table."""
+class FailingLink(ClickHouseLink):
+    """A ClickHouse connection that fails at the second table."""
 
     async def insert(self, table: str, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
         if table == DISPATCHES.name:
@@ -193,37 +195,37 @@ class BreaksOff(ClickHouseLink):
         await super().insert(table, columns, rows)
 
 
-async def filled(stores: Stores, link: ClickHouseLink, *, anew: bool = False) -> tuple[RowCounts, ...]:
+async def run_backfill(stores: Stores, link: ClickHouseLink, *, anew: bool = False) -> tuple[RowCounts, ...]:
     feeding = FeedQueue(stores.database)
     work = Backfill(stores.database, feeding, ClickHouseFeeder(feeding, link, None), link)
-    told: list[tuple[str, int, int]] = []
-    counts = await work.run(lambda *each: told.append(each), RandomWalk(stores, Random(0)).now, anew=anew)
-    assert all(done <= total for _, done, total in told)
+    progress: list[tuple[str, int, int]] = []
+    counts = await work.run(lambda *step: progress.append(step), RandomWalk(stores, Random(0)).now, anew=anew)
+    assert all(done <= total for _, done, total in progress)
     return counts
 
 
-async def test_the_same_data_is_the_same_history_wherever_it_lies_and_filled_up_at_once(
+async def test_equal_data_gives_equal_history_on_every_store_and_after_a_backfill(
     stores: Stores, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     fed = await ClickHouseFeed.begin(stores, new_database(), 11)
     await fed.steps(120)
     now = fed.walk.now
-    wanted = await answers_by_sql(stores, now)
-    for name, make in DATABASES.items():
-        database = make(tmp_path_factory.mktemp(name))()
+    expected = await answers_by_sql(stores, now)
+    for name, open_kind in DATABASES.items():
+        database = open_kind(tmp_path_factory.mktemp(name))()
         other = Stores.over(database)
-        await copied(stores, other)
-        assert await answers_by_sql(other, now) == wanted
+        await copy_history(stores, other)
+        assert await answers_by_sql(other, now) == expected
         link = ClickHouseLink(ClickHouseLocation(new_database()))
-        counts = await filled(other, link)
-        assert [each.here for each in counts] == [each.there for each in counts]
-        assert await answers_by_clickhouse(ClickHouseHistory(link), now) == wanted
+        counts = await run_backfill(other, link)
+        assert [table_count.here for table_count in counts] == [table_count.there for table_count in counts]
+        assert await answers_by_clickhouse(ClickHouseHistory(link), now) == expected
         await link.close()
         await database.close()
     await fed.link.close()
 
 
-async def copied(source: Stores, target: Stores) -> None:
+async def copy_history(source: Stores, target: Stores) -> None:
     for name in HISTORY:
         table = metadata.tables[name]
         rows = await source.rows(f"SELECT * FROM {name}")  # noqa: S608 - our own
@@ -235,38 +237,38 @@ async def _many(statement: Statement, rows: list[dict[str, Any]], tx: Tx) -> Non
     await tx.many(statement, rows)
 
 
-async def test_a_backfill_that_was_broken_off_goes_on_and_takes_away_what_moved_meanwhile(
+async def test_an_interrupted_backfill_resumes_and_removes_rows_that_moved_meanwhile(
     fed: ClickHouseFeed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crcr.record.clickhouse.backfill.COUNT_STEP", 2)
     stores, walk = fed.walk.stores, fed.walk
-    await pushed(walk)
+    await send_push(walk)
     await fed.feed()
     await fed.feeding.turn_off()
     walk.now += timedelta(days=3)
     await fed.steps(60)
     await run(
         stores, "UPDATE dispatches SET sent_at = sent_at + 7000000 WHERE sent_at IS NOT NULL"
-    )  # while nobody fed
+    )  # while feeding was off
     await fed.feeding.turn_on([], walk.now)
     total = (
         await stores.rows("SELECT count(*) AS n FROM dispatches WHERE sent_at IS NOT NULL AND test = 0")
     )[0]["n"]
 
-    breaking = BreaksOff(fed.place)
+    failing_link = FailingLink(fed.place)
     with pytest.raises(OutsideUnreachable):
-        await filled(stores, breaking)
-    await breaking.close()
+        await run_backfill(stores, failing_link)
+    await failing_link.close()
     assert await fed.feeding.mark(FeedMark.WHOLE) is None
     assert JOBS.name in (await fed.feeding.mark(FeedMark.BACKFILL) or "")
-    counts = await filled(stores, fed.link)
+    counts = await run_backfill(stores, fed.link)
     assert await fed.feeding.mark(FeedMark.WHOLE) is not None
-    assert {each.table: each.here for each in counts}["crcr_dispatches"] == total
-    assert [each.there for each in counts] == [each.here for each in counts]
+    assert {table_count.table: table_count.here for table_count in counts}["crcr_dispatches"] == total
+    assert [table_count.there for table_count in counts] == [table_count.here for table_count in counts]
     assert await count_rows(fed, "crcr_dispatches", "sent = 1") == total
 
 
-async def test_history_is_whole_at_once_for_who_begins_and_only_after_a_backfill_for_others(
+async def test_a_new_store_has_complete_history_at_once_and_an_old_one_only_after_a_backfill(
     open_database: OpenDatabase,
 ) -> None:
     stores = Stores.over(open_database())
@@ -274,8 +276,8 @@ async def test_history_is_whole_at_once_for_who_begins_and_only_after_a_backfill
     await walk.begin()
     await feeding.turn_on([], walk.now)
     assert await feeding.mark(FeedMark.WHOLE) is not None
-    await pushed(walk)
-    assert await feeding.turn_off()  # something was fed until then, and somebody should be told
+    await send_push(walk)
+    assert await feeding.turn_off()  # True: feeding was on until now, which the caller should report
     assert not await feeding.turn_off()
     assert await walk.rows("SELECT * FROM unfed") == []
     await feeding.turn_on([CORE.key], walk.now)

@@ -31,11 +31,11 @@ ENDED = {"status": ReportStatus.COMPLETED}
 
 
 @dataclass
-class Counting(ClickHouseHistory):
-    """ClickHouse, with how often it was asked for figures."""
+class CountingHistory(ClickHouseHistory):
+    """ClickHouse history that counts its queries for figures."""
 
     link: ClickHouseLink
-    asked: int = 0
+    figure_queries: int = 0
 
     def __post_init__(self) -> None:
         super().__init__(self.link)
@@ -43,21 +43,21 @@ class Counting(ClickHouseHistory):
     async def figures(
         self, upstream: str, kind: ResultKind, window: Window, downstream: str | None = None
     ) -> dict[str, list[dict[str, Any]]]:
-        self.asked += 1
+        self.figure_queries += 1
         return await super().figures(upstream, kind, window, downstream)
 
 
 @dataclass
 class Pages:
     fed: ClickHouseFeed
-    source: Counting
+    source: CountingHistory
     views: SqlViews
     plain: SqlViews
 
     @classmethod
     async def open(cls, stores: Stores, url: str) -> "Pages":
         fed = await ClickHouseFeed.begin(stores, url, 0)
-        source = Counting(ClickHouseLink(ClickHouseLocation(url)))
+        source = CountingHistory(ClickHouseLink(ClickHouseLocation(url)))
         views = SqlViews(
             stores.database, stores.allowlists, (CORE,), history=HistoryReader(stores.database, source)
         )
@@ -88,36 +88,36 @@ class Pages:
         return await (views or self.views).summary(CORE, Span.DAY, self.now, kind=ResultKind.PUSH)
 
     async def forget_sums(self) -> None:
-        """Take the sums away, so that only ClickHouse can know."""
+        """Delete the sums of the main store, so that only ClickHouse has them."""
         for table in ("hours", "days", "job_days"):
-            await self.fed.walk.stores.database.write(partial(_emptied, table))
+            await self.fed.walk.stores.database.write(partial(_delete_rows, table))
 
 
-async def _emptied(table: str, tx: Tx) -> None:
+async def _delete_rows(table: str, tx: Tx) -> None:
     await tx.run(Statement(text(f"DELETE FROM {table}")))  # noqa: S608 - our own
 
 
 @pytest.fixture
 async def pages(stores: Stores) -> AsyncIterator[Pages]:
-    found = await Pages.open(stores, new_database())
-    yield found
-    await found.close()
+    opened = await Pages.open(stores, new_database())
+    yield opened
+    await opened.close()
 
 
 def passed(summary: Summary, name: RepoName = ONE) -> int:
-    [figures] = [each.figures for each in summary.backends if each.name == name]
+    [figures] = [backend.figures for backend in summary.backends if backend.name == name]
     assert figures is not None
     return figures.tally.success
 
 
-async def test_what_is_fed_is_answered_by_clickhouse(pages: Pages) -> None:
+async def test_fed_results_are_read_from_clickhouse(pages: Pages) -> None:
     dispatches = await pages.push()
     await pages.result(dispatches["org/one"], "1001")
     await pages.fed.feed()
     plain = await pages.summary(pages.plain)
     await pages.forget_sums()
-    told = await pages.summary()
-    assert (told.history, told.levels) == (HistoryState.ANSWERED, plain.levels)
+    summary = await pages.summary()
+    assert (summary.history, summary.levels) == (HistoryState.ANSWERED, plain.levels)
     query = BackendQuery(upstream=CORE, downstream=ONE, span=Span.WEEK, kind=ResultKind.PUSH)
     page = await pages.views.backend(query, pages.now)
     assert page.history is HistoryState.ANSWERED
@@ -126,14 +126,14 @@ async def test_what_is_fed_is_answered_by_clickhouse(pages: Pages) -> None:
     assert (metrics.history, metrics.total.tally.success) == (HistoryState.ANSWERED, 1)
     badge = await pages.views.badge(CORE, ONE, ResultKind.PUSH, Span.DAY, pages.now)
     assert badge.tally.success == 1
-    found = await pages.views.search(SearchQuery(upstream=CORE, text="buil"), pages.now)
-    assert [hit.title for hit in found.hits] == ["build"]
+    results = await pages.views.search(SearchQuery(upstream=CORE, text="buil"), pages.now)
+    assert [hit.title for hit in results.hits] == ["build"]
 
 
 @pytest.mark.parametrize("number", [1, 25])
-async def test_percentiles_are_those_of_the_main_store(pages: Pages, number: int) -> None:
+async def test_percentiles_equal_those_of_the_main_store(pages: Pages, number: int) -> None:
     walk = pages.fed.walk
-    for run in (str(1001 + place) for place in range(number)):
+    for run in (str(1001 + index) for index in range(number)):
         one = (await pages.push())["org/one"]
         await walk.report(dict(one), run, 1, "build")
         walk.now += timedelta(seconds=7)
@@ -141,64 +141,66 @@ async def test_percentiles_are_those_of_the_main_store(pages: Pages, number: int
     await pages.fed.feed()
     for views in (pages.views, pages.plain):
         summary = await pages.summary(views)
-        [figures] = [each.figures for each in summary.backends if each.name == ONE and each.figures]
+        [figures] = [
+            backend.figures for backend in summary.backends if backend.name == ONE and backend.figures
+        ]
         times = figures.execution
         assert (times.known, times.average_s, times.p50_s, times.p95_s) == (number, 7.0, 7.0, 7.0)
-    assert pages.source.asked == 1
+    assert pages.source.figure_queries == 1
 
 
-async def test_a_result_is_on_the_page_before_clickhouse_is_told(pages: Pages) -> None:
+async def test_a_result_is_shown_before_it_is_fed_to_clickhouse(pages: Pages) -> None:
     dispatches = await pages.push()
     await pages.fed.feed()
     before = (await pages.summary()).cursor
     await pages.result(dispatches["org/one"], "1001")
-    told = await pages.summary()
-    assert (told.history, passed(told)) == (HistoryState.ANSWERED, 1)
-    assert told.cursor > before
+    summary = await pages.summary()
+    assert (summary.history, passed(summary)) == (HistoryState.ANSWERED, 1)
+    assert summary.cursor > before
     await pages.fed.feed()
     assert passed(await pages.summary()) == 1
 
 
-async def test_a_page_goes_on_from_the_change_before_it_asked(stores: Stores, pages: Pages) -> None:
-    """A result that comes while ClickHouse is being asked is in neither answer: its change must come after the page."""
+async def test_the_cursor_of_a_page_is_older_than_its_clickhouse_query(stores: Stores, pages: Pages) -> None:
+    """A result that arrives during the ClickHouse query is missing from the page: its change must come after the page's cursor."""
     dispatches = await pages.push()
     await pages.fed.feed()
 
-    class Meanwhile(Counting):
+    class ResultDuringQuery(CountingHistory):
         async def figures(self, *args: Any, **more: Any) -> Any:
-            answer = await super().figures(*args, **more)
+            figures_before = await super().figures(*args, **more)
             await pages.result(dispatches["org/one"], "1001")
             await pages.fed.feed()
-            return answer
+            return figures_before
 
-    source = Meanwhile(pages.source.link)
+    source = ResultDuringQuery(pages.source.link)
     views = SqlViews(
         stores.database, stores.allowlists, (CORE,), history=HistoryReader(stores.database, source)
     )
-    old = await pages.summary(views)
-    assert passed(old) == 0
-    newer = await views.changes(old.cursor, 100)
+    page = await pages.summary(views)
+    assert passed(page) == 0
+    newer = await views.changes(page.cursor, 100)
     assert any(change.downstream == ONE.key for change in newer.items)
 
 
-async def test_far_behind_the_main_store_answers_and_the_page_says_so(pages: Pages) -> None:
+async def test_when_clickhouse_lags_the_main_store_is_read_and_the_page_says_so(pages: Pages) -> None:
     dispatches = await pages.push()
     await pages.result(dispatches["org/one"], "1001")
     pages.fed.walk.now += timedelta(minutes=2)
-    told = await pages.summary()
-    assert (told.history, passed(told), pages.source.asked) == (HistoryState.BEHIND, 1, 0)
+    summary = await pages.summary()
+    assert (summary.history, passed(summary), pages.source.figure_queries) == (HistoryState.BEHIND, 1, 0)
     await pages.fed.feed()
     assert (await pages.summary()).history is HistoryState.ANSWERED
 
 
-async def test_before_it_holds_everything_clickhouse_is_not_asked(pages: Pages) -> None:
+async def test_clickhouse_is_not_queried_before_it_is_complete(pages: Pages) -> None:
     await pages.fed.feeding.forget_mark(FeedMark.WHOLE)
-    told = await pages.summary()
-    assert (told.history, pages.source.asked) == (HistoryState.OWN, 0)
+    summary = await pages.summary()
+    assert (summary.history, pages.source.figure_queries) == (HistoryState.OWN, 0)
 
 
 @pytest.mark.parametrize("how", ["stop", "hang"])
-async def test_without_clickhouse_the_main_store_answers_and_it_heals_by_itself(
+async def test_when_clickhouse_is_down_the_main_store_is_read_until_clickhouse_recovers(
     stores: Stores, tmp_path: Path, how: str
 ) -> None:
     server = ClickHouseServer(tmp_path / "engine")
@@ -211,9 +213,9 @@ async def test_without_clickhouse_the_main_store_answers_and_it_heals_by_itself(
         assert (await pages.summary()).history is HistoryState.ANSWERED
         getattr(server, how)()
         for _ in range(3):
-            told = await pages.summary()
-            assert (told.history, passed(told)) == (HistoryState.UNREACHABLE, 1)
-        assert pages.source.asked == 2  # after one that failed it is left alone
+            summary = await pages.summary()
+            assert (summary.history, passed(summary)) == (HistoryState.UNREACHABLE, 1)
+        assert pages.source.figure_queries == 2  # after a failed query ClickHouse is not queried for a while
         server.go_on() if how == "hang" else server.start()
         pages.fed.walk.now += RETRY_AFTER
         assert (await pages.summary()).history is HistoryState.ANSWERED

@@ -21,32 +21,32 @@ from support.stores.databases import CORE, Stores
 PASSWORD = "hunter2 / and % more"
 
 
-async def test_chdb_in_process_answers_as_the_server_does(stores: Stores, tmp_path: Path) -> None:
+async def test_chdb_in_process_returns_the_same_figures_as_the_server(stores: Stores, tmp_path: Path) -> None:
     fed = await ClickHouseFeed.begin(stores, new_database(), 3)
     await fed.steps(80)
     batch = await fed.feeding.batch(CORE.key, 10_000)
-    rows = {table.name: each for table, each in batch.rows}
+    rows = {table.name: table_rows for table, table_rows in batch.rows}
     now, folder = fed.walk.now, tmp_path / "engine"
-    asked = {"url": f"chdb://{folder}", "rows": rows, "now": to_us(now), "upstream": CORE.key}
-    told = json.loads(await _run_chdb_program(json.dumps(asked)))
+    request = {"url": f"chdb://{folder}", "rows": rows, "now": to_us(now), "upstream": CORE.key}
+    response = json.loads(await _run_chdb_program(json.dumps(request)))
     await fed.feed(1_000)
     for kind in ResultKind:
-        found = await fed.history.figures(CORE.key, kind, Window.of(Span.QUARTER, now))
-        assert _ordered(told[kind.value]) == _ordered(found)
+        figures = await fed.history.figures(CORE.key, kind, Window.of(Span.QUARTER, now))
+        assert _ordered(response[kind.value]) == _ordered(figures)
     await fed.link.close()
 
 
-async def _run_chdb_program(asked: str) -> str:
+async def _run_chdb_program(request: str) -> str:
     command = (sys.executable, chdb_program.__file__)
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    said, _ = await process.communicate(asked.encode())
-    return said.decode().splitlines()[-1]
+    output, _ = await process.communicate(request.encode())
+    return output.decode().splitlines()[-1]
 
 
 def _ordered(figures: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """By time; of seconds that were added in another order the last digits differ."""
+    """Sorted by time and rounded: floats that were added in another order differ in the last digits."""
     return {name: [_rounded(row) for row in sorted(rows, key=_part)] for name, rows in figures.items()}
 
 
@@ -59,8 +59,8 @@ def _rounded(row: dict[str, Any]) -> dict[str, Any]:
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in row.items()}
 
 
-async def query_fault(place: ClickHouseLocation) -> OutsideFault:
-    link = ClickHouseLink(place)
+async def query_fault(location: ClickHouseLocation) -> OutsideFault:
+    link = ClickHouseLink(location)
     with pytest.raises(OutsideFault) as caught:
         await link.query("SELECT 1 AS one")
     await link.close()
@@ -68,7 +68,7 @@ async def query_fault(place: ClickHouseLocation) -> OutsideFault:
     return caught.value
 
 
-async def test_a_server_is_proved_by_its_ca_and_we_by_our_password(tmp_path: Path) -> None:
+async def test_a_tls_server_requires_the_right_ca_and_the_right_password(tmp_path: Path) -> None:
     authority = Authority.make()
     ca = tmp_path / "ca.pem"
     ca.write_bytes(authority.pem)
@@ -85,7 +85,7 @@ async def test_a_server_is_proved_by_its_ca_and_we_by_our_password(tmp_path: Pat
         server.stop()
 
 
-async def test_what_is_not_there_is_told_at_once() -> None:
+async def test_an_unreachable_server_is_reported_at_once_without_the_password() -> None:
     fault = await query_fault(ClickHouseLocation("clickhouse://default:hunter2@127.0.0.1:1/crcr"))
     assert isinstance(fault, OutsideUnreachable)
     assert fault.detail == "ClickHouse at clickhouse://127.0.0.1:1/crcr does not answer: connection refused"

@@ -43,72 +43,72 @@ async def database() -> AsyncIterator[PostgresDatabase]:
 
 
 @pytest.fixture
-def journeys(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    made: Counter[str] = Counter()
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    counts: Counter[str] = Counter()
 
-    def counting(name: str, way: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def go(self: Connection, sql: str, *args: Any, **more: Any) -> Any:
-            made[name] += 1
-            return await way(self, sql, *args, **more)
+    def counting(name: str, original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def counted(self: Connection, sql: str, *args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return await original(self, sql, *args, **kwargs)
 
-        return go
+        return counted
 
     for name in ("fetch", "fetchrow", "fetchmany", "execute", "executemany"):
         monkeypatch.setattr(asyncpg.Connection, name, counting(name, getattr(asyncpg.Connection, name)))
-    return made
+    return counts
 
 
-def asking_one(statement: Statement, **params: Any) -> Unit[Any]:
+def fetch_one_unit(statement: Statement, **params: Any) -> Unit[Any]:
     return lambda tx: tx.one(statement, **params)
 
 
-def asking_all(statement: Statement, **params: Any) -> Unit[Any]:
+def fetch_all_unit(statement: Statement, **params: Any) -> Unit[Any]:
     return lambda tx: tx.all(statement, **params)
 
 
-def asking_run(statement: Statement, **params: Any) -> Unit[Any]:
+def run_unit(statement: Statement, **params: Any) -> Unit[Any]:
     return lambda tx: tx.run(statement, **params)
 
 
-async def together(database: PostgresDatabase, *units: Unit[Any]) -> list[Any]:
-    """Each in a lane of its own, waiting at the same moment."""
-    writes = (database.write(unit, lane=f"lane {number}") for number, unit in enumerate(units))
+async def write_concurrently(database: PostgresDatabase, *units: Unit[Any]) -> list[Any]:
+    """Write each unit in its own lane, all at the same time."""
+    writes = (database.write(unit, lane=f"lane {lane_index}") for lane_index, unit in enumerate(units))
     return await asyncio.gather(*writes, return_exceptions=True)
 
 
 async def names(database: PostgresDatabase) -> list[str]:
-    return sorted(row["upstream"] for row in await database.quick_read(asking_all(NAMED, like="%")))
+    return sorted(row["upstream"] for row in await database.quick_read(fetch_all_unit(NAMED, like="%")))
 
 
-async def test_each_is_given_its_own_rows_in_their_order(database: PostgresDatabase) -> None:
+async def test_each_query_returns_its_own_rows_in_order(database: PostgresDatabase) -> None:
     for name in ("a/1", "a/2", "a/3", "b/1"):
-        await database.write(asking_run(ADD, name=name))
+        await database.write(run_unit(ADD, name=name))
 
-    async def ask(tx: Tx, like: str) -> list[str]:
+    async def read_rows(tx: Tx, like: str) -> list[str]:
         first = await tx.one(NAMED, like=like)
         rows = [row["upstream"] for row in await tx.all(NAMED, like=like)]
         assert (first and first["upstream"]) == (rows[0] if rows else None)
         return rows
 
-    asked = [lambda tx, like=like: ask(tx, like) for like in ("a/%", "none", "b/%", "%1")]
-    assert await together(database, *asked) == [["a/3", "a/2", "a/1"], [], ["b/1"], ["b/1", "a/1"]]
+    units = [lambda tx, like=like: read_rows(tx, like) for like in ("a/%", "none", "b/%", "%1")]
+    assert await write_concurrently(database, *units) == [["a/3", "a/2", "a/1"], [], ["b/1"], ["b/1", "a/1"]]
 
 
-async def test_each_is_told_how_many_rows_it_touched(database: PostgresDatabase) -> None:
+async def test_each_statement_returns_its_own_row_count(database: PostgresDatabase) -> None:
     for name in ("a/1", "a/2", "b/1"):
-        await database.write(asking_run(ADD, name=name))
-    touching = [asking_run(TOUCH, like=like) for like in ("a/%", "b/%", "c/%")]
-    assert await together(database, *touching) == [2, 1, 0]
-    adding = [asking_run(ADD_ONCE, name=name) for name in ("a/1", "d/1", "d/1", "e/1")]
-    assert sorted(await together(database, *adding)) == [0, 0, 1, 1]
+        await database.write(run_unit(ADD, name=name))
+    touch_units = [run_unit(TOUCH, like=like) for like in ("a/%", "b/%", "c/%")]
+    assert await write_concurrently(database, *touch_units) == [2, 1, 0]
+    add_units = [run_unit(ADD_ONCE, name=name) for name in ("a/1", "d/1", "d/1", "e/1")]
+    assert sorted(await write_concurrently(database, *add_units)) == [0, 0, 1, 1]
 
 
-async def test_what_changes_rows_and_returns_them_is_told_apart_as_well(database: PostgresDatabase) -> None:
+async def test_each_update_with_returning_gets_its_own_rows(database: PostgresDatabase) -> None:
     for name in ("a/1", "a/2", "b/1"):
-        await database.write(asking_run(ADD, name=name))
-    renaming = [asking_all(RENAME, like=like, new=like.upper()) for like in ("a/%", "b/%", "c/%")]
-    found = await together(database, *renaming)
-    assert [{(row["upstream"], row["name"]) for row in rows} for rows in found] == [
+        await database.write(run_unit(ADD, name=name))
+    rename_units = [fetch_all_unit(RENAME, like=like, new=like.upper()) for like in ("a/%", "b/%", "c/%")]
+    results = await write_concurrently(database, *rename_units)
+    assert [{(row["upstream"], row["name"]) for row in rows} for rows in results] == [
         {("a/1", "A/%"), ("a/2", "A/%")},
         {("b/1", "B/%")},
         set(),
@@ -118,46 +118,50 @@ async def test_what_changes_rows_and_returns_them_is_told_apart_as_well(database
 @pytest.mark.parametrize(
     "statement", [HELD, FOUND], ids=["rows that are locked", "a statement with a name in it"]
 )
-async def test_statements_of_other_shapes_are_answered_too(
+async def test_statements_of_other_shapes_return_their_own_rows_too(
     database: PostgresDatabase, statement: Statement
 ) -> None:
     for name in ("a/1", "a/2"):
-        await database.write(asking_run(ADD, name=name))
-    asked = [asking_one(statement, name=name) for name in ("a/2", "a/1", "a/0")]
-    assert [row and row["upstream"] for row in await together(database, *asked)] == ["a/2", "a/1", None]
+        await database.write(run_unit(ADD, name=name))
+    units = [fetch_one_unit(statement, name=name) for name in ("a/2", "a/1", "a/0")]
+    assert [row and row["upstream"] for row in await write_concurrently(database, *units)] == [
+        "a/2",
+        "a/1",
+        None,
+    ]
 
 
-async def test_the_units_of_a_lane_see_what_those_before_them_did(database: PostgresDatabase) -> None:
+async def test_units_of_a_lane_see_the_writes_of_earlier_units(database: PostgresDatabase) -> None:
     async def add_next(tx: Tx) -> int:
         number = len(await tx.all(NAMED, like="n/%"))
         await tx.run(ADD, name=f"n/{number}")
         return number
 
-    lanes = [database.write(asking_run(ADD, name=f"o/{n}"), lane=f"{n}") for n in range(5)]
-    counted = [database.write(add_next, lane="one") for _ in range(20)]
-    assert await asyncio.gather(*counted) == list(range(20))
-    assert await asyncio.gather(*lanes) == [1] * 5
+    other_writes = [database.write(run_unit(ADD, name=f"o/{n}"), lane=f"{n}") for n in range(5)]
+    counting_writes = [database.write(add_next, lane="one") for _ in range(20)]
+    assert await asyncio.gather(*counting_writes) == list(range(20))
+    assert await asyncio.gather(*other_writes) == [1] * 5
 
 
-async def test_thirty_units_that_ask_alike_make_as_many_journeys_as_one(
-    database: PostgresDatabase, journeys: Counter[str]
+async def test_thirty_units_with_equal_queries_need_as_many_round_trips_as_one(
+    database: PostgresDatabase, round_trips: Counter[str]
 ) -> None:
     async def unit(tx: Tx, name: str) -> None:
         await tx.one(NAMED, like=name)
         await tx.run(ADD, name=name)
         await tx.many(TOUCH, [{"like": name}])
 
-    await together(database, lambda tx: unit(tx, "first"))
-    alone = journeys.total()
-    journeys.clear()
-    await together(database, *(lambda tx, n=n: unit(tx, f"n/{n}") for n in range(30)))
+    await write_concurrently(database, lambda tx: unit(tx, "first"))
+    round_trips_of_one = round_trips.total()
+    round_trips.clear()
+    await write_concurrently(database, *(lambda tx, n=n: unit(tx, f"n/{n}") for n in range(30)))
     assert (
-        journeys.total() <= 2 * alone + 2
-    )  # two transactions may share them, each with one look for free lanes
+        round_trips.total() <= 2 * round_trips_of_one + 2
+    )  # two transactions may share them, each with one query for free lanes
     assert len(await names(database)) == 31
 
 
-async def test_of_units_in_step_only_the_one_that_failed_is_undone(database: PostgresDatabase) -> None:
+async def test_only_the_failed_units_of_a_batch_are_rolled_back(database: PostgresDatabase) -> None:
     async def unit(tx: Tx, name: str, by: int) -> str:
         await tx.run(ADD, name=name)
         await tx.one(BROKEN, by=by)
@@ -168,28 +172,28 @@ async def test_of_units_in_step_only_the_one_that_failed_is_undone(database: Pos
     units = [
         lambda tx, name=name, by=by: unit(tx, name, by) for name, by in zip("abcd", (1, 0, 1, 1), strict=True)
     ]
-    found = await together(database, *units)
-    assert [found[0], found[3]] == ["a", "d"]
-    assert "division by zero" in str(found[1])
-    assert isinstance(found[2], NotFound)
+    results = await write_concurrently(database, *units)
+    assert [results[0], results[3]] == ["a", "d"]
+    assert "division by zero" in str(results[1])
+    assert isinstance(results[2], NotFound)
     assert await names(database) == ["a", "d"]
 
 
-async def test_glances_at_the_same_moment_share_their_journeys_and_fail_alone(
-    database: PostgresDatabase, journeys: Counter[str]
+async def test_concurrent_quick_reads_share_round_trips_and_fail_alone(
+    database: PostgresDatabase, round_trips: Counter[str]
 ) -> None:
-    await database.write(asking_run(ADD, name="a"))
-    journeys.clear()
-    asked = [database.quick_read(asking_one(BROKEN, by=by)) for by in (1, 1, 1, 1)]
-    assert [row and row["part"] for row in await asyncio.gather(*asked)] == [1, 1, 1, 1]
-    assert journeys.total() <= 2
-    failing = [database.quick_read(asking_one(BROKEN, by=by)) for by in (1, 0, 1)]
-    found = await asyncio.gather(*failing, return_exceptions=True)
-    assert [type(each).__name__ for each in found] == ["Record", "DivisionByZeroError", "Record"]
+    await database.write(run_unit(ADD, name="a"))
+    round_trips.clear()
+    reads = [database.quick_read(fetch_one_unit(BROKEN, by=by)) for by in (1, 1, 1, 1)]
+    assert [row and row["part"] for row in await asyncio.gather(*reads)] == [1, 1, 1, 1]
+    assert round_trips.total() <= 2
+    reads_with_failure = [database.quick_read(fetch_one_unit(BROKEN, by=by)) for by in (1, 0, 1)]
+    results = await asyncio.gather(*reads_with_failure, return_exceptions=True)
+    assert [type(result).__name__ for result in results] == ["Record", "DivisionByZeroError", "Record"]
 
 
 @pytest.mark.parametrize("seconds", [0, 1])
-async def test_a_unit_may_await_nothing_but_its_transaction(
+async def test_a_unit_that_awaits_anything_but_its_transaction_fails_alone(
     database: PostgresDatabase, seconds: float
 ) -> None:
     async def stray(tx: Tx) -> None:
@@ -197,61 +201,63 @@ async def test_a_unit_may_await_nothing_but_its_transaction(
         await asyncio.sleep(seconds)
         await tx.run(ADD, name="other half")
 
-    found = await together(database, stray, asking_run(ADD, name="a"))
-    behind = database.write(asking_run(ADD, name="b"), lane="lane 0")
-    assert isinstance(found[0], RuntimeError)
-    assert (found[1], await behind) == (1, 1)
+    results = await write_concurrently(database, stray, run_unit(ADD, name="a"))
+    behind = database.write(run_unit(ADD, name="b"), lane="lane 0")
+    assert isinstance(results[0], RuntimeError)
+    assert (results[1], await behind) == (1, 1)
     assert await names(database) == ["a", "b"]
 
 
-async def test_a_glance_that_takes_too_long_costs_nobody_else_an_answer() -> None:
-    place = PostgresLocation(new_database(), timeouts=PostgresTimeouts(statement_ms=1_000))
-    database = PostgresDatabase(PostgresLink(place), Signals())
-    looks = (asking_one(SLOW), twice, twice, twice)
-    found = await asyncio.gather(*map(database.quick_read, looks), return_exceptions=True)
-    assert isinstance(found[0], StoreUnavailable)
-    assert found[1:] == [1, 1, 1]
+async def test_a_read_that_times_out_does_not_fail_the_others_of_its_batch() -> None:
+    location = PostgresLocation(new_database(), timeouts=PostgresTimeouts(statement_ms=1_000))
+    database = PostgresDatabase(PostgresLink(location), Signals())
+    reads = (fetch_one_unit(SLOW), read_twice, read_twice, read_twice)
+    results = await asyncio.gather(*map(database.quick_read, reads), return_exceptions=True)
+    assert isinstance(results[0], StoreUnavailable)
+    assert results[1:] == [1, 1, 1]
     await database.close()
 
 
-async def twice(tx: Tx) -> int:
+async def read_twice(tx: Tx) -> int:
     await tx.one(BROKEN, by=1)
     row = await tx.one(BROKEN, by=1)
     return row["part"] if row else 0
 
 
 @pytest.mark.parametrize("how", ["glance", "write"])
-async def test_a_number_that_no_column_can_hold_is_its_askers_trouble_alone(
+async def test_an_out_of_range_parameter_fails_only_its_own_unit(
     database: PostgresDatabase, how: str
 ) -> None:
-    asked = [asking_one(BROKEN, by=by) for by in (1, 1, 10**30, 1)]
+    units = [fetch_one_unit(BROKEN, by=by) for by in (1, 1, 10**30, 1)]
     if how == "write":
-        found = await together(database, *asked)
+        results = await write_concurrently(database, *units)
     else:
-        found = await asyncio.gather(*(database.quick_read(each) for each in asked), return_exceptions=True)
-    assert [type(each).__name__ for each in found] == ["Record", "Record", "DataError", "Record"]
-    assert await together(database, asking_run(ADD, name="after")) == [1]
+        results = await asyncio.gather(*(database.quick_read(item) for item in units), return_exceptions=True)
+    assert [type(item).__name__ for item in results] == ["Record", "Record", "DataError", "Record"]
+    assert await write_concurrently(database, run_unit(ADD, name="after")) == [1]
 
 
-async def test_an_error_of_ours_in_a_glance_is_told_to_its_asker_alone(
-    database: PostgresDatabase, journeys: Counter[str]
+async def test_an_application_error_in_a_quick_read_fails_only_that_read(
+    database: PostgresDatabase, round_trips: Counter[str]
 ) -> None:
     async def fails(tx: Tx) -> None:
         await tx.one(BROKEN, by=1)
         raise NotFound("no")
 
-    await twice_at_once(database)
-    journeys.clear()
-    found = await asyncio.gather(
-        database.quick_read(fails), *(database.quick_read(twice) for _ in range(3)), return_exceptions=True
+    await four_concurrent_reads(database)
+    round_trips.clear()
+    results = await asyncio.gather(
+        database.quick_read(fails),
+        *(database.quick_read(read_twice) for _ in range(3)),
+        return_exceptions=True,
     )
-    assert isinstance(found[0], NotFound)
-    assert found[1:] == [1, 1, 1]
-    assert journeys.total() <= 8  # four may look at once, twice each
+    assert isinstance(results[0], NotFound)
+    assert results[1:] == [1, 1, 1]
+    assert round_trips.total() <= 8  # four concurrent reads, two queries each
 
 
-async def twice_at_once(database: PostgresDatabase) -> None:
-    await asyncio.gather(*(database.quick_read(twice) for _ in range(4)))
+async def four_concurrent_reads(database: PostgresDatabase) -> None:
+    await asyncio.gather(*(database.quick_read(read_twice) for _ in range(4)))
 
 
 @pytest.mark.parametrize(
@@ -260,11 +266,11 @@ async def twice_at_once(database: PostgresDatabase) -> None:
 async def test_a_second_transaction_begins_when_enough_lanes_wait(
     database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch, waiting: int, begun: bool
 ) -> None:
-    """Beside one that is not slow; fewer lanes wait for its end."""
+    """The running transaction is not slow; with fewer waiting lanes, the writes wait for its end."""
     monkeypatch.setattr("crcr.record.store.postgres.database._SLOW_S", 60)
-    held = await pause_before_commit(database, asking_run(ADD, name="held"), lane="x")
+    held = await pause_before_commit(database, run_unit(ADD, name="held"), lane="x")
     writes = asyncio.gather(
-        *(database.write(asking_run(ADD, name=f"{n}"), lane=f"lane {n}") for n in range(waiting))
+        *(database.write(run_unit(ADD, name=f"{n}"), lane=f"lane {n}") for n in range(waiting))
     )
     await asyncio.sleep(0)
     assert database._committers.running == 1 + begun
@@ -276,38 +282,40 @@ async def test_a_second_transaction_begins_when_enough_lanes_wait(
     assert len(await names(database)) == waiting + 1
 
 
-# Nobody waits for ever
+# No caller waits forever
 
 
-async def test_when_the_server_refuses_every_line_is_told(database: PostgresDatabase) -> None:
-    """A role that may not do what every write begins with: no outage, and nothing that others could heal."""
+async def test_when_the_server_refuses_every_write_every_caller_gets_the_error(
+    database: PostgresDatabase,
+) -> None:
+    """The role lacks the permission for the first statement of every write: not an outage, and a retry cannot help."""
     url = database._link.location.url
     run_on(url, "CREATE ROLE stranger LOGIN")
     try:
         stranger = PostgresDatabase(
             PostgresLink(PostgresLocation(url.replace("crcr@", "stranger@"))), Signals()
         )
-        writes = [stranger.write(asking_run(ADD, name=f"{n}"), lane=f"{n}") for n in range(5)]
-        found = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), 20)
-        assert {type(each) for each in found} == {asyncpg.InsufficientPrivilegeError}
+        writes = [stranger.write(run_unit(ADD, name=f"{n}"), lane=f"{n}") for n in range(5)]
+        results = await asyncio.wait_for(asyncio.gather(*writes, return_exceptions=True), 20)
+        assert {type(result) for result in results} == {asyncpg.InsufficientPrivilegeError}
         await asyncio.wait_for(stranger.close(), 20)
     finally:
         run_on(url, "DROP ROLE stranger")
 
 
-async def test_who_waits_behind_a_write_that_is_broken_off_is_told(database: PostgresDatabase) -> None:
+async def test_writes_queued_behind_a_cancelled_write_fail_at_once(database: PostgresDatabase) -> None:
     held = await pause_before_commit(database, empty_unit, lane="x")
-    behind = asyncio.create_task(database.write(asking_run(ADD, name="behind"), lane="x"))
+    queued = asyncio.create_task(database.write(run_unit(ADD, name="behind"), lane="x"))
     await asyncio.sleep(0)
     for task in database._committers._tasks:
         task.cancel()
-    found = await asyncio.wait_for(asyncio.gather(held.writing, behind, return_exceptions=True), 20)
-    assert {type(each) for each in found} == {StoreUnavailable}
+    results = await asyncio.wait_for(asyncio.gather(held.writing, queued, return_exceptions=True), 20)
+    assert {type(result) for result in results} == {StoreUnavailable}
     await held.holder.close()
 
 
-async def test_whoever_gives_up_waiting_for_the_end_breaks_off_nobody(database: PostgresDatabase) -> None:
-    held = await pause_before_commit(database, asking_run(ADD, name="a"), lane="x")
+async def test_cancelling_the_wait_for_running_commits_cancels_no_write(database: PostgresDatabase) -> None:
+    held = await pause_before_commit(database, run_unit(ADD, name="a"), lane="x")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(database._committers.join(), 0.05)
     await held.end()

@@ -1,4 +1,4 @@
-"""Writes without a result are done together and late, and nobody can tell: not the unit, not its lane, not the caller."""
+"""Writes without a result are deferred and combined, with no visible difference for the unit, its lane or the caller."""
 
 import asyncio
 from collections import Counter
@@ -45,19 +45,19 @@ async def database() -> AsyncIterator[PostgresDatabase]:
 
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """What was executed, by the first word of each statement."""
-    made: Counter[str] = Counter()
+    """The number of executed statements by their first word."""
+    counts: Counter[str] = Counter()
 
-    def counting(way: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def go(self: Connection, sql: str, *args: Any, **more: Any) -> Any:
-            made[sql.split(maxsplit=1)[0].rstrip(";")] += 1
-            return await way(self, sql, *args, **more)
+    def counting(original: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def counted(self: Connection, sql: str, *args: Any, **kwargs: Any) -> Any:
+            counts[sql.split(maxsplit=1)[0].rstrip(";")] += 1
+            return await original(self, sql, *args, **kwargs)
 
-        return go
+        return counted
 
     for name in ("fetch", "fetchrow", "fetchmany", "execute", "executemany"):
         monkeypatch.setattr(asyncpg.Connection, name, counting(getattr(asyncpg.Connection, name)))
-    return made
+    return counts
 
 
 def rows(database: PostgresDatabase, sql: str) -> list[tuple[Any, ...]]:
@@ -68,9 +68,9 @@ def names(database: PostgresDatabase) -> dict[str, str]:
     return dict(rows(database, "SELECT upstream, name FROM upstreams"))
 
 
-async def together(database: PostgresDatabase, *units: Unit[Any]) -> list[Any]:
-    """Each in a lane of its own, waiting at the same moment."""
-    writes = (database.write(unit, lane=f"lane {number}") for number, unit in enumerate(units))
+async def write_concurrently(database: PostgresDatabase, *units: Unit[Any]) -> list[Any]:
+    """Write each unit in its own lane, all at the same time."""
+    writes = (database.write(unit, lane=f"lane {lane_index}") for lane_index, unit in enumerate(units))
     return await asyncio.gather(*writes, return_exceptions=True)
 
 
@@ -88,7 +88,7 @@ async def test_the_last_writes_of_all_units_are_one_statement(
 ) -> None:
     await database.write(empty_unit)  # a new connection prepares its locks
     executed.clear()
-    await together(database, *(add_and_act(f"n/{number}") for number in range(10)))
+    await write_concurrently(database, *(add_and_act(f"n/{number}") for number in range(10)))
     groups = executed["COMMIT"]
     assert executed == {"BEGIN": groups, "WITH": groups, "COMMIT": groups} | (
         {"SELECT": executed["SELECT"]} if executed["SELECT"] else {}
@@ -98,7 +98,7 @@ async def test_the_last_writes_of_all_units_are_one_statement(
     assert rows(database, "SELECT success, failure, workflow_name FROM job_days") == [(10, 0, "CI")]
 
 
-async def test_a_unit_and_those_behind_it_see_what_was_written(database: PostgresDatabase) -> None:
+async def test_a_unit_and_later_units_of_its_lane_see_its_writes(database: PostgresDatabase) -> None:
     async def add_next(tx: Tx) -> str:
         last = await tx.one(NAME, key="a")
         if last is None:
@@ -108,10 +108,10 @@ async def test_a_unit_and_those_behind_it_see_what_was_written(database: Postgre
         written = await tx.one(NAME, key="a")
         return written["name"] if written else ""
 
-    counted = [database.write(add_next, lane="one") for _ in range(8)]
-    others = [database.write(add_and_act(f"o/{number}"), lane=f"{number}") for number in range(4)]
-    assert await asyncio.gather(*counted) == [str(number) for number in range(8)]
-    await asyncio.gather(*others)
+    counting_writes = [database.write(add_next, lane="one") for _ in range(8)]
+    other_writes = [database.write(add_and_act(f"o/{number}"), lane=f"{number}") for number in range(4)]
+    assert await asyncio.gather(*counting_writes) == [str(number) for number in range(8)]
+    await asyncio.gather(*other_writes)
     assert len(names(database)) == 5
 
 
@@ -122,17 +122,17 @@ async def test_writes_of_one_table_keep_their_order(database: PostgresDatabase) 
         await tx.many(RENAME, [{"key": key, "name": "y third"}])
         await tx.many(RENAME, [{"key": key, "name": "b fourth"}])
 
-    await together(database, *(lambda tx, key=key: unit(tx, key) for key in "abc"))
+    await write_concurrently(database, *(lambda tx, key=key: unit(tx, key) for key in "abc"))
     assert names(database) == dict.fromkeys("abc", "b fourth")
 
 
 async def test_an_update_by_key_changes_each_row_by_its_own_set(database: PostgresDatabase) -> None:
-    await together(database, *(add_and_act(key) for key in "abcd"))
-    renaming = [
+    await write_concurrently(database, *(add_and_act(key) for key in "abcd"))
+    rename_units = [
         lambda tx, key=key: tx.many(RENAME, [{"key": key, "name": f"{key} now"}])
         for key in ("a", "b", "none")
     ]
-    await together(database, *renaming)
+    await write_concurrently(database, *rename_units)
     assert names(database) == {"a": "a now", "b": "b now", "c": "C", "d": "D"}
     await database.write(
         lambda tx: tx.many(RENAME, [{"key": "a", "name": "then"}, {"key": "a", "name": "at last"}]), lane="a"
@@ -144,16 +144,14 @@ async def test_an_update_by_key_changes_each_row_by_its_own_set(database: Postgr
 @pytest.mark.parametrize(
     "value", ["", "\x1f", "\x1e", "a\x1fb", "a\x1e\x1eb", "é 漢 \U0001f600", "{a,NULL}", "NULL", "\\x1f"]
 )
-async def test_any_text_is_written_and_read_as_it_was(
-    database: PostgresDatabase, value: str, number: int
-) -> None:
-    """Texts of several units are sent as one, with separators."""
-    keys = [f"{value}{each}" if each else value for each in range(number)]
+async def test_any_text_is_read_back_unchanged(database: PostgresDatabase, value: str, number: int) -> None:
+    """The texts of several units are sent as one string with separators."""
+    keys = [f"{value}{index}" if index else value for index in range(number)]
     writes = [lambda tx, key=key: tx.many(ADD, [{"key": key, "name": value}]) for key in keys]
-    act = [lambda tx: tx.many(ACT, [{"key": value, "name": value}])]
-    assert await together(database, *writes, *act) == [None] * (number + 1)
-    found = await together(database, *(lambda tx, key=key: tx.one(NAME, key=key) for key in keys))
-    assert [row["name"] for row in found] == [value] * number
+    audit_write = [lambda tx: tx.many(ACT, [{"key": value, "name": value}])]
+    assert await write_concurrently(database, *writes, *audit_write) == [None] * (number + 1)
+    results = await write_concurrently(database, *(lambda tx, key=key: tx.one(NAME, key=key) for key in keys))
+    assert [row["name"] for row in results] == [value] * number
     assert names(database) == dict.fromkeys(keys, value)
     assert rows(database, "SELECT upstream, act FROM audit") == [(value, value)]
 
@@ -171,7 +169,7 @@ async def test_any_text_is_written_and_read_as_it_was(
         (["a", 5], None),
     ],
 )
-def test_texts_are_joined_where_they_can_be_split_again(texts: list[Any], joined: str | None) -> None:
+def test_texts_are_joined_only_when_they_can_be_split_again(texts: list[Any], joined: str | None) -> None:
     assert join_texts(texts) == joined
 
 
@@ -192,16 +190,16 @@ async def test_lanes_with_the_same_number_share_each_round_trip(
     assert sorted(names(database)) == sorted(lanes)
 
 
-async def test_a_write_that_fails_late_fails_its_own_unit_alone(database: PostgresDatabase) -> None:
+async def test_a_deferred_write_that_fails_fails_only_its_own_unit(database: PostgresDatabase) -> None:
     await database.write(add_and_act("known"))
-    found = await together(database, add_and_act("a"), add_and_act("known"), add_and_act("b"))
-    assert [type(each).__name__ for each in found] == ["NoneType", "UniqueViolationError", "NoneType"]
+    results = await write_concurrently(database, add_and_act("a"), add_and_act("known"), add_and_act("b"))
+    assert [type(result).__name__ for result in results] == ["NoneType", "UniqueViolationError", "NoneType"]
     assert sorted(names(database)) == ["a", "b", "known"]
     assert rows(database, "SELECT count(*) FROM audit") == [(3,)]
     assert rows(database, "SELECT success FROM job_days") == [(3,)]
 
 
-async def test_sums_of_any_text_arrive_as_they_were_and_keep_their_extremes(
+async def test_sums_with_any_text_as_key_are_stored_exactly_with_minimum_and_maximum(
     database: PostgresDatabase,
 ) -> None:
     hostile = 'quote " and \\ and é and 漢 and \U0001f600 and a NUL \0 and \ud800'
@@ -241,16 +239,16 @@ async def test_sums_of_any_text_arrive_as_they_were_and_keep_their_extremes(
         ("DELETE FROM a WHERE x = $1", None),
     ],
 )
-def test_only_writes_that_read_no_other_rows_wait(sql: str, table: str | None) -> None:
+def test_only_writes_that_read_no_other_rows_are_deferred(sql: str, table: str | None) -> None:
     assert written_table(sql) == table
 
 
-def test_sets_that_may_meet_in_a_row_are_told_apart() -> None:
+def test_parameter_sets_that_may_update_the_same_row_are_detected() -> None:
     sql = "UPDATE a SET x = $1 WHERE a.y = $2::VARCHAR AND z = $3 AND w != $4"
     assert key_parameters(sql) == (1, 2)
     assert distinct_keys(sql, [[0, "y", 1, 0], [0, "y", 2, 0]])
     assert not distinct_keys(sql, [[1, "y", 1, 3], [2, "y", 1, 4]])
 
 
-def test_parameters_are_numbered_on() -> None:
+def test_parameters_of_combined_statements_are_renumbered() -> None:
     assert renumbered(["a $1 $2 $1", "b", "c $1 $12"]) == ["a $1 $2 $1", "b", "c $3 $14"]

@@ -20,24 +20,24 @@ from support.services.postgres import new_database
 
 
 def statements() -> dict[str, Statement]:
-    found: dict[str, Statement] = {}
+    by_name: dict[str, Statement] = {}
     for module in pkgutil.walk_packages(crcr.record.__path__, "crcr.record."):
         if module.name.startswith("crcr.record.migrations"):
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
-            for number, each in enumerate(_in(value)):
-                found[f"{module.name}.{name}.{number}"] = each
-    return found
+            for number, statement in enumerate(statements_in(value)):
+                by_name[f"{module.name}.{name}.{number}"] = statement
+    return by_name
 
 
-def _in(value: object) -> Iterator[Statement]:
+def statements_in(value: object) -> Iterator[Statement]:
     if isinstance(value, Statement):
         yield value
     elif isinstance(value, SumUpsert):
         yield value.statement
     elif isinstance(value, dict | tuple):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _in(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from statements_in(item)
 
 
 async def columns_and_parameters(
@@ -49,12 +49,12 @@ async def columns_and_parameters(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_a_numbered_statement_asks_and_tells_what_it_did_and_its_number() -> None:
-    every = statements()
-    assert len(every) > 300
+async def test_a_numbered_statement_keeps_columns_and_parameters_and_adds_the_number() -> None:
+    all_statements = statements()
+    assert len(all_statements) > 300
     connection = await asyncpg.connect(new_database())
     not_numbered = set()
-    for name, statement in every.items():
+    for name, statement in all_statements.items():
         compiled = statement.for_dialect("postgresql")
         numbered = _numbered(compiled.sql, len(compiled.order) + 1)
         if numbered is None:
@@ -62,12 +62,12 @@ async def test_a_numbered_statement_asks_and_tells_what_it_did_and_its_number() 
             continue
         columns, parameters = await columns_and_parameters(connection, compiled.sql)
         assert len({column for column, _ in columns}) == len(columns), name
-        both = ([*columns, ("query_number", "int4")], [*parameters, "int4"])
-        assert await columns_and_parameters(connection, numbered) == both, name
+        expected = ([*columns, ("query_number", "int4")], [*parameters, "int4"])
+        assert await columns_and_parameters(connection, numbered) == expected, name
     await connection.close()
-    with_parts = {name for name in not_numbered if name.startswith("crcr.record.views.")}
-    assert len(with_parts) == 32  # read by pages, and by the leader that looks for breakages
-    assert not_numbered - with_parts == {
+    not_numbered_views = {name for name in not_numbered if name.startswith("crcr.record.views.")}
+    assert len(not_numbered_views) == 32  # read by pages, and by the leader that searches for breakages
+    assert not_numbered - not_numbered_views == {
         "crcr.record.levels.measures._LEFT_OUT.0",  # once a day for each backend
         "crcr.record.outbox.claims._CLAIM.0",
         "crcr.record.outbox.claims._NEXT_DUE.0",
@@ -75,14 +75,14 @@ async def test_a_numbered_statement_asks_and_tells_what_it_did_and_its_number() 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_a_statement_over_arrays_asks_the_same_of_each_parameter_set() -> None:
+async def test_a_statement_over_arrays_keeps_columns_and_takes_parameters_as_arrays() -> None:
     connection, arrays = await asyncpg.connect(new_database()), ParameterArrays()
     rewritten: dict[str, set[str]] = {"SELECT": set(), "INSERT": set(), "UPDATE": set()}
     for name, statement in statements().items():
         sql = statement.for_dialect("postgresql").sql
         columns, parameters = await columns_and_parameters(connection, sql)
-        lists = [f"{parameter}[]" for parameter in parameters]
-        joined = [
+        array_types = [f"{parameter}[]" for parameter in parameters]
+        joined_types = [
             "text" if parameter in {"text", "varchar"} else f"{parameter}[]" for parameter in parameters
         ]
         for kind, rewrite in (
@@ -93,8 +93,8 @@ async def test_a_statement_over_arrays_asks_the_same_of_each_parameter_set() -> 
             if (forms := await arrays.forms(connection, rewrite, sql)) is None:
                 continue
             result = [*columns, ("query_number", "int8")] if kind == "SELECT" else columns
-            assert await columns_and_parameters(connection, forms.arrays) == (result, lists), name
-            assert await columns_and_parameters(connection, forms.joined) == (result, joined), name
+            assert await columns_and_parameters(connection, forms.arrays) == (result, array_types), name
+            assert await columns_and_parameters(connection, forms.joined) == (result, joined_types), name
             rewritten[kind].add(name)
     await connection.close()
     assert {

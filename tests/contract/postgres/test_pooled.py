@@ -1,4 +1,4 @@
-"""PostgreSQL behind a pooler that gives each transaction any session: migration, writes, reads, wake-ups."""
+"""PostgreSQL behind a transaction pooler, where each transaction may get another session: migration, writes, reads."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ _ADD = Statement(
 _ADDED = Statement(text("SELECT until_at FROM leaders WHERE duty = :duty"))
 
 
-async def test_migration_writes_and_reads_keep_nothing_in_a_session() -> None:
+async def test_migration_writes_and_reads_keep_no_session_state() -> None:
     async with run_pooler(new_database(empty=True)) as pooler:
         location = PostgresLocation(pooler.url, pooled=True)
         assert await asyncio.to_thread(migrate, location) == (None, head())
@@ -41,11 +41,11 @@ async def test_migration_writes_and_reads_keep_nothing_in_a_session() -> None:
             return await (database.read if snapshot else database.quick_read)(unit)
 
         await asyncio.gather(*(add(number) for number in range(60)))
-        found = await asyncio.gather(*(read(number, snapshot=number % 2 == 0) for number in range(60)))
+        values = await asyncio.gather(*(read(number, snapshot=number % 2 == 0) for number in range(60)))
         pooler.drop_clients()
         await database.renew_connections()
         assert await read(3, snapshot=True) == 3
         await database.close()
-    assert found == list(range(60))
+    assert values == list(range(60))
     assert pooler.refused == []
     assert pooler.transactions > 40

@@ -1,4 +1,4 @@
-"""A PostgreSQL that closes the connection between two statements, which the driver raises as its own error."""
+"""PostgreSQL closes the connection between two statements, which the driver reports as an internal error of its own."""
 
 import asyncpg
 import pytest
@@ -10,25 +10,27 @@ from crcr.record.store.postgres.database import PostgresDatabase
 from crcr.record.store.signals import Signals
 from support.services.postgres import drop_database, new_database
 
-FAREWELL = asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress")
+CLOSED_MID_STATEMENT = asyncpg.InternalClientError(
+    "cannot switch to state 15; another operation (2) is in progress"
+)
 
 
-async def breaks(_: Tx) -> None:
-    raise FAREWELL
+async def raise_closed(_: Tx) -> None:
+    raise CLOSED_MID_STATEMENT
 
 
-async def works(_: Tx) -> str:
+async def return_done(_: Tx) -> str:
     return "done"
 
 
-async def test_a_servers_farewell_is_the_store_being_away() -> None:
+async def test_a_connection_closed_by_the_server_raises_store_unavailable() -> None:
     url = new_database()
     database = PostgresDatabase(PostgresLink(PostgresLocation(url)), Signals())
     try:
-        for ask in (database.write, database.quick_read, database.read):
+        for run in (database.write, database.quick_read, database.read):
             with pytest.raises(StoreUnavailable):
-                await ask(breaks)
-            assert await ask(works) == "done"
+                await run(raise_closed)
+            assert await run(return_done) == "done"
     finally:
         await database.close()
         drop_database(url)

@@ -25,8 +25,8 @@ SOON_S = 15.0
 _SLOW = Statement(text("SELECT pg_sleep(60)"))
 
 
-def open_postgres(place: PostgresLocation) -> PostgresDatabase:
-    return PostgresDatabase(PostgresLink(place), Signals())
+def open_postgres(location: PostgresLocation) -> PostgresDatabase:
+    return PostgresDatabase(PostgresLink(location), Signals())
 
 
 async def note(tx: Tx) -> None:
@@ -35,11 +35,11 @@ async def note(tx: Tx) -> None:
 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[Cluster]:
-    made = Cluster.make(durable=True)
-    run_on(made.admin_url, "CREATE DATABASE crcr")
-    migrate(PostgresLocation(made.url("crcr")))
-    yield made
-    made.remove()
+    cluster = Cluster.make(durable=True)
+    run_on(cluster.admin_url, "CREATE DATABASE crcr")
+    migrate(PostgresLocation(cluster.url("crcr")))
+    yield cluster
+    cluster.remove()
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def database(own_cluster: Cluster) -> AsyncIterator[PostgresDatabase]:
 
 
 @pytest.mark.parametrize("how", ["immediate", "fast"])
-async def test_a_restart_of_the_server_costs_those_under_way_and_nobody_after(
+async def test_a_restart_of_the_server_fails_only_the_calls_in_flight(
     own_cluster: Cluster, database: PostgresDatabase, how: str
 ) -> None:
     stores = Stores.over(database)
@@ -58,29 +58,29 @@ async def test_a_restart_of_the_server_costs_those_under_way_and_nobody_after(
     await asyncio.gather(*(database.write(note, lane=f"lane {n}") for n in range(8)))
     own_cluster.stop(how)
     writes = [database.write(note, lane=f"lane {n}") for n in range(20)]
-    answers = await asyncio.wait_for(
+    results = await asyncio.wait_for(
         asyncio.gather(*writes, database.read(note), return_exceptions=True), SOON_S
     )
-    assert {type(each) for each in answers} == {StoreUnavailable}
+    assert {type(result) for result in results} == {StoreUnavailable}
     own_cluster.start()
     await asyncio.gather(*(database.write(note, lane=f"lane {n}") for n in range(8)))
     assert len(await stores.rows("SELECT 1 AS one FROM changes")) == before + 16
 
 
-async def test_a_write_that_was_broken_off_is_not_told_to_have_been_taken(
+async def test_a_write_interrupted_by_a_crash_of_the_server_raises_and_leaves_no_rows(
     own_cluster: Cluster, database: PostgresDatabase
 ) -> None:
     stores = Stores.over(database)
     before = len(await stores.rows("SELECT 1 AS one FROM changes"))
-    writing = await pause_before_commit(database, note)
+    held = await pause_before_commit(database, note)
     own_cluster.stop("immediate")
     own_cluster.start()
     with pytest.raises(StoreUnavailable):
-        await writing.writing
+        await held.writing
     assert len(await stores.rows("SELECT 1 AS one FROM changes")) == before
 
 
-async def test_after_a_restart_the_listener_hears_again(
+async def test_the_listener_reconnects_after_a_restart_and_gets_notifications(
     own_cluster: Cluster, database: PostgresDatabase
 ) -> None:
     woken = database.signals.subscribe(CHANGES)
@@ -90,7 +90,7 @@ async def test_after_a_restart_the_listener_hears_again(
     woken.clear()
     own_cluster.stop("immediate")
     own_cluster.start()
-    # Whatever was said meanwhile was lost: who listens again looks at everything.
+    # Notifications sent in between are lost: after it listens again, the process wakes every subscriber.
     await asyncio.wait_for(woken.wait(), 2 * SOON_S)
     woken.clear()
     await other.write(note)
@@ -100,15 +100,19 @@ async def test_after_a_restart_the_listener_hears_again(
     await other.close()
 
 
-async def test_a_server_that_is_not_there_is_said_to_be_away() -> None:
-    nowhere = open_postgres(PostgresLocation("postgresql://crcr@127.0.0.1:1/none"))
-    for asked in (nowhere.write(empty_unit), nowhere.read(empty_unit), nowhere.quick_read(empty_unit)):
+async def test_an_unreachable_server_raises_store_unavailable() -> None:
+    unreachable = open_postgres(PostgresLocation("postgresql://crcr@127.0.0.1:1/none"))
+    for call in (
+        unreachable.write(empty_unit),
+        unreachable.read(empty_unit),
+        unreachable.quick_read(empty_unit),
+    ):
         with pytest.raises(StoreUnavailable):
-            await asyncio.wait_for(asked, SOON_S)
-    await nowhere.close()
+            await asyncio.wait_for(call, SOON_S)
+    await unreachable.close()
 
 
-async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang() -> None:
+async def test_a_lock_held_too_long_raises_store_unavailable_instead_of_hanging() -> None:
     url = new_database()
     holding, waiting = (
         open_postgres(PostgresLocation(url)),
@@ -122,7 +126,7 @@ async def test_a_lock_that_is_held_for_long_is_an_outage_and_not_a_hang() -> Non
     await asyncio.gather(holding.close(), waiting.close())
 
 
-async def test_a_statement_that_takes_for_ever_is_broken_off() -> None:
+async def test_a_statement_that_runs_too_long_is_cancelled() -> None:
     database = open_postgres(PostgresLocation(new_database(), timeouts=PostgresTimeouts(statement_ms=300)))
     with pytest.raises(StoreUnavailable, match="statement timeout"):
         await asyncio.wait_for(database.read(lambda tx: tx.one(_SLOW)), SOON_S)
@@ -130,12 +134,12 @@ async def test_a_statement_that_takes_for_ever_is_broken_off() -> None:
     await database.close()
 
 
-async def test_a_process_that_froze_in_a_write_is_thrown_out() -> None:
-    place = PostgresLocation(new_database(), timeouts=PostgresTimeouts(idle_in_transaction_ms=300))
-    frozen, database = await connect(place), open_postgres(place)
+async def test_the_connection_of_a_process_that_froze_in_a_write_is_terminated() -> None:
+    location = PostgresLocation(new_database(), timeouts=PostgresTimeouts(idle_in_transaction_ms=300))
+    frozen, database = await connect(location), open_postgres(location)
     await frozen.execute(f"BEGIN; SELECT pg_advisory_xact_lock({LOCKS}, 0)")
     await frozen.execute("INSERT INTO changes (upstream, kind, at) VALUES ('a/b', 'job', 0)")
-    await asyncio.wait_for(database.write(note), SOON_S)  # waits until the frozen one is gone
+    await asyncio.wait_for(database.write(note), SOON_S)  # waits until the frozen connection is terminated
     with pytest.raises(FAULTS):
         await frozen.execute("COMMIT")
     rows = await Stores.over(database).rows("SELECT kind FROM changes")
@@ -143,18 +147,18 @@ async def test_a_process_that_froze_in_a_write_is_thrown_out() -> None:
     await database.close()
 
 
-async def test_limits_are_in_force_on_every_connection_of_ours() -> None:
+async def test_timeouts_are_set_on_every_connection_of_both_pools() -> None:
     link = PostgresLink(PostgresLocation(new_database()))
-    limits = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "jit")
-    found = []
+    settings = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "jit")
+    values = []
     for pool in (link.reading, link.writing):
         async with pool() as connection:
-            found.append([await connection.fetchval(f"SHOW {name}") for name in limits])
+            values.append([await connection.fetchval(f"SHOW {name}") for name in settings])
     await link.close()
-    assert found == [["15s", "3800ms", "15s", "off"], ["5s", "3800ms", "1700ms", "off"]]
+    assert values == [["15s", "3800ms", "15s", "off"], ["5s", "3800ms", "1700ms", "off"]]
 
 
-async def test_a_full_server_is_an_outage(own_cluster: Cluster) -> None:
+async def test_a_server_without_free_connections_raises_store_unavailable(own_cluster: Cluster) -> None:
     await asyncio.to_thread(run_on, own_cluster.admin_url, "ALTER DATABASE crcr CONNECTION LIMIT 0")
     await asyncio.to_thread(run_on, own_cluster.admin_url, "CREATE ROLE plain LOGIN")
     url = own_cluster.url("crcr").replace("crcr@", "plain@")
@@ -165,15 +169,15 @@ async def test_a_full_server_is_an_outage(own_cluster: Cluster) -> None:
     await asyncio.to_thread(run_on, own_cluster.admin_url, "ALTER DATABASE crcr CONNECTION LIMIT -1")
 
 
-def test_of_processes_that_migrate_an_empty_database_at_once_one_does_and_all_find_it_done() -> None:
-    place = PostgresLocation(new_database(empty=True))
+def test_of_concurrent_migrations_of_an_empty_database_one_runs_and_all_return_the_head() -> None:
+    location = PostgresLocation(new_database(empty=True))
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(migrate, [place] * 4))
-    assert {after for _, after in found} == {head()}
-    assert sorted(str(before) for before, _ in found).count("None") == 1
+        revisions = list(threads.map(migrate, [location] * 4))
+    assert {after for _, after in revisions} == {head()}
+    assert sorted(str(before) for before, _ in revisions).count("None") == 1
 
 
-async def test_pools_open_no_more_connections_than_the_setting_says() -> None:
+async def test_pools_open_no_more_connections_than_configured() -> None:
     url = new_database()
     database = open_postgres(PostgresLocation(url, connections=6))
     writes = [database.write(note, lane=f"lane {n}") for n in range(40)]

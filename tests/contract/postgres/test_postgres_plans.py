@@ -1,6 +1,6 @@
 """Query plans on PostgreSQL: no frequent query and no page scans a growing table.
 
-SQLite's plans are held by test_query_plans.py. Here the questions are noted as they are asked, then explained.
+SQLite's plans are checked by test_query_plans.py. Here the queries are recorded as they run, then explained.
 """
 
 import json
@@ -42,71 +42,72 @@ from support.stores.tables import open_handle, open_table_engine
 from support.stores.two_stores import copy_to_postgresql
 
 LATE = datetime(2026, 8, 3, 12, tzinfo=UTC)
-Asked = list[tuple[str, list[Any]]]
+Queries = list[tuple[str, list[Any]]]
 _SCANS = {"Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Index Scan", "Bitmap Heap Scan"}
 _FEW = {"ix_pulls_head", "ix_effects_queue", "ix_effects_lane", "ix_effects_claimed", "ix_effects_parked"}
-"""Indexes that hold only what is open or was given up: these may be read from one end to the other."""
+"""Partial indexes that hold only open or parked rows: these may be scanned in full."""
 
 
 @contextmanager
-def noted(asked: Asked) -> Iterator[None]:
-    """Every statement that anybody runs meanwhile, with its arguments."""
+def recording(queries: Queries) -> Iterator[None]:
+    """Record every statement that runs inside the block, with its arguments."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("one", "all", "run"):
-            patch.setattr(PostgresTx, name, _noting(getattr(PostgresTx, name), asked))
+            patch.setattr(PostgresTx, name, _recorded(getattr(PostgresTx, name), queries))
         yield
 
 
-def _noting(original: Any, asked: Asked) -> Any:
-    async def noting(self: PostgresTx, statement: Statement, **params: Any) -> Any:
+def _recorded(original: Any, queries: Queries) -> Any:
+    async def record(self: PostgresTx, statement: Statement, **params: Any) -> Any:
         compiled = statement.for_dialect("postgresql")
-        asked.append((compiled.sql, compiled.arguments(params)))
+        queries.append((compiled.sql, compiled.arguments(params)))
         return await original(self, statement, **params)
 
-    return noting
+    return record
 
 
 async def plans(
-    url: str, asked: Asked, *, whatever_it_costs: bool = False
+    url: str, queries: Queries, *, prefer_indexes: bool = False
 ) -> dict[str, list[dict[str, Any]]]:
-    """The scans of each statement's plan; `whatever_it_costs` takes an index wherever one can be used."""
+    """The scans of each statement's plan; `prefer_indexes` forces an index wherever one can be used."""
     connection = await asyncpg.connect(url)
-    if whatever_it_costs:
+    if prefer_indexes:
         await connection.execute("SET enable_seqscan = off")
-    found = {}
-    for sql, arguments in asked:
+    scans_by_statement = {}
+    for sql, arguments in queries:
         if sql.lstrip()[:6].upper() in {"SELECT", "UPDATE", "DELETE", "WITH R"}:
-            told = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *arguments)
-            found[sql] = list(_scans(json.loads(told)[0]["Plan"]))
+            plan = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {sql}", *arguments)
+            scans_by_statement[sql] = list(_scans(json.loads(plan)[0]["Plan"]))
     await connection.close()
-    return found
+    return scans_by_statement
 
 
 def _scans(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if node["Node Type"] in _SCANS:
         yield {name: value for name, value in node.items() if name != "Plans"}
-    for each in node.get("Plans", ()):
-        yield from _scans(each)
+    for child in node.get("Plans", ()):
+        yield from _scans(child)
 
 
-def walked(
-    found: Mapping[str, list[dict[str, Any]]], tables: tuple[str, ...] = GROWING
+def full_scans(
+    scans_by_statement: Mapping[str, list[dict[str, Any]]], tables: tuple[str, ...] = GROWING
 ) -> dict[str, list[str]]:
-    """By statement, those of the tables that are read from one end to the other."""
-    wrong = {
-        sql: [_describe_scan(scan) for scan in scans if _walks(scan, tables)] for sql, scans in found.items()
+    """By statement, the scans that read one of the tables in full."""
+    scans_of_tables = {
+        sql: [_describe_scan(scan) for scan in scans if _is_full_scan(scan, tables)]
+        for sql, scans in scans_by_statement.items()
     }
-    return {sql: tables for sql, tables in wrong.items() if tables}
+    return {sql: tables for sql, tables in scans_of_tables.items() if tables}
 
 
-def _walks(scan: Mapping[str, Any], tables: tuple[str, ...]) -> bool:
+def _is_full_scan(scan: Mapping[str, Any], tables: tuple[str, ...]) -> bool:
     if scan.get("Relation Name") not in tables:
         return False
     if scan["Node Type"] == "Seq Scan":
         return True
     if scan["Node Type"] == "Bitmap Heap Scan" or scan.get("Index Name") in _FEW:
         return False
-    # An index in whose order a page is read up to its limit needs no condition; a whole count would show.
+    # Reading an index in order up to a page's limit needs no condition; a full count would show up.
     return "Index Cond" not in scan and not _is_end(scan)
 
 
@@ -121,19 +122,19 @@ def _describe_scan(scan: Mapping[str, Any]) -> str:
 
 
 async def test_every_statement_can_be_prepared() -> None:
-    """Their words, names and types are right, also of those that no test runs on PostgreSQL."""
+    """Syntax, names and types are valid, also for statements that no test runs on PostgreSQL."""
     connection = await asyncpg.connect(new_database())
-    wrong = {}
+    errors = {}
     for name, statement in all_statements():
         try:
             await connection.prepare(statement.for_dialect("postgresql").sql)
         except asyncpg.PostgresError as refused:
-            wrong[name] = str(refused)
+            errors[name] = str(refused)
     await connection.close()
-    assert wrong == {}
+    assert errors == {}
 
 
-# What is asked all day, of large tables as the planner finds them
+# Frequent queries on large tables, with the planner's own choice
 
 
 _EFFECTS = """
@@ -169,19 +170,19 @@ LARGE = ("effects", "deliveries", "dispatches", "jobs", "runs")
 
 
 @pytest.fixture(scope="module")
-def large() -> str:
+def large_database() -> str:
     url = new_database()
     for sql in (_EFFECTS, _DELIVERIES, _DISPATCHES, _JOBS, _RUNS, "ANALYZE"):
         run_on(url, sql)
     return url
 
 
-async def test_what_is_asked_all_day_searches(large: str) -> None:
+async def test_frequent_queries_never_scan_a_large_table(large_database: str) -> None:
     listed = "L2:\n" + "".join(f"  - org/b{number}\n" for number in range(20)) + "  - org/backend\n"
-    process, asked = Process.connect(large), Asked()
+    process, queries = Process.connect(large_database), Queries()
     await process.stores.acts.register_upstreams((CORE,), NOW)
     await process.stores.allowlists.take_reading(CORE, AllowlistReading("test", listed), NOW)
-    with noted(asked):
+    with recording(queries):
         outbox = process.stores.outbox("w")
         await outbox.claim(8, NOW)
         await outbox.next_due(NOW)
@@ -194,23 +195,23 @@ async def test_what_is_asked_all_day_searches(large: str) -> None:
         await views.vitals(NOW)
         await views.health(NOW)
     await process.database.close()
-    assert len(asked) > 60
-    assert walked(await plans(large, asked), LARGE) == {}
+    assert len(queries) > 60
+    assert full_scans(await plans(large_database, queries), LARGE) == {}
 
 
-def test_a_walk_would_be_found() -> None:
-    seen = {
+def test_a_full_scan_of_a_growing_table_is_reported() -> None:
+    scans_by_statement = {
         "a": [{"Node Type": "Seq Scan", "Relation Name": "jobs"}],
         "b": [{"Node Type": "Seq Scan", "Relation Name": "upstreams"}],
     }
-    assert walked(seen) == {"a": ["Seq Scan of jobs by None"]}
+    assert full_scans(scans_by_statement) == {"a": ["Seq Scan of jobs by None"]}
 
 
 # Pages
 
 
 @pytest.fixture(scope="module")
-def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def database_with_history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     path = tmp_path_factory.mktemp("past") / "crcr.db"
     plan = HistoryPlan(
         upstream=UPSTREAM.key, backends=BACKENDS, until=to_us(LATE), days=15, jobs=4_000, all_end=False
@@ -219,30 +220,30 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return path, copy_to_postgresql(path)
 
 
-async def test_what_pages_ask_of_a_store_with_a_past_walks_nothing(past: tuple[Path, str]) -> None:
-    path, url = past
-    database, asked = open_handle(PostgresLocation(url)), Asked()
+async def test_page_queries_never_scan_a_table_with_history(database_with_history: tuple[Path, str]) -> None:
+    path, url = database_with_history
+    database, queries = open_handle(PostgresLocation(url)), Queries()
     stores = Stores.over(database)
     await stores.acts.register_upstreams((UPSTREAM,), LATE)
     await stores.allowlists.take_reading(UPSTREAM, AllowlistReading("test", ALLOWLIST), LATE)
     views = SqlViews(database, stores.allowlists, (UPSTREAM,), ingests=True, sandbox=True)
     app = Starlette(routes=routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(LATE))))
-    with noted(asked):
+    with recording(queries):
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://relay", follow_redirects=True
         ) as reader:
             for page in PAGES:
-                answer = await reader.get(page.format(**_sample_values(path)))
-                assert answer.status_code == 200, page
+                response = await reader.get(page.format(**_sample_values(path)))
+                assert response.status_code == 200, page
     await database.close()
-    assert len({sql for sql, _ in asked}) > 50
-    assert walked(await plans(url, asked, whatever_it_costs=True)) == {}
+    assert len({sql for sql, _ in queries}) > 50
+    assert full_scans(await plans(url, queries, prefer_indexes=True)) == {}
 
 
 def _sample_values(path: Path) -> dict[str, Any]:
     engine = open_table_engine(path)
     with engine.begin() as connection:
-        found = {
+        values = {
             name: connection.exec_driver_sql(sql).fetchone()[0]
             for name, sql in (
                 ("number", "SELECT number FROM pulls WHERE is_open = 1"),
@@ -251,6 +252,6 @@ def _sample_values(path: Path) -> dict[str, Any]:
                 ("guid", "SELECT guid FROM deliveries WHERE event = 'push'"),
             )
         }
-        found |= job_addresses(lambda sql: connection.exec_driver_sql(sql).fetchone())
+        values |= job_addresses(lambda sql: connection.exec_driver_sql(sql).fetchone())
     engine.dispose()
-    return found
+    return values

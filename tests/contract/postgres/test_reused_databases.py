@@ -1,4 +1,4 @@
-"""A test may get the database of an earlier one: it is then as if new."""
+"""A test may reuse the database of an earlier test: it is then like a new one."""
 
 from support.services.postgres import drop_database, empty_database, new_database, run_on
 

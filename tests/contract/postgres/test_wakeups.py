@@ -38,11 +38,11 @@ def open_process(url: str, *, listen: bool = True) -> PostgresDatabase:
 
 @asynccontextmanager
 async def watching(database: PostgresDatabase) -> AsyncIterator[tuple[asyncio.Event, asyncio.Event]]:
-    """A process whose worker and live pages wait for effects and changes; both have just looked."""
-    waits = database.signals.subscribe(EFFECTS), database.signals.subscribe(CHANGES)
+    """A process whose worker and live pages wait for effects and changes; both have just polled."""
+    wakeups = database.signals.subscribe(EFFECTS), database.signals.subscribe(CHANGES)
     task = asyncio.create_task(database.watch_other_processes())
     try:
-        yield waits
+        yield wakeups
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -52,7 +52,7 @@ async def watching(database: PostgresDatabase) -> AsyncIterator[tuple[asyncio.Ev
 async def woken_by_commits(
     waits: tuple[asyncio.Event, asyncio.Event], reader: PostgresDatabase, writer: PostgresDatabase
 ) -> None:
-    """Each commit of the writer wakes the worker and the live pages, and is there to be read by then."""
+    """Each commit of the writer wakes the worker and the live pages, which can then read it."""
     for _ in range(3):
         before = await reader.read(newest_change)
         for wait in waits:
@@ -140,7 +140,7 @@ async def test_a_hot_standby_refuses_to_listen_and_polling_takes_over() -> None:
 
 @asynccontextmanager
 async def dropping_notifications(url: str) -> AsyncIterator[str]:
-    """A way to the server on which notifications are lost, as behind a pooler that lends out its connections."""
+    """A proxy to the server that drops notifications, like a pooler that lends out its connections."""
     parts = urlsplit(url)
 
     async def serve(client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:

@@ -71,7 +71,9 @@ async def count_rows(stores: Stores, table: str) -> int:
     return number
 
 
-async def test_any_order_doubled_and_packed_in_between_gives_the_counts_of_the_ci(stores: Stores) -> None:
+async def test_shuffled_and_repeated_checks_packed_in_between_give_the_counts_of_the_ci(
+    stores: Stores,
+) -> None:
     ci = SimulatedCi(Random(19), names=60)
     ci.act(1_000)
     arriving, now = ci.shuffled(), NOW
@@ -85,7 +87,7 @@ async def test_any_order_doubled_and_packed_in_between_gives_the_counts_of_the_c
     assert await count_rows(stores, "in_tree_commits") == 1
 
 
-async def test_five_hundred_checks_are_one_row_and_one_change_once_they_are_quiet(stores: Stores) -> None:
+async def test_five_hundred_quiet_checks_are_packed_into_one_row_and_one_change(stores: Stores) -> None:
     checks = [BUILD._replace(name=f"test ({number}, 500)", check_id=number + 1) for number in range(500)]
     await send_all(stores.database, checks)
     ended = [check._replace(conclusion="success", ended_at=1_780_000_000) for check in checks]
@@ -100,7 +102,9 @@ async def test_five_hundred_checks_are_one_row_and_one_change_once_they_are_quie
     assert await counts(stores) == Counts(passed=500)
 
 
-async def test_a_check_that_changes_after_packing_counts_in_place_of_the_packed_one(stores: Stores) -> None:
+async def test_a_check_that_changes_after_packing_replaces_the_packed_one_in_the_counts(
+    stores: Stores,
+) -> None:
     failed, upkeep = BUILD._replace(conclusion="failure", ended_at=9), InTreeUpkeep(stores.database)
     await send_all(stores.database, [failed, BUILD._replace(name="lint", conclusion="success")])
     await upkeep.run(NOW + QUIET_FOR)
@@ -116,7 +120,7 @@ async def test_a_check_that_changes_after_packing_counts_in_place_of_the_packed_
     assert await count_rows(stores, "in_tree_checks") == 0
 
 
-async def test_own_checks_and_another_repository_of_the_name_do_not_count(stores: Stores) -> None:
+async def test_own_checks_and_checks_of_another_repository_with_the_name_do_not_count(stores: Stores) -> None:
     own = await send(stores.database, BUILD._replace(app_id=int(OWN_APP)))
     assert own == IgnoredEvent("a check of this relay")
     await stores.database.write(lambda tx: tx.run(BIND, upstream=CORE.key, repository_id=1))
@@ -125,7 +129,7 @@ async def test_own_checks_and_another_repository_of_the_name_do_not_count(stores
     assert await counts(stores) == Counts(running=1)
 
 
-async def test_upstreams_and_commits_are_counted_apart(stores: Stores) -> None:
+async def test_checks_are_counted_separately_by_upstream_and_commit(stores: Stores) -> None:
     await send(stores.database, BUILD)
     await send(stores.database, BUILD._replace(conclusion="failure"), sha=LATER)
     await send(stores.database, BUILD._replace(conclusion="success"), upstream=OTHER)
@@ -139,7 +143,7 @@ async def test_upstreams_and_commits_are_counted_apart(stores: Stores) -> None:
     ]
 
 
-async def test_a_commit_has_no_more_checks_than_fit(stores: Stores) -> None:
+async def test_checks_beyond_the_limit_of_a_commit_are_ignored(stores: Stores) -> None:
     names = [BUILD._replace(name=name) for name in ("one", "two", "three")]
     results = [await send(stores.database, check, most=2) for check in names]
     assert isinstance(results[2], IgnoredEvent)
@@ -148,30 +152,30 @@ async def test_a_commit_has_no_more_checks_than_fit(stores: Stores) -> None:
     assert await counts(stores) == Counts(running=2)
 
 
-async def test_pages_learn_of_a_new_outcome_at_once_and_of_the_rest_with_the_next_sweep(
+async def test_new_checks_are_announced_at_once_and_changes_soon_after_with_the_next_sweep(
     stores: Stores,
 ) -> None:
-    async def newest() -> int:
+    async def read_newest_change() -> int:
         [row] = await stores.rows("SELECT max(change_id) AS newest FROM changes WHERE kind = 'in_tree'")
         number: int = row["newest"]
         return number
 
     await send(stores.database, BUILD)
-    first = await newest()
+    first = await read_newest_change()
     failed = BUILD._replace(conclusion="failure", ended_at=9)
     await send(stores.database, failed, at=NOW + timedelta(seconds=2))
-    assert await newest() == first  # too soon after the one before
+    assert await read_newest_change() == first  # too soon after the one before
     await InTreeUpkeep(stores.database).run(NOW + timedelta(seconds=5))
-    second = await newest()
+    second = await read_newest_change()
     assert second > first
     await InTreeUpkeep(stores.database).run(NOW + timedelta(seconds=35))
-    assert await newest() == second  # nothing new
+    assert await read_newest_change() == second  # nothing new
     await send(stores.database, BUILD._replace(check_id=8), at=NOW + timedelta(seconds=40))
-    assert await newest() > second
+    assert await read_newest_change() > second
     assert await count_rows(stores, "changes") == 1
 
 
-async def test_old_commits_are_deleted_but_for_heads_of_open_pull_requests(stores: Stores) -> None:
+async def test_old_commits_are_deleted_except_heads_of_open_pull_requests(stores: Stores) -> None:
     old = NOW - 101 * DAY
     for sha in (SHA, LATER):
         await send(stores.database, BUILD, sha=sha, at=old)

@@ -1,4 +1,4 @@
-"""Ingested results of other relays: the same rows and sums in whatever order they arrive."""
+"""Ingested results of other relays: the same rows and sums in any order of arrival."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ Report = dict[str, Any]
 
 
 def a_report(status: str = "completed", **more: Any) -> Report:
-    """`queue_time` and `execution_time` are the relay's, `payload` and `delivery_id` of the body, the rest its workflow's."""
+    """`queue_time` and `execution_time` are set by the relay, `payload` and `delivery_id` in the body, the rest in `workflow`."""
     return {"status": status, **({"conclusion": "success"} if status == "completed" else {}), **more}
 
 
@@ -81,14 +81,14 @@ class Hud:
         return await self.stores.rows("SELECT * FROM ingested ORDER BY delivery, job_name, check_run")
 
     async def sums(self) -> list[dict[str, Any]]:
-        """Every sum that is not zero, rounded: a share that was taken back may leave a trace of itself in a float."""
+        """Every sum that is not zero, rounded: subtracting a value may leave a rounding error in a float."""
         rows = [
             *await self.stores.rows("SELECT * FROM hours ORDER BY upstream, downstream, hour_at"),
             *await self.stores.rows("SELECT * FROM job_days ORDER BY upstream, downstream, day_at, job_name"),
         ]
         rounded = ({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
         kept = ({k: v for k, v in row.items() if v} for row in rounded)
-        return [row for row in kept if set(row) & {each.value for each in EndedAs}]
+        return [row for row in kept if set(row) & {ending.value for ending in EndedAs}]
 
     async def matrix(
         self, query: BackendQuery = QUERY, since: int = 0
@@ -103,8 +103,8 @@ class Hud:
     def views(self) -> SqlViews:
         return SqlViews(self.stores.database, self.stores.allowlists, UPSTREAMS, ingests=True)
 
-    async def page(self, now: datetime = NOW, **asked: Any) -> BackendPage:
-        query = BackendQuery(upstream=CORE, downstream=BACKEND, kind=ResultKind.INGESTED, **asked)
+    async def page(self, now: datetime = NOW, **filters: Any) -> BackendPage:
+        query = BackendQuery(upstream=CORE, downstream=BACKEND, kind=ResultKind.INGESTED, **filters)
         return await self.views.backend(query, now)
 
 
@@ -131,29 +131,33 @@ RESULT = a_report(
 SECOND: Report = {"run_attempt": 2, "check_run_id": "6"}
 AGAIN = a_report("in_progress", started_at="2026-01-01T12:25:00Z", **SECOND)
 BETTER = a_report(completed_at="2026-01-01T12:29:00Z", execution_time=200.0, **SECOND)
-STORY = (START, RESULT, AGAIN, BETTER)
+TWO_ATTEMPTS = (START, RESULT, AGAIN, BETTER)
 
 
 async def ingest_reports(hud: Hud, reports: Sequence[Report]) -> tuple[Any, Any, Any]:
-    """Rows, sums and page of a backend of its own, after these reports a second apart; without the times of arrival."""
+    """Rows, sums and page of a new backend after these reports, sent a second apart; without the times of arrival."""
     backend = RepoName(f"org/backend{next(hud.numbers)}")
-    for place, report in enumerate(reports):
-        await hud.take({**report, "repository": str(backend)}, NOW + timedelta(seconds=place))
+    for index, report in enumerate(reports):
+        await hud.take({**report, "repository": str(backend)}, NOW + timedelta(seconds=index))
     own = {"downstream", "name", "seen_at", "updated_at", "delivery_at"}
     rows, sums = (
-        [{k: v for k, v in row.items() if k not in own} for row in found if row["downstream"] == backend.key]
-        for found in (await hud.rows(), await hud.sums())
+        [
+            {k: v for k, v in row.items() if k not in own}
+            for row in all_rows
+            if row["downstream"] == backend.key
+        ]
+        for all_rows in (await hud.rows(), await hud.sums())
     )
     page = await hud.matrix(BackendQuery(upstream=CORE, downstream=backend))
     cells = [
-        ({**about, "at": None}, [replace(each, downstream="") for each in cells]) for about, cells in page
+        ({**about, "at": None}, [replace(cell, downstream="") for cell in cells]) for about, cells in page
     ]
     return rows, sums, cells
 
 
-async def test_every_order_of_two_attempts_and_their_repeats_gives_the_same(hud: Hud) -> None:
-    expected = await ingest_reports(hud, STORY)
-    orders = list(permutations(STORY))
+async def test_every_order_of_two_attempts_and_their_repeats_gives_the_same_rows(hud: Hud) -> None:
+    expected = await ingest_reports(hud, TWO_ATTEMPTS)
+    orders = list(permutations(TWO_ATTEMPTS))
     repeated = [(*order, order[0], order[1]) for order in orders]
     for order in (*orders, *repeated):
         assert await ingest_reports(hud, order) == expected
@@ -163,15 +167,15 @@ async def test_every_order_of_two_attempts_and_their_repeats_gives_the_same(hud:
         ("5", "completed", "failure", "earlier"),
         ("6", "completed", "success", "success"),
     ]
-    hours = [each for each in sums if "hour_at" in each]
-    assert [(each.get("success"), each.get("failure"), each.get("earlier")) for each in hours] == [
+    hours = [hour for hour in sums if "hour_at" in hour]
+    assert [(hour.get("success"), hour.get("failure"), hour.get("earlier")) for hour in hours] == [
         (None, None, 1),
         (1, None, None),
     ]
     assert (cell.attempt, cell.conclusion, cell.ended) == (2, Conclusion.SUCCESS, EndedAs.SUCCESS)
 
 
-async def test_every_order_of_a_dispute_gives_the_worse_result(hud: Hud) -> None:
+async def test_every_order_of_conflicting_results_gives_the_worse_result(hud: Hud) -> None:
     other = a_report(check_run_id="5", execution_time=3.0, completed_at=ENDED, url="https://ci.test/other")
     expected = await ingest_reports(hud, (START, RESULT, other))
     for order in permutations((START, RESULT, other)):
@@ -186,21 +190,21 @@ async def test_every_order_of_a_dispute_gives_the_worse_result(hud: Hud) -> None
 
 
 @pytest.mark.parametrize("order", list(permutations((0, 1, 2))))
-async def test_a_report_erases_nothing_that_another_set(hud: Hud, order: Iterable[int]) -> None:
+async def test_a_report_does_not_erase_fields_that_another_report_set(hud: Hud, order: Iterable[int]) -> None:
     bare = a_report(conclusion="failure", check_run_id="5")
-    for place in order:
-        await hud.take((START, RESULT, bare)[place])
+    for index in order:
+        await hud.take((START, RESULT, bare)[index])
     [row] = await hud.rows()
     assert (row["queue_s"], row["execution_s"], row["url"]) == (4.5, 1800.0, "https://ci.test/start")
     assert (row["started_at"], row["tests_failed"]) == (to_us(NOW - timedelta(minutes=40)), 1)
     assert json.loads(row["failed_tests"]) == [{"name": "t", "file": None, "message": "boom"}]
 
 
-async def test_a_start_that_comes_late_gives_the_result_its_hour_and_its_times(hud: Hud) -> None:
+async def test_a_late_start_report_sets_the_hour_and_the_times_of_the_result(hud: Hud) -> None:
     await hud.take(RESULT)
-    [before] = [each for each in await hud.sums() if "hour_at" in each]
+    [before] = [row for row in await hud.sums() if "hour_at" in row]
     await hud.take(START)
-    [after] = [each for each in await hud.sums() if "hour_at" in each]
+    [after] = [row for row in await hud.sums() if "hour_at" in row]
     assert before["hour_at"] == to_us(NOW.replace(minute=0))
     assert after["hour_at"] == to_us(NOW.replace(hour=11, minute=0))
     assert (before.get("queue_sum_s"), after["queue_sum_s"], after["failure"]) == (None, 4.5, 1)
@@ -213,7 +217,7 @@ async def test_a_result_without_a_start_is_shown_and_counted(hud: Hud) -> None:
     assert cell.started_at == NOW
 
 
-async def test_a_newer_run_takes_the_place_of_an_older_one_in_any_order(hud: Hud) -> None:
+async def test_a_newer_run_supersedes_an_older_one_in_any_order(hud: Hud) -> None:
     older = a_report(run_id="100", conclusion="failure", started_at=BEGUN, completed_at=ENDED)
     newer = a_report(run_id="1000", started_at=BEGUN, completed_at=ENDED)
     one, two = await ingest_reports(hud, (older, newer)), await ingest_reports(hud, (newer, older))
@@ -222,7 +226,7 @@ async def test_a_newer_run_takes_the_place_of_an_older_one_in_any_order(hud: Hud
     assert [cell.run_id for cell in one[2][0][1]] == ["1000"]
 
 
-async def test_runs_whose_ids_are_no_numbers_are_told_apart_by_their_attempts(hud: Hud) -> None:
+async def test_runs_with_non_numeric_ids_are_ordered_by_their_attempts(hud: Hud) -> None:
     await hud.take(a_report(run_id="b-uuid", run_attempt=2))
     await hud.take(a_report(run_id="a-uuid", conclusion="failure"))
     assert {row["run_id"]: row["ended_as"] for row in await hud.rows()} == {
@@ -231,7 +235,7 @@ async def test_runs_whose_ids_are_no_numbers_are_told_apart_by_their_attempts(hu
     }
 
 
-async def test_legs_of_one_name_are_all_shown_and_counted(hud: Hud) -> None:
+async def test_matrix_jobs_with_one_name_are_all_shown_and_counted(hud: Hud) -> None:
     for check_run in ("9", "10", "11"):
         await hud.take(
             a_report(check_run_id=check_run, conclusion="failure" if check_run == "10" else "success")
@@ -242,17 +246,17 @@ async def test_legs_of_one_name_are_all_shown_and_counted(hud: Hud) -> None:
         ("build (2)", Conclusion.FAILURE),
         ("build (3)", Conclusion.SUCCESS),
     ]
-    [hour] = [each for each in await hud.sums() if "hour_at" in each]
+    [hour] = [row for row in await hud.sums() if "hour_at" in row]
     assert (hour["success"], hour["failure"]) == (2, 1)
 
 
-async def test_fault_47_one_delivery_of_many_jobs_is_one_row(hud: Hud) -> None:
+async def test_fault_47_a_delivery_with_many_jobs_is_one_row(hud: Hud) -> None:
     payload = {
         "pull_request": {"number": 7, "title": "Fuse", "user": {"login": "ada"}, "head": {"sha": "a" * 40}}
     }
-    for place in range(65):
-        more: Report = {"payload": {**payload, "action": "opened"}} if place == 40 else {}
-        await hud.take(a_report(job_name=f"job {place}", **more), NOW + timedelta(minutes=place))
+    for index in range(65):
+        more: Report = {"payload": {**payload, "action": "opened"}} if index == 40 else {}
+        await hud.take(a_report(job_name=f"job {index}", **more), NOW + timedelta(minutes=index))
     await hud.take(a_report(delivery_id="d-2"), NOW + timedelta(minutes=30))
     [newest, (about, cells)] = await hud.matrix()
     assert newest[0]["delivery"] == "d-2"
@@ -263,15 +267,15 @@ async def test_fault_47_one_delivery_of_many_jobs_is_one_row(hud: Hud) -> None:
     }  # fmt: skip
 
 
-async def test_deliveries_come_newest_first_and_in_pages(hud: Hud) -> None:
-    for place in range(5):
-        await hud.take(a_report(delivery_id=f"d-{place}"), NOW + timedelta(minutes=place // 2))
+async def test_deliveries_are_paged_newest_first(hud: Hud) -> None:
+    for index in range(5):
+        await hud.take(a_report(delivery_id=f"d-{index}"), NOW + timedelta(minutes=index // 2))
     query = BackendQuery(upstream=CORE, downstream=BACKEND, limit=2)
     pages, after = [], None
     for _ in range(3):
-        found = await hud.matrix(BackendQuery(upstream=CORE, downstream=BACKEND, limit=2, after=after))
-        pages.append([about["delivery"] for about, _ in found])
-        after = (to_us(found[:2][-1][0]["at"]), found[:2][-1][0]["delivery"])
+        page = await hud.matrix(BackendQuery(upstream=CORE, downstream=BACKEND, limit=2, after=after))
+        pages.append([about["delivery"] for about, _ in page])
+        after = (to_us(page[:2][-1][0]["at"]), page[:2][-1][0]["delivery"])
     assert pages == [["d-4", "d-3", "d-2"], ["d-2", "d-1", "d-0"], ["d-0"]]
     assert await hud.matrix(query, since=to_us(NOW + timedelta(hours=1))) == []
     with pytest.raises(BadRequest):
@@ -279,25 +283,25 @@ async def test_deliveries_come_newest_first_and_in_pages(hud: Hud) -> None:
 
 
 @pytest.mark.parametrize("name", ["org/stranger", "org/notified"])
-async def test_a_backend_that_is_not_to_be_seen_has_rows_and_no_page(hud: Hud, name: str) -> None:
-    kept = await hud.take(a_report(repository=name))
-    assert (kept.repeat, kept.hint is None) == (False, False)
+async def test_a_backend_without_a_visible_listing_has_rows_and_no_page(hud: Hud, name: str) -> None:
+    receipt = await hud.take(a_report(repository=name))
+    assert (receipt.repeat, receipt.hint is None) == (False, False)
     assert len(await hud.rows()) == 1
     assert await hud.matrix(BackendQuery(upstream=CORE, downstream=RepoName(name))) == []
 
 
-async def test_a_probes_expected_failure_is_a_pass(hud: Hud) -> None:
+async def test_an_expected_failure_of_a_probe_counts_as_success(hud: Hud) -> None:
     await hud.take(a_report(repository="org/probe", job_name="an xfail job", conclusion="failure"))
     assert [(row["expected"], row["ended_as"]) for row in await hud.rows()] == [("failure", "success")]
 
 
-async def test_a_claimed_time_that_cannot_be_true_is_not_believed(hud: Hud) -> None:
-    for place, claimed in enumerate(("1970-01-01T00:00:00Z", "2025-12-25T12:29:59Z", "2026-01-01T12:31:01Z")):
-        await hud.take(a_report(delivery_id=f"d-{place}", started_at=claimed, completed_at=claimed))
+async def test_implausible_reported_times_are_ignored(hud: Hud) -> None:
+    for index, claimed in enumerate(("1970-01-01T00:00:00Z", "2025-12-25T12:29:59Z", "2026-01-01T12:31:01Z")):
+        await hud.take(a_report(delivery_id=f"d-{index}", started_at=claimed, completed_at=claimed))
     assert {(row["started_at"], row["completed_at"]) for row in await hud.rows()} == {(None, to_us(NOW))}
 
 
-async def test_what_runs_and_what_ended_last_are_told(hud: Hud) -> None:
+async def test_the_running_count_and_the_last_result_are_returned(hud: Hud) -> None:
     await hud.take(a_report("in_progress", started_at=BEGUN))
     await hud.take(a_report("in_progress", job_name="other", run_attempt=1))
     await hud.take(a_report("in_progress", job_name="other", run_attempt=2))
@@ -318,13 +322,13 @@ async def test_what_runs_and_what_ended_last_are_told(hud: Hud) -> None:
 SAME: Report = {"check_run_id": "x"}
 CONTRADICTING = {
     "two attempts": (a_report(queue_time=1.0, **SAME), a_report(queue_time=2.0, run_attempt=2, **SAME)),
-    "three ends": tuple(a_report(conclusion=each, **SAME) for each in ("success", "failure", "timed_out")),
+    "three ends": tuple(a_report(conclusion=value, **SAME) for value in ("success", "failure", "timed_out")),
     "three mild ends": tuple(
-        a_report(conclusion=each, **SAME) for each in ("cancelled", "skipped", "neutral")
+        a_report(conclusion=value, **SAME) for value in ("cancelled", "skipped", "neutral")
     ),
-    "two queues": tuple(a_report("in_progress", queue_time=each, **SAME) for each in (5.0, 6.0, None)),
-    "two runs": tuple(a_report(run_id=each, **SAME) for each in ("7", "8")),
-    "two addresses": tuple(a_report(url=f"https://ci.test/{each}", **SAME) for each in "ab"),
+    "two queues": tuple(a_report("in_progress", queue_time=value, **SAME) for value in (5.0, 6.0, None)),
+    "two runs": tuple(a_report(run_id=value, **SAME) for value in ("7", "8")),
+    "two addresses": tuple(a_report(url=f"https://ci.test/{value}", **SAME) for value in "ab"),
     "a start, a time, an end": (
         a_report("in_progress", queue_time=5.0, **SAME),
         a_report(execution_time=7.0, **SAME),
@@ -334,10 +338,10 @@ CONTRADICTING = {
 
 
 @pytest.mark.parametrize("reports", CONTRADICTING.values(), ids=CONTRADICTING)
-async def test_every_order_of_reports_that_contradict_each_other_gives_the_same(
+async def test_every_order_of_contradicting_reports_gives_the_same_rows(
     hud: Hud, reports: tuple[Report, ...]
 ) -> None:
-    ended = [{**each, "completed_at": ENDED} if "conclusion" in each else each for each in reports]
+    ended = [{**report, "completed_at": ENDED} if "conclusion" in report else report for report in reports]
     expected = await ingest_reports(hud, ended)
     for order in permutations(ended):
         assert await ingest_reports(hud, order) == expected
@@ -350,7 +354,7 @@ async def count_running(hud: Hud, now: datetime, upstream: RepoName = CORE) -> i
     return await hud.stores.database.read(unit)
 
 
-async def test_a_run_that_a_newer_one_took_the_place_of_does_not_run_any_more(hud: Hud) -> None:
+async def test_a_superseded_run_is_not_counted_as_running(hud: Hud) -> None:
     await hud.take(a_report("in_progress", run_id="9"))
     assert await count_running(hud, NOW) == 1
     await hud.take(a_report(run_id="10"))
@@ -359,13 +363,13 @@ async def test_a_run_that_a_newer_one_took_the_place_of_does_not_run_any_more(hu
     assert await count_running(hud, NOW) == 1
 
 
-async def test_a_job_of_which_nothing_is_heard_for_a_day_does_not_run_any_more(hud: Hud) -> None:
+async def test_a_job_without_a_report_for_a_day_is_not_counted_as_running(hud: Hud) -> None:
     await hud.take(a_report("in_progress"))
     assert await count_running(hud, NOW + timedelta(hours=23)) == 1
     assert await count_running(hud, NOW + timedelta(hours=25)) == 0
 
 
-async def test_what_one_upstream_ran_makes_nothing_of_another_earlier(hud: Hud) -> None:
+async def test_runs_of_one_upstream_do_not_supersede_runs_of_another(hud: Hud) -> None:
     other = {"repository": {"full_name": str(OTHER)}}
     await hud.take(a_report(conclusion="failure", run_attempt=1))
     await hud.take(a_report(run_attempt=2, payload=other))
@@ -373,40 +377,40 @@ async def test_what_one_upstream_ran_makes_nothing_of_another_earlier(hud: Hud) 
     await hud.take(a_report("in_progress", job_name="test", run_id="8", payload=other))
     ended = {(row["upstream"], row["ended_as"]) for row in await hud.rows() if row["ended_as"]}
     assert ended == {(CORE.key, "failure"), (OTHER.key, "success")}
-    assert [await count_running(hud, NOW, each) for each in (CORE, OTHER)] == [1, 1]
+    assert [await count_running(hud, NOW, upstream) for upstream in (CORE, OTHER)] == [1, 1]
 
 
 @pytest.mark.parametrize("number", [1, 25])
-async def test_percentiles_are_never_beyond_the_shortest_and_longest(hud: Hud, number: int) -> None:
-    for place in range(number):
-        said: dict[str, Any] = {"started_at": BEGUN, "queue_time": 3.0, "execution_time": 7.0}
-        await hud.take(a_report(delivery_id=f"d-{place}", completed_at=ENDED, **said))
+async def test_percentiles_stay_between_the_shortest_and_the_longest_duration(hud: Hud, number: int) -> None:
+    for index in range(number):
+        fields: dict[str, Any] = {"started_at": BEGUN, "queue_time": 3.0, "execution_time": 7.0}
+        await hud.take(a_report(delivery_id=f"d-{index}", completed_at=ENDED, **fields))
     figures = (await hud.page()).summary.figures
     assert figures is not None
     for times, seconds in ((figures.queue, 3.0), (figures.execution, 7.0)):
         assert (times.known, times.p50_s, times.p95_s) == (number, seconds, seconds)
 
 
-async def test_figures_and_jobs_of_the_last_hours_hold_the_same(hud: Hud) -> None:
+async def test_backend_figures_and_job_figures_of_the_last_day_agree(hud: Hud) -> None:
     for hours, conclusion in ((1, "failure"), (20, "failure"), (23, "success"), (26, "success")):
         at = (NOW - timedelta(hours=hours)).isoformat()
-        said: Report = {"started_at": at, "completed_at": at, "execution_time": 60.0}
-        await hud.take(a_report(delivery_id=f"d-{hours}", conclusion=conclusion, **said))
-        await hud.take(a_report(delivery_id=f"d-{hours}", conclusion=conclusion, job_name="test", **said))
+        fields: Report = {"started_at": at, "completed_at": at, "execution_time": 60.0}
+        await hud.take(a_report(delivery_id=f"d-{hours}", conclusion=conclusion, **fields))
+        await hud.take(a_report(delivery_id=f"d-{hours}", conclusion=conclusion, job_name="test", **fields))
 
     async def unit(tx: Tx) -> tuple[Tally, list[JobFigures]]:
         window = Window.of(Span.DAY, NOW)
-        found = await read_figures(tx, FigureScope(CORE.key, BACKEND.key, ResultKind.INGESTED, window))
+        figures = await read_figures(tx, FigureScope(CORE.key, BACKEND.key, ResultKind.INGESTED, window))
         jobs, _ = await read_jobs_by_name(tx, CORE, BACKEND, ResultKind.INGESTED, window)
-        return found.tally, list(jobs)
+        return figures.tally, list(jobs)
 
     tally, jobs = await hud.stores.database.read(unit)
     assert (tally.success, tally.failure) == (2, 4)
-    assert [(each.column.job_name, each.tally.success, each.tally.failure) for each in jobs] == [
+    assert [(job.column.job_name, job.tally.success, job.tally.failure) for job in jobs] == [
         ("build", 1, 2),
         ("test", 1, 2),
     ]
-    assert {each.execution_s for each in jobs} == {60.0}
+    assert {job.execution_s for job in jobs} == {60.0}
 
 
 async def test_deliveries_are_found_by_author_text_and_result(hud: Hud) -> None:
@@ -421,37 +425,37 @@ async def test_deliveries_are_found_by_author_text_and_result(hud: Hud) -> None:
             a_report(delivery_id=f"d-{number}", conclusion=conclusion, payload={"pull_request": pull})
         )
 
-    async def found(**filters: Any) -> list[str]:
+    async def find_deliveries(**filters: Any) -> list[str]:
         query = BackendQuery(upstream=CORE, downstream=BACKEND, limit=1, **filters)
         return [about["delivery"] for about, _ in await hud.matrix(query)]
 
-    assert await found(author="ada") == ["d-7", "d-5"]
-    assert await found(text="TITLE 2") == ["d-2"]
-    assert await found(author="bob", result=CountedAs.SUCCESS) == ["d-4", "d-2"]
-    assert await found(text="nowhere") == []
+    assert await find_deliveries(author="ada") == ["d-7", "d-5"]
+    assert await find_deliveries(text="TITLE 2") == ["d-2"]
+    assert await find_deliveries(author="bob", result=CountedAs.SUCCESS) == ["d-4", "d-2"]
+    assert await find_deliveries(text="nowhere") == []
 
 
-async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(hud: Hud) -> None:
-    """At most 500 deliveries are looked through at a time."""
-    wanted = {0, 3, 99, 100, 601}
+async def test_a_filter_that_searches_more_than_one_page_misses_nothing(hud: Hud) -> None:
+    """At most 500 deliveries are searched at a time."""
+    matching = {0, 3, 99, 100, 601}
 
     async def unit(tx: Tx) -> None:
-        for place in range(602):
-            title = "Wanted" if place in wanted else "other"
-            at = to_us(NOW - timedelta(hours=1)) + place // 2
-            await tx.run(_TOLD, delivery=f"d-{place:03d}", title=title, at=at, none=b"")
+        for index in range(602):
+            title = "Wanted" if index in matching else "other"
+            at = to_us(NOW - timedelta(hours=1)) + index // 2
+            await tx.run(_INSERT_RESULT, delivery=f"d-{index:03d}", title=title, at=at, none=b"")
 
     await hud.stores.database.write(unit)
-    found, pages, after = [], 0, None
+    deliveries, pages, after = [], 0, None
     while pages == 0 or after is not None:
         matrix = (await hud.page(text="wanted", limit=2, after=after)).matrix
-        found += [row.delivery for row in matrix.rows]
+        deliveries += [row.delivery for row in matrix.rows]
         pages, after = pages + 1, matrix.next
-    assert found == [f"d-{place:03d}" for place in sorted(wanted, reverse=True)]
+    assert deliveries == [f"d-{index:03d}" for index in sorted(matching, reverse=True)]
     assert (await hud.page(text="nowhere", limit=2)).matrix.searched == 500
 
 
-_TOLD = Statement(
+_INSERT_RESULT = Statement(
     text(
         "INSERT INTO ingested (delivery, downstream, workflow_name, job_name, check_run, upstream, name, origin, rank,"  # noqa: S608
         " state, event, title, run_id, attempt, seen_at, delivery_at, updated_at, untrusted)"
@@ -463,17 +467,17 @@ _TOLD = Statement(
 
 async def test_failures_are_listed_with_their_first_tests(hud: Hud) -> None:
     tests = [{"name": f"t{number}", "message": "boom"} for number in range(7)]
-    for place, conclusion in enumerate(("success", "failure", "failure")):
-        told: Report = {"failed_tests": tests if conclusion == "failure" else []}
-        report = a_report(delivery_id=f"d-{place}", conclusion=conclusion, job_name=f"job {place}", **told)
-        await hud.take(report, NOW + timedelta(seconds=place))
+    for index, conclusion in enumerate(("success", "failure", "failure")):
+        fields: Report = {"failed_tests": tests if conclusion == "failure" else []}
+        report = a_report(delivery_id=f"d-{index}", conclusion=conclusion, job_name=f"job {index}", **fields)
+        await hud.take(report, NOW + timedelta(seconds=index))
     failures = (await hud.page()).failures
-    assert [each.job_name for each in failures] == ["job 2", "job 1"]
+    assert [failure.job_name for failure in failures] == ["job 2", "job 1"]
     assert [test.name for test in failures[0].failed_tests] == ["t0", "t1", "t2", "t3", "t4"]
     assert failures[0].failed_tests_more == 2
 
 
-async def test_a_badge_goes_by_the_newest_delivery_that_has_results(hud: Hud) -> None:
+async def test_a_badge_shows_the_newest_delivery_that_has_results(hud: Hud) -> None:
     async def state() -> CountedAs | None:
         badge = await hud.views.badge(CORE, BACKEND, ResultKind.INGESTED, Span.WEEK, NOW + timedelta(hours=1))
         return badge.state
@@ -484,7 +488,7 @@ async def test_a_badge_goes_by_the_newest_delivery_that_has_results(hud: Hud) ->
             ("d-1", "failure", CountedAs.FAILURE),
             ("d-2", "skipped", CountedAs.OTHER),
             ("d-3", "success", CountedAs.SUCCESS),
-            ("d-1", "timed_out", CountedAs.SUCCESS),  # told late, and of the oldest one
+            ("d-1", "timed_out", CountedAs.SUCCESS),  # a late report for the oldest delivery
             ("d-3", "failure", CountedAs.FAILURE),
         )
     ):
@@ -495,8 +499,8 @@ async def test_a_badge_goes_by_the_newest_delivery_that_has_results(hud: Hud) ->
     assert await state() is CountedAs.FAILURE
 
 
-async def test_a_jobs_details_have_its_attempts_and_failed_tests(hud: Hud) -> None:
-    for report in STORY:
+async def test_job_details_contain_the_attempts_and_the_failed_tests(hud: Hud) -> None:
+    for report in TWO_ATTEMPTS:
         await hud.take({**report, "environment": {"device": "npu"}})
     key = JobKey(delivery="d-1", workflow="CI", run_id="77", attempt=1, job_name="build")
 
@@ -510,12 +514,12 @@ async def test_a_jobs_details_have_its_attempts_and_failed_tests(hud: Hud) -> No
 
     detail, none = await hud.stores.database.read(unit)
     assert none is None
-    assert ([each.attempt for each in detail.attempts], detail.job.attempt) == ([2, 1], 1)
-    assert [each.name for each in detail.job.failed_tests] == ["t"]
+    assert ([item.attempt for item in detail.attempts], detail.job.attempt) == ([2, 1], 1)
+    assert [item.name for item in detail.job.failed_tests] == ["t"]
     assert detail.environment == '{"device":"npu"}'
 
 
-async def test_of_many_at_once_in_two_processes_none_is_lost_or_counted_twice(
+async def test_concurrent_reports_in_two_processes_are_neither_lost_nor_counted_twice(
     open_database: OpenDatabase,
 ) -> None:
     one, two = Stores.over(open_database()), Stores.over(open_database())
@@ -523,20 +527,20 @@ async def test_of_many_at_once_in_two_processes_none_is_lost_or_counted_twice(
     huds = Hud(one), Hud(two)
     await asyncio.gather(
         *(
-            each.take({**report, "job_name": f"job {job}"})
+            hud.take({**report, "job_name": f"job {job}"})
             for job in range(8)
-            for report in STORY
-            for each in huds
+            for report in TWO_ATTEMPTS
+            for hud in huds
         )
     )
     rows = await huds[0].rows()
     assert len(rows) == 16
-    hours = [each for each in await huds[1].sums() if "hour_at" in each]
-    assert [(each.get("earlier"), each.get("success")) for each in hours] == [(8, None), (None, 8)]
+    hours = [hud for hud in await huds[1].sums() if "hour_at" in hud]
+    assert [(hud.get("earlier"), hud.get("success")) for hud in hours] == [(8, None), (None, 8)]
 
 
-async def test_a_page_of_deliveries_is_read_along_an_index(tmp_path: Path) -> None:
-    """As SQLite plans it; tests/contract/postgres/test_postgres_plans.py asks PostgreSQL."""
+async def test_a_page_of_deliveries_is_read_from_a_covering_index(tmp_path: Path) -> None:
+    """SQLite's plan; tests/contract/postgres/test_postgres_plans.py checks PostgreSQL's."""
     place_empty_database(tmp_path / "crcr.db")
     plan = (
         "EXPLAIN QUERY PLAN SELECT DISTINCT delivery_at, delivery FROM ingested WHERE upstream = 'a'"
@@ -547,15 +551,15 @@ async def test_a_page_of_deliveries_is_read_along_an_index(tmp_path: Path) -> No
     assert "COVERING INDEX ix_ingested_backend" in step
 
 
-async def test_the_default_branch_is_what_the_newest_webhook_says(hud: Hud) -> None:
+async def test_the_default_branch_is_taken_from_the_newest_webhook_that_names_it(hud: Hud) -> None:
     async def branch() -> str | None:
         rows = await hud.stores.rows("SELECT upstream, default_branch FROM upstreams")
-        known: dict[str, str | None] = {row["upstream"]: row["default_branch"] for row in rows}
-        return known[CORE.key]
+        expected: dict[str, str | None] = {row["upstream"]: row["default_branch"] for row in rows}
+        return expected[CORE.key]
 
-    for place, (said, known) in enumerate(
+    for index, (sent, expected) in enumerate(
         (("main", "main"), (None, "main"), ("trunk", "trunk"), ("trunk", "trunk"))
     ):
-        event = a_pull(upstream=CORE, number=place + 1, updated_at=NOW, default_branch=said)
-        await hud.stores.inbox.take(ReceivedDelivery(f"g{place}", "pull_request", "test", b"", 0, NOW), event)
-        assert await branch() == known
+        event = a_pull(upstream=CORE, number=index + 1, updated_at=NOW, default_branch=sent)
+        await hud.stores.inbox.take(ReceivedDelivery(f"g{index}", "pull_request", "test", b"", 0, NOW), event)
+        assert await branch() == expected

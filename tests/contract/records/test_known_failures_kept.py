@@ -1,4 +1,4 @@
-"""Known failures in the store: linked, replaced, ended by hand, by their issue, and read no more than once an hour."""
+"""Known failures in the store: linked, replaced, ended manually or by their issue, and read at most once an hour."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ GITHUB = "https://github.com"
 ISSUE = IssueReference(RepoName("Pytorch-Like/Driver"), 12)
 URL = ISSUE.url(GITHUB)
 MESSAGE = "NotImplementedError: aten::foo has no kernel"
-MARK = fingerprint_of(MESSAGE)
+FINGERPRINT = fingerprint_of(MESSAGE)
 _ROWS = Statement(text("SELECT * FROM known_failures ORDER BY upstream, fingerprint"))
 _EFFECTS = Statement(text("SELECT upstream, lane, state FROM effects WHERE kind = 'read_issue'"))
 _DONE = Statement(text("UPDATE effects SET state = 'done' WHERE kind = 'read_issue'"))
@@ -42,7 +42,7 @@ async def rows(database: Database, statement: Statement = _ROWS) -> list[dict[st
 
 
 async def link(known: KnownFailures, upstream: RepoName = CORE, *, now: datetime = NOW, **more: Any) -> None:
-    new = NewKnownFailure(fingerprint=MARK, url=URL, who="mia", reason="x")
+    new = NewKnownFailure(fingerprint=FINGERPRINT, url=URL, who="mia", reason="x")
     await known.link(upstream, replace(new, **more), now)
 
 
@@ -53,7 +53,9 @@ def closed(**more: Any) -> tuple[ReceivedDelivery, IssueClosedEvent]:
     return ReceivedDelivery(guid, "issues", "webhook", b"", 9, at, f"digest of {guid}"), event
 
 
-async def test_a_link_replaces_another_and_begins_anew(known: KnownFailures, database: Database) -> None:
+async def test_a_new_link_replaces_the_old_one_and_starts_open(
+    known: KnownFailures, database: Database
+) -> None:
     await link(known)
     await known.close_issue(ISSUE, NOW)
     await link(known, url="https://GITHUB.com/other/repo/issues/3", duration=timedelta(days=90), reason=None)
@@ -76,7 +78,7 @@ async def test_a_link_replaces_another_and_begins_anew(known: KnownFailures, dat
         ({"duration": timedelta(0)}, BadRequest),
     ],
 )
-async def test_what_is_no_issue_or_too_long_is_refused(
+async def test_links_to_non_issues_unknown_failures_or_with_bad_durations_are_refused(
     known: KnownFailures, database: Database, wrong: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -86,11 +88,11 @@ async def test_what_is_no_issue_or_too_long_is_refused(
     assert await rows(database) == []
 
 
-async def test_a_link_is_taken_back_once(known: KnownFailures, database: Database) -> None:
+async def test_a_link_is_removed_once(known: KnownFailures, database: Database) -> None:
     await link(known)
-    await known.unlink(CORE, MARK, who="mia", now=NOW)
+    await known.unlink(CORE, FINGERPRINT, who="mia", now=NOW)
     with pytest.raises(NotFound):
-        await known.unlink(CORE, MARK, who="mia", now=NOW)
+        await known.unlink(CORE, FINGERPRINT, who="mia", now=NOW)
     assert [row["act"] for row in await rows(database, _ACTS)] == ["known", "unknown"]
     await link(known)
     assert await database.write(lambda tx: unlink_issue(tx, CORE, URL, NOW)) == 1
@@ -98,7 +100,7 @@ async def test_a_link_is_taken_back_once(known: KnownFailures, database: Databas
     assert (row["state"], row["ended_at"] is None) == ("open", False)
 
 
-async def test_a_closed_issue_ends_its_links_of_every_upstream(
+async def test_a_closed_issue_ends_its_links_in_every_upstream(
     known: KnownFailures, database: Database
 ) -> None:
     await link(known)
@@ -110,7 +112,9 @@ async def test_a_closed_issue_ends_its_links_of_every_upstream(
     assert isinstance(await known.record_event(*closed(guid="g-2")), IgnoredEvent)
 
 
-async def test_a_closing_counts_once_and_not_days_later(known: KnownFailures, database: Database) -> None:
+async def test_a_repeated_or_late_close_event_does_not_end_a_new_link(
+    known: KnownFailures, database: Database
+) -> None:
     await link(known)
     assert isinstance(await known.record_event(*closed()), AcceptedDelivery)
     await link(known, now=NOW + timedelta(hours=1))
@@ -121,7 +125,7 @@ async def test_a_closing_counts_once_and_not_days_later(known: KnownFailures, da
     assert [row["ended_at"] for row in await rows(database)] == [None]
 
 
-async def test_an_issue_is_read_once_an_hour_while_a_failure_is_linked_to_it(
+async def test_a_linked_issue_is_read_at_most_once_an_hour_while_the_link_is_valid(
     known: KnownFailures, database: Database
 ) -> None:
     await link(known)

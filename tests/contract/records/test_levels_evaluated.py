@@ -1,4 +1,4 @@
-"""Levels on both kinds of databases: what is measured, what an evaluation records, and what a demotion does."""
+"""Levels on both databases: the measures, the records of an evaluation, and the effect of a demotion."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -56,12 +56,12 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 def make_levels(store: StoreRows, policy: LevelPolicy = POLICY) -> Levels:
     refresher = CheckRefresher({UPSTREAM.key: UpstreamPolicy(levels=policy)})
-    lists = Allowlists(store.database, Downstreams(store.database, refresher), refresher, read_allowlist)
-    return Levels(store.database, lists, refresher, (UPSTREAM,))
+    allowlists = Allowlists(store.database, Downstreams(store.database, refresher), refresher, read_allowlist)
+    return Levels(store.database, allowlists, refresher, (UPSTREAM,))
 
 
 def run(store: StoreRows, backend: str, *conclusions: str, days_ago: float = 1, **more: Any) -> str:
-    """One dispatch with a run of several jobs, answered after 15 minutes; return its delivery."""
+    """Add one dispatch with a run of several jobs that started after 15 minutes; return its delivery."""
     hours = days_ago * 24
     delivery = store.delivery(hours_ago=hours)
     store.dispatch(delivery, backend, hours_ago=hours)
@@ -81,7 +81,7 @@ def run(store: StoreRows, backend: str, *conclusions: str, days_ago: float = 1, 
     return delivery
 
 
-def fail_alike(
+def record_equal_failures(
     store: StoreRows, delivery: str, *backends: str, message: str = "no such op", **more: Any
 ) -> None:
     for backend in backends:
@@ -100,33 +100,33 @@ def rows_of(store: StoreRows, table: Any) -> list[Any]:
         return list(connection.execute(select(table)).mappings())
 
 
-async def test_figures_come_from_the_sums_without_failures_that_the_upstream_caused(store: StoreRows) -> None:
+async def test_measures_use_the_sums_without_failures_caused_by_the_upstream(store: StoreRows) -> None:
     for _ in range(3):
         run(store, "good/backend", "success", "success")
     shared = run(store, "good/backend", "failure", "success")
-    fail_alike(store, shared, "good/backend", "other/one", "other/two")
+    record_equal_failures(store, shared, "good/backend", "other/one", "other/two")
     alone = run(store, "good/backend", "failure")
-    fail_alike(store, alone, "good/backend", "other/one")
+    record_equal_failures(store, alone, "good/backend", "other/one")
     reverted = run(store, "good/backend", "failure")
-    fail_alike(store, reverted, "good/backend", number=12)
+    record_equal_failures(store, reverted, "good/backend", number=12)
     base = {"upstream": UPSTREAM.key, "ref": "main", "pushed_at": store.ago(hours=3)}
     store.add(failures.base_commits, {**base, "sha": "a" * 40, "position": 1, "number": 12})
     store.add(failures.base_commits, {**base, "sha": "b" * 40, "position": 2, "reverts": "a" * 40})
     flaky = run(store, "good/backend", "failure", days_ago=10)
-    fail_alike(store, flaky, "good/backend", "other/one", "other/two", verdict="flaky")
-    found = await measure(store)
-    assert found.left_out == 2
-    passed = found.arriving[CriterionName.PASS_RATE]
-    assert passed.counted == 9
-    assert passed.value == pytest.approx(100 * 7 / 9)
-    lately = found.leaving[CriterionName.PASS_RATE]
-    assert lately.counted == 8
-    assert lately.value == pytest.approx(100 * 7 / 8)
-    assert found.arriving[CriterionName.QUEUE_TIME].value == pytest.approx(15)
-    assert found.arriving[CriterionName.TIMEOUTS].value == 0
+    record_equal_failures(store, flaky, "good/backend", "other/one", "other/two", verdict="flaky")
+    measures = await measure(store)
+    assert measures.left_out == 2
+    arriving_rate = measures.arriving[CriterionName.PASS_RATE]
+    assert arriving_rate.counted == 9
+    assert arriving_rate.value == pytest.approx(100 * 7 / 9)
+    leaving_rate = measures.leaving[CriterionName.PASS_RATE]
+    assert leaving_rate.counted == 8
+    assert leaving_rate.value == pytest.approx(100 * 7 / 8)
+    assert measures.arriving[CriterionName.QUEUE_TIME].value == pytest.approx(15)
+    assert measures.arriving[CriterionName.TIMEOUTS].value == 0
 
 
-async def test_run_times_answers_and_silence(store: StoreRows) -> None:
+async def test_run_time_answered_dispatches_and_silence_are_measured(store: StoreRows) -> None:
     for _ in range(6):
         run(store, "good/backend", "success", took=1.0)
     run(store, "good/backend", "success", took=5.0)
@@ -136,21 +136,21 @@ async def test_run_times_answers_and_silence(store: StoreRows) -> None:
     store.dispatch(cancelled, hours_ago=20, superseded_at=store.ago(hours=19))
     young = store.delivery(hours_ago=1)
     store.dispatch(young, hours_ago=1)
-    found = await measure(store)
-    assert found.arriving[CriterionName.RUN_TIME].counted == 7
-    assert found.arriving[CriterionName.RUN_TIME].value == pytest.approx(1.25, abs=0.25)
-    assert found.arriving[CriterionName.LONG_JOBS].value == pytest.approx(100 / 7)
-    answered = found.arriving[CriterionName.ANSWERED]
+    measures = await measure(store)
+    assert measures.arriving[CriterionName.RUN_TIME].counted == 7
+    assert measures.arriving[CriterionName.RUN_TIME].value == pytest.approx(1.25, abs=0.25)
+    assert measures.arriving[CriterionName.LONG_JOBS].value == pytest.approx(100 / 7)
+    answered = measures.arriving[CriterionName.ANSWERED]
     assert answered.counted == 8
     assert answered.value == pytest.approx(100 * 7 / 8)
-    silence = found.arriving[CriterionName.SILENCE]
+    silence = measures.arriving[CriterionName.SILENCE]
     assert silence.counted == 1
     assert silence.value == pytest.approx(20)
     never = await measure(store, "new/one")
     assert never.arriving[CriterionName.SILENCE].value is None
 
 
-async def test_a_silence_does_not_end_because_events_stopped(store: StoreRows) -> None:
+async def test_a_silence_lasts_although_no_new_events_are_dispatched(store: StoreRows) -> None:
     run(store, "good/backend", "success", days_ago=40)
     for days in (30, 29, 28):
         store.dispatch(store.delivery(hours_ago=days * 24), hours_ago=days * 24)
@@ -159,7 +159,7 @@ async def test_a_silence_does_not_end_because_events_stopped(store: StoreRows) -
     assert silence.counted == 3
 
 
-async def test_two_evaluations_a_day_apart_demote_and_the_days_are_counted_once(store: StoreRows) -> None:
+async def test_two_failed_evaluations_a_day_apart_demote_and_record_each_day_once(store: StoreRows) -> None:
     levels, now = make_levels(store), store.clock.now()
     for days in (0.5, 1.5, 2.5):
         run(store, "good/backend", "failure", "failure", "failure", "success", days_ago=days)
@@ -174,15 +174,17 @@ async def test_two_evaluations_a_day_apart_demote_and_the_days_are_counted_once(
     assert (change["downstream"], change["kind"]) == ("good/backend", LevelChangeKind.DEMOTED)
     assert "jobs passed: 25.0% of 12 jobs (< 85%)" in change["reason"]
     assert (change["before"], change["after"]) == (Level.L3, Level.L2)
-    counted = [row for row in rows_of(store, level_days) if row["downstream"] == "good/backend"]
-    assert len(counted) == 15
+    recorded_days = [row for row in rows_of(store, level_days) if row["downstream"] == "good/backend"]
+    assert len(recorded_days) == 15
     assert len(rows_of(store, level_evaluations)) == 12
     standing = {row["downstream"]: row["standing"] for row in rows_of(store, level_standings)}
     assert standing["good/backend"] == LevelStanding.FAILS
-    assert await levels.evaluate_now(UPSTREAM, now) == 0  # a clock that was set back changes nothing
+    assert (
+        await levels.evaluate_now(UPSTREAM, now) == 0
+    )  # an evaluation with a clock set back changes nothing
 
 
-async def test_a_clock_that_was_far_ahead_stops_no_evaluation(store: StoreRows) -> None:
+async def test_an_evaluation_with_a_clock_far_ahead_does_not_block_later_ones(store: StoreRows) -> None:
     levels, now = make_levels(store), store.clock.now()
     await levels.evaluate_now(UPSTREAM, now + 300 * DAY)
     assert await levels.evaluate_due(now) == 3
@@ -204,22 +206,22 @@ def record_standing(store: StoreRows, downstream: str, level: int, standing: str
     store.add(level_standings, {**row, **times, "results": "[]", "left_out": 0})
 
 
-async def test_a_demotion_holds_for_its_level_until_it_is_overridden(store: StoreRows) -> None:
+async def test_a_demotion_applies_to_its_level_until_it_is_overridden(store: StoreRows) -> None:
     record_standing(store, "good/backend", 3)
     record_standing(store, "gate/one", 4)
-    record_standing(store, "new/one", 3)  # it was demoted at L3 and is listed at L2 now
-    both = {"good/backend": Demotion.SILENT, "gate/one": Demotion.DOWNGRADED}
-    assert await demotions(store) == both
+    record_standing(store, "new/one", 3)  # demoted at L3, now listed at L2
+    both_demoted = {"good/backend": Demotion.SILENT, "gate/one": Demotion.DOWNGRADED}
+    assert await demotions(store) == both_demoted
     levels, until = make_levels(store), store.clock.now() + DAY
     override = LevelOverride(who="ada", reason="new machines tomorrow", until=until)
     name = RepoName("good/backend")
     await levels.set_override(UPSTREAM, name, override, who="ada", now=store.clock.now())
     assert await demotions(store) == {"gate/one": Demotion.DOWNGRADED}
-    assert await demotions(store, hours=25) == both
+    assert await demotions(store, hours=25) == both_demoted
     [act] = rows_of(store, main_tables.audit)
     assert (act["who"], act["act"], act["subject"]) == ("ada", "level_override", "good/backend")
     await levels.set_override(UPSTREAM, name, None, who="ada", now=store.clock.now())
-    assert await demotions(store) == both
+    assert await demotions(store) == both_demoted
     with pytest.raises(NotFound):
         await levels.set_override(UPSTREAM, RepoName("un/known"), override, who="ada", now=store.clock.now())
 
@@ -235,7 +237,7 @@ async def test_the_first_pull_request_of_a_proposal_stays_recorded(store: StoreR
     assert (act["who"], act["act"], act["subject"]) == ("ada", "levels_proposed", "https://github.test/1")
 
 
-async def test_a_head_that_came_with_a_gating_backend_keeps_it(store: StoreRows) -> None:
+async def test_a_head_dispatched_with_a_gating_backend_keeps_it_after_a_demotion(store: StoreRows) -> None:
     record_standing(store, "gate/one", 4)
     allowlist = read_allowlist(LISTED).allowlist
     assert allowlist is not None
@@ -253,8 +255,8 @@ async def test_a_head_that_came_with_a_gating_backend_keeps_it(store: StoreRows)
     assert await downgraded("2" * 40, LevelPolicy()) == frozenset()
 
 
-async def test_a_head_keeps_a_gating_backend_that_was_renamed(store: StoreRows) -> None:
-    """Under its new name it goes silent; the head that came with it under the old one is delivered again."""
+async def test_a_head_keeps_a_gating_backend_that_was_renamed_since(store: StoreRows) -> None:
+    """The backend is silent under its new name; a head dispatched to it under the old name is evaluated again."""
     allowlist = read_allowlist(LISTED).allowlist
     assert allowlist is not None
     record_standing(store, "gate/one", 4)
@@ -263,8 +265,8 @@ async def test_a_head_keeps_a_gating_backend_that_was_renamed(store: StoreRows) 
         known = store.delivery(head_sha=head)
         store.dispatch(known, "gate/old", level=4, repository_id=repository_id)
 
-    async def kept() -> set[str]:
-        now, found = store.clock.now(), set()
+    async def cases_kept_gating() -> set[str]:
+        now, gating_cases = store.clock.now(), set()
         for case, head in heads.items():
             read = partial(
                 find_downgraded,
@@ -275,25 +277,25 @@ async def test_a_head_keeps_a_gating_backend_that_was_renamed(store: StoreRows) 
                 now=now,
             )
             if not await store.database.read(read):
-                found.add(case)
-        return found
+                gating_cases.add(case)
+        return gating_cases
 
-    assert await kept() == set(heads)  # whose id the new name has is not known yet
+    assert await cases_kept_gating() == set(heads)  # the repository id behind the new name is not known yet
     repository = {"upstream": UPSTREAM.key, "downstream": "gate/one", "name": "gate/one"}
     store.add(main_tables.repositories, {**repository, "repository_id": 44, "confirmed": 1})
-    assert await kept() == {"same id", "unknown id"}
+    assert await cases_kept_gating() == {"same id", "unknown id"}
 
 
-async def test_time_at_l2_begins_with_the_last_time_below_it(store: StoreRows) -> None:
+async def test_time_at_l2_starts_after_the_last_time_below_l2(store: StoreRows) -> None:
     key = {"upstream": UPSTREAM.key, "downstream": "new/one"}
     history = ((1, 2, 90), (2, None, 60), (3, 2, 40), (4, 3, 30), (5, 2, 20))
     for version, level, days in history:
         store.add(statistics.levels, {**key, "version": version, "level": level, "at": store.ago(days=days)})
-    found = await measure(store, "new/one")
-    assert found.arriving[CriterionName.TIME_AT_L2].value == pytest.approx(40)
+    measures = await measure(store, "new/one")
+    assert measures.arriving[CriterionName.TIME_AT_L2].value == pytest.approx(40)
 
 
-async def test_the_view_has_what_was_recorded_and_only_of_visible_backends(store: StoreRows) -> None:
+async def test_the_levels_view_shows_recorded_standings_of_visible_backends_only(store: StoreRows) -> None:
     store.allowlist(
         f"{LISTED}  - hid/den: {{oncalls: [mia], jobs: [build], visibility: hidden}}\n", version=2
     )

@@ -1,6 +1,6 @@
-"""Retention of failures: they go with their results, groups with their last failure, and branches keep their newest commit.
+"""Retention of failures: deleted with their results, groups with their last failure; branches keep their newest commit.
 
-Bisections go with their runs, when they have ended.
+Bisections are deleted with their runs after they have ended.
 """
 # ruff: noqa: S608 - every name in these statements is our own
 
@@ -33,7 +33,7 @@ TABLES = (
     *("bisections", "bisection_runs"),
 )
 _COMMIT = Statement(inserting(base_commits, "sha", "upstream", "ref", "position", "before", "pushed_at"))
-_OPINION = Statement(
+_PERSON_VERDICT = Statement(
     inserting(
         person_verdicts,
         *("upstream", "number", "head_sha", "downstream", "job", "verdict", "who", "reason", "at"),
@@ -60,8 +60,8 @@ async def stores(stores: Stores) -> Stores:
     return stores
 
 
-async def run(stores: Stores, statement: Statement, **given: Any) -> None:
-    await stores.database.write(lambda tx: tx.run(statement, **given))
+async def run(stores: Stores, statement: Statement, **params: Any) -> None:
+    await stores.database.write(lambda tx: tx.run(statement, **params))
 
 
 async def forget(stores: Stores, **more: Any) -> None:
@@ -77,7 +77,9 @@ async def commit(stores: Stores, ref: str, position: int, at: datetime) -> None:
     await run(stores, _COMMIT, position=position, pushed_at=to_us(at), **row)
 
 
-async def test_failures_go_with_their_results_and_groups_with_the_last_of_them(stores: Stores) -> None:
+async def test_failures_are_deleted_with_their_results_and_groups_with_their_last_failure(
+    stores: Stores,
+) -> None:
     await fail(stores, "d-old", OLD)
     await fail(stores, "d-new", NEW)
     await fail(stores, "d-alone", OLD, OTHER_MESSAGE)
@@ -104,32 +106,38 @@ async def test_failures_go_with_their_results_and_groups_with_the_last_of_them(s
     }
 
 
-async def test_a_failure_whose_result_is_kept_stays(stores: Stores) -> None:
+async def test_a_failure_whose_result_is_kept_is_not_deleted(stores: Stores) -> None:
     await fail(stores, "d-last-result", OLD)  # each backend's newest result is kept
     await forget(stores)
     assert (await row_counts(stores, *TABLES[:4])) == dict.fromkeys(TABLES[:4], 1)
 
 
-async def test_everything_that_is_old_goes_and_what_is_not_stays(stores: Stores) -> None:
+async def test_only_old_known_failures_and_old_person_verdicts_are_deleted(stores: Stores) -> None:
     known = KnownFailures(stores.database, "https://github.com")
     await fail(stores, "d-1", NEW)
     await fail(stores, "d-2", NEW, OTHER_MESSAGE)
-    url, opinion = (
+    url, verdict_key = (
         "https://github.com/o/r/issues/1",
         {"upstream": CORE.key, "number": 7, "head_sha": "a" * 40},
     )
-    said = {"downstream": "org/one", "job": "build", "verdict": "flaky", "who": "mia", "reason": "x"}
+    verdict_columns = {
+        "downstream": "org/one",
+        "job": "build",
+        "verdict": "flaky",
+        "who": "mia",
+        "reason": "x",
+    }
     for message, at in ((MESSAGE, NOW - 131 * DAY), (OTHER_MESSAGE, NOW - 129 * DAY)):
-        mark = fingerprint_of(message)
-        await known.link(CORE, NewKnownFailure(fingerprint=mark, url=url, who="mia", reason="x"), at)
-        await run(stores, _OPINION, at=to_us(at + 30 * DAY), **opinion, **said)
+        fingerprint = fingerprint_of(message)
+        await known.link(CORE, NewKnownFailure(fingerprint=fingerprint, url=url, who="mia", reason="x"), at)
+        await run(stores, _PERSON_VERDICT, at=to_us(at + 30 * DAY), **verdict_key, **verdict_columns)
     await forget(stores)
     kept = await stores.rows("SELECT fingerprint FROM known_failures")
     assert [row["fingerprint"] for row in kept] == [fingerprint_of(OTHER_MESSAGE)]
     assert (await row_counts(stores, "person_verdicts")) == {"person_verdicts": 1}
 
 
-async def test_branches_that_are_built_on_keep_their_newest_commit(stores: Stores) -> None:
+async def test_the_default_branch_and_bases_of_open_pulls_keep_their_newest_commit(stores: Stores) -> None:
     pull = Statement(
         text(
             "INSERT INTO pulls (upstream, number, head_sha, base_ref, updated_at, is_open, draft, labels, title, author)"
@@ -155,7 +163,7 @@ async def bisect(
     runs: int = 2,
     upstream: str = CORE.key,
 ) -> None:
-    """A bisection that began long ago."""
+    """Add a bisection that started long ago."""
     key = {"bisection_id": bisection_id, "upstream": upstream}
     row = {"downstream": "org/one", "workflow": "ci.yml", "job_name": f"build-{bisection_id}", "ref": "main"}
     search = {"commits": "[]", "flake_rate": 0.01, "most_runs": 12, "left_good": 0, "left_bad": 1}
@@ -170,7 +178,7 @@ async def bisect(
         await run(stores, _BISECTION_RUN, **key, number=number, **sent)
 
 
-async def test_a_bisection_goes_with_its_runs_long_after_its_end(stores: Stores) -> None:
+async def test_a_bisection_is_deleted_with_its_runs_long_after_its_end(stores: Stores) -> None:
     await bisect(stores, 1, OLD)
     await bisect(stores, 2, NEW)
     await bisect(stores, 3, None)
@@ -182,7 +190,7 @@ async def test_a_bisection_goes_with_its_runs_long_after_its_end(stores: Stores)
     assert [row["bisection_id"] for row in runs] == [2, 2, 3, 3]
 
 
-async def test_nothing_goes_where_results_are_kept_for_ever(stores: Stores) -> None:
+async def test_nothing_is_deleted_when_results_are_kept_forever(stores: Stores) -> None:
     await fail(stores, "d-1", OLD, with_result=False)
     await commit(stores, "feature", 1, OLD)
     await bisect(stores, 1, OLD)

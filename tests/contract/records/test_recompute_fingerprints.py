@@ -1,4 +1,4 @@
-"""New rules of fingerprints: recorded failures are computed again, newest first, with their groups and known issues."""
+"""New fingerprint rules: recorded failures are recomputed, newest first, with their groups and known issues."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 MISSING, MEMORY = "NotImplementedError: aten::foo has no kernel", "RuntimeError: device ran out of memory"
 OLD = "0" * 15
 VERDICT = ("verdict", "confidence", "sentence", "evidence", "test_verdicts", "judged_at", "verdict_before")
-_AGE = tuple(
+_OUTDATE = tuple(
     Statement(text(sql))
     for sql in (
         (
@@ -50,8 +50,8 @@ async def fail(
 
 
 async def make_outdated(database: Database) -> None:
-    """Leave the failures as an older release wrote them, with other fingerprints."""
-    for statement in _AGE:
+    """Change the failures to what an older release wrote, with other fingerprints."""
+    for statement in _OUTDATE:
         await run(database, statement, old=OLD)
 
 
@@ -60,20 +60,22 @@ def update(database: Database, **more: Any) -> FingerprintUpdate:
     return FingerprintUpdate(database, FailureRecorder(CheckRefresher({})), clock, **more)
 
 
-async def run(database: Database, statement: Statement, **given: Any) -> None:
-    await database.write(lambda tx: tx.run(statement, **given))
+async def run(database: Database, statement: Statement, **params: Any) -> None:
+    await database.write(lambda tx: tx.run(statement, **params))
 
 
 async def rows(database: Database, table: str) -> list[dict[str, Any]]:
-    found = [dict(row) for row in await database.read(lambda tx: tx.all(_ROWS[table]))]
-    return sorted(found, key=lambda row: (row["fingerprint"] or "", row.get("failure_id", 0)))
+    table_rows = [dict(row) for row in await database.read(lambda tx: tx.all(_ROWS[table]))]
+    return sorted(table_rows, key=lambda row: (row["fingerprint"] or "", row.get("failure_id", 0)))
 
 
-async def everything(database: Database) -> dict[str, list[dict[str, Any]]]:
+async def read_all_tables(database: Database) -> dict[str, list[dict[str, Any]]]:
     return {table: await rows(database, table) for table in _ROWS}
 
 
-async def test_failures_and_groups_are_as_if_the_new_rules_had_always_been(database: Database) -> None:
+async def test_recomputed_failures_and_groups_equal_those_recorded_under_the_new_rules(
+    database: Database,
+) -> None:
     for number in range(3):
         await fail(database, f"d-{number}", MISSING, at=NOW + timedelta(hours=number))
     await fail(database, "d-3", MEMORY)
@@ -81,29 +83,29 @@ async def test_failures_and_groups_are_as_if_the_new_rules_had_always_been(datab
     url = "https://github.com/o/r/issues/1"
     link = NewKnownFailure(fingerprint=fingerprint_of(MISSING), url=url, who="mia", reason="x")
     await known.link(CORE, link, NOW)
-    expected = await everything(database)
+    expected = await read_all_tables(database)
     await make_outdated(database)
     assert await database.read(count_left) == 4
 
     assert await update(database).run() == 4
 
-    found = await everything(database)
-    for row in (*found["failures"], *expected["failures"]):
+    recomputed = await read_all_tables(database)
+    for row in (*recomputed["failures"], *expected["failures"]):
         for column in VERDICT:
             del row[column]
-    found["known_failures"] = [
-        row for row in found["known_failures"] if not row["fingerprint"].startswith(OLD)
+    recomputed["known_failures"] = [
+        row for row in recomputed["known_failures"] if not row["fingerprint"].startswith(OLD)
     ]
-    assert found == expected
+    assert recomputed == expected
     assert await database.read(count_left) == 0
     assert await update(database).run() == 0
 
 
-async def test_groups_of_error_lines_are_computed_again_too(database: Database) -> None:
+async def test_groups_of_log_error_lines_are_recomputed(database: Database) -> None:
     for number in range(2):
         await record_failed_job(database, f"d-{number}", MISSING, at=NOW, in_log=True)
     await fail(database, "d-2", MISSING)
-    expected = await everything(database)
+    expected = await read_all_tables(database)
     assert sorted(row["number"] for row in expected["failure_groups"]) == [1, 2]
     old = "UPDATE failures SET rules = 0, log_fingerprint = :old, sample = 'old' WHERE log_fingerprint IS NOT NULL"
     stale = "UPDATE {0} SET fingerprint = :old WHERE fingerprint IN (SELECT log_fingerprint FROM failures)"
@@ -112,14 +114,14 @@ async def test_groups_of_error_lines_are_computed_again_too(database: Database) 
 
     assert await update(database).run() == 2
 
-    found = await everything(database)
-    for row in (*found["failures"], *expected["failures"]):
+    recomputed = await read_all_tables(database)
+    for row in (*recomputed["failures"], *expected["failures"]):
         for column in VERDICT:
             del row[column]
-    assert found == expected
+    assert recomputed == expected
 
 
-async def test_an_upgraded_database_gets_its_first_fingerprints(database: Database) -> None:
+async def test_an_upgraded_database_without_fingerprints_gets_them(database: Database) -> None:
     await fail(database, "d-1", MISSING)
     for sql in (
         "UPDATE failures SET rules = 0, fingerprint = NULL, fingerprints = NULL, sample = NULL",
@@ -144,8 +146,8 @@ async def test_an_upgraded_database_gets_its_first_fingerprints(database: Databa
     )
 
 
-async def test_failures_are_judged_by_their_new_fingerprints_even_after_a_stop(database: Database) -> None:
-    """Night by night: two fail alike, one in between fails otherwise."""
+async def test_failures_are_judged_by_their_new_fingerprints_even_after_a_restart(database: Database) -> None:
+    """Three failures in order: the first and the last are equal, the middle one differs."""
     for number, message in enumerate((MISSING, MEMORY, MISSING)):
         await fail(database, f"d-{number}", message, at=NOW + timedelta(hours=number))
     await make_outdated(database)
@@ -153,8 +155,8 @@ async def test_failures_are_judged_by_their_new_fingerprints_even_after_a_stop(d
         database,
         Statement(text("UPDATE failures SET verdict = 'missing', confidence = 'low', judged_at = 1")),
     )
-    only_computed = iter((True, True, False))
-    await update(database, goes_on=lambda: next(only_computed)).run()
+    go_on = iter((True, True, False))
+    await update(database, goes_on=lambda: next(go_on)).run()
     assert {row["judged_at"] for row in await rows(database, "failures")} == {None}
 
     assert await update(database).run() == 0
@@ -174,7 +176,9 @@ async def test_a_failure_whose_result_is_gone_has_no_fingerprint(database: Datab
     assert await rows(database, "failure_groups") == []
 
 
-async def test_units_are_small_newest_first_and_end_when_the_process_stops(database: Database) -> None:
+async def test_recomputing_runs_newest_first_in_small_units_and_ends_when_the_process_stops(
+    database: Database,
+) -> None:
     for number in range(5):
         await fail(database, f"d-{number}", MISSING, at=NOW + timedelta(hours=number))
     await make_outdated(database)
@@ -183,13 +187,13 @@ async def test_units_are_small_newest_first_and_end_when_the_process_stops(datab
     assert done == {"d-4", "d-3"}
     groups = {row["fingerprint"]: row["number"] for row in await rows(database, "failure_groups")}
     assert sorted(groups.values()) == [2, 3]
-    asked = iter((True, False, False))
-    assert await update(database, goes_on=lambda: next(asked)).run() == 3
+    go_on = iter((True, False, False))
+    assert await update(database, goes_on=lambda: next(go_on)).run() == 3
     assert MOST_FAILURES <= 200
 
 
 @pytest.mark.parametrize("column", [None, "[]"])
-async def test_a_failure_without_tests_is_done_too(database: Database, column: str | None) -> None:
+async def test_a_failure_without_tests_is_recomputed_too(database: Database, column: str | None) -> None:
     await fail(database, "d-1", MISSING)
     await run(database, Statement(text("UPDATE jobs SET failed_tests = :column")), column=column)
     await make_outdated(database)

@@ -1,4 +1,4 @@
-"""What recovery remembers, over every database."""
+"""The state of webhook recovery, on every database."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -32,20 +32,22 @@ async def add(
     await database.write(lambda tx: tx.many(_DELIVERY, rows))
 
 
-async def test_what_is_here_is_known_of_any_upstream_and_in_any_number(database: Database) -> None:
+async def test_stored_and_recovered_webhooks_are_found_for_any_upstream_and_any_number(
+    database: Database,
+) -> None:
     store = RecoveryStore(database)
-    here = [f"d{number}" for number in range(250)]
-    await add(database, here[:200])
-    await add(database, here[199:], upstream="c/d")  # one webhook may stand for two upstreams
+    guids = [f"d{number}" for number in range(250)]
+    await add(database, guids[:200])
+    await add(database, guids[199:], upstream="c/d")  # one webhook may be stored for two upstreams
     await store.note("r1", RecoveryOutcome.IGNORED, NOW)
 
-    known = await store.find_known([*here, "r1", "unknown"])
-    assert known == KnownWebhooks(frozenset(here), frozenset({"r1"}))
+    known = await store.find_known([*guids, "r1", "unknown"])
+    assert known == KnownWebhooks(frozenset(guids), frozenset({"r1"}))
     assert await store.find_known([]) == KnownWebhooks()
     assert await store.find_known(["d7"]) == KnownWebhooks(frozenset({"d7"}))
 
 
-async def test_an_outcome_is_noted_once_and_another_process_sees_it(open_database: OpenDatabase) -> None:
+async def test_an_outcome_noted_by_two_processes_is_visible_to_both(open_database: OpenDatabase) -> None:
     one, two = RecoveryStore(open_database()), RecoveryStore(open_database())
     await one.note("g", RecoveryOutcome.TAKEN, NOW)
     await two.note("g", RecoveryOutcome.REPEAT, NOW)
@@ -63,7 +65,7 @@ async def test_the_watermark_only_moves_forward(open_database: OpenDatabase) -> 
     assert await one.read_watermark() == NOW + timedelta(hours=1)
 
 
-async def test_what_no_log_can_name_any_more_is_forgotten(database: Database) -> None:
+async def test_outcomes_older_than_githubs_delivery_log_are_deleted(database: Database) -> None:
     store = RecoveryStore(database)
     await store.note("old", RecoveryOutcome.TAKEN, NOW - timedelta(days=8, seconds=1))
     await store.note("new", RecoveryOutcome.TAKEN, NOW - timedelta(days=7))
@@ -72,13 +74,13 @@ async def test_what_no_log_can_name_any_more_is_forgotten(database: Database) ->
     assert (await store.find_known(["old", "new"])).recovered == {"new"}
 
 
-async def test_superseded_ones_are_counted(database: Database) -> None:
+async def test_superseded_deliveries_are_counted(database: Database) -> None:
     await add(database, ["s1", "s2", "s3"], state="superseded")
     await add(database, ["a1"])
     assert await RecoveryStore(database).count_superseded(["s1", "s2", "a1", "unknown"]) == 2
 
 
-async def test_the_upstreams_are_told_by_id_only_when_all_ids_are_known(database: Database) -> None:
+async def test_upstream_ids_are_returned_only_when_all_are_known(database: Database) -> None:
     store = RecoveryStore(database)
     await database.write(lambda tx: tx.run(_UPSTREAM, upstream="a/b", repository_id=1))
     assert await store.read_upstream_ids() == frozenset({1})

@@ -1,4 +1,4 @@
-"""The contract of `Refusals`, over every store: for whom something is kept, how much of it, and for how long."""
+"""The contract of `Refusals`, on every store: for which upstreams a refusal is kept, how many, and for how long."""
 
 import asyncio
 from dataclasses import replace
@@ -30,37 +30,43 @@ def refusals(stores: Stores) -> Refusals:
 
 
 def a_refusal(code: str = "unknown_delivery", **changes: Any) -> RefusedReport:
-    made = RefusedReport(caller=BACKEND, code=code, detail="d", hint="h", run_id="1", job_name="build")
-    return replace(made, **changes)
+    refused_report = RefusedReport(
+        caller=BACKEND, code=code, detail="d", hint="h", run_id="1", job_name="build"
+    )
+    return replace(refused_report, **changes)
 
 
 async def stored_refusals(stores: Stores) -> list[dict[str, Any]]:
     return await stores.rows("SELECT * FROM refusals ORDER BY refusal_id")
 
 
-async def test_each_upstream_that_lists_the_caller_has_it_and_pages_are_told(stores: Stores) -> None:
+async def test_a_refusal_is_stored_and_announced_for_each_upstream_that_lists_the_caller(
+    stores: Stores,
+) -> None:
     await stores.prepare(BOTH, NOW)
     await refusals(stores).note(a_refusal(caller=RepoName("Org/Backend")), NOW)
     await refusals(stores).note(a_refusal(caller=RepoName("org/second")), NOW)
 
-    found = {(row["upstream"], row["downstream"]) for row in await stored_refusals(stores)}
-    assert found == {
+    stored = {(row["upstream"], row["downstream"]) for row in await stored_refusals(stores)}
+    assert stored == {
         (CORE.key, "org/backend"),
         (OTHER.key, "org/backend"),
         (CORE.key, "org/second"),
     }
     changes = await stores.rows("SELECT upstream, downstream, delivery FROM changes WHERE kind = 'refusal'")
-    assert {(row["upstream"], row["downstream"]) for row in changes} == found
+    assert {(row["upstream"], row["downstream"]) for row in changes} == stored
     assert {row["delivery"] for row in changes} == {None}
 
 
-async def test_the_upstream_that_it_is_about_has_it_alone(stores: Stores) -> None:
+async def test_a_refusal_about_one_upstream_is_stored_for_that_upstream_only(stores: Stores) -> None:
     await stores.prepare(BOTH, NOW)
     await refusals(stores).note(a_refusal(upstream=OTHER), NOW)
     assert [row["upstream"] for row in await stored_refusals(stores)] == [OTHER.key]
 
 
-async def test_where_that_one_does_not_list_the_caller_those_have_it_who_do(stores: Stores) -> None:
+async def test_a_refusal_about_an_upstream_without_the_caller_is_stored_for_those_that_list_it(
+    stores: Stores,
+) -> None:
     await stores.prepare(BOTH, NOW)
     await refusals(stores).note(a_refusal(caller=RepoName("org/second"), upstream=OTHER), NOW)
     assert [(row["upstream"], row["job_name"]) for row in await stored_refusals(stores)] == [
@@ -68,18 +74,20 @@ async def test_where_that_one_does_not_list_the_caller_those_have_it_who_do(stor
     ]
 
 
-async def test_beside_a_listing_that_is_not_public_no_run_is_named(stores: Stores) -> None:
-    """It may have been the other's."""
-    shy = "L2:\n  - org/backend: {visibility: name}\n"
-    await stores.prepare({CORE: "L2: [org/backend]\n", OTHER: shy}, NOW)
+async def test_a_caller_with_a_non_public_listing_elsewhere_is_stored_without_run_names(
+    stores: Stores,
+) -> None:
+    """The run may belong to the upstream with the non-public listing."""
+    private_listing = "L2:\n  - org/backend: {visibility: name}\n"
+    await stores.prepare({CORE: "L2: [org/backend]\n", OTHER: private_listing}, NOW)
     await refusals(stores).note(a_refusal(workflow_name="CI", delivery_id="d"), NOW)
     names = ("run_id", "workflow_name", "job_name", "delivery")
-    found = {row["upstream"]: [row[name] for name in names] for row in await stored_refusals(stores)}
-    assert found == {CORE.key: [None] * 4, OTHER.key: ["1", "CI", "build", "d"]}
+    run_names = {row["upstream"]: [row[name] for name in names] for row in await stored_refusals(stores)}
+    assert run_names == {CORE.key: [None] * 4, OTHER.key: ["1", "CI", "build", "d"]}
 
 
-async def test_nothing_is_written_of_who_is_on_no_list(stores: Stores) -> None:
-    await stores.prepare({CORE: BOTH[CORE]}, NOW)  # and one upstream has none yet
+async def test_nothing_is_stored_for_a_caller_on_no_allowlist(stores: Stores) -> None:
+    await stores.prepare({CORE: BOTH[CORE]}, NOW)  # the other upstream has no allowlist yet
     before = await stores.rows("SELECT count(*) AS n FROM changes")
     await refusals(stores).note(a_refusal(caller=RepoName("some/stranger")), NOW)
 
@@ -87,12 +95,12 @@ async def test_nothing_is_written_of_who_is_on_no_list(stores: Stores) -> None:
     assert await stores.rows("SELECT count(*) AS n FROM changes") == before
 
 
-async def test_the_newest_fifty_of_each_backend_stay(stores: Stores) -> None:
+async def test_the_newest_fifty_refusals_of_each_backend_are_kept(stores: Stores) -> None:
     await stores.prepare({CORE: BOTH[CORE]}, NOW)
-    book = refusals(stores)
-    await book.note(a_refusal(caller=RepoName("org/second")), NOW)
+    recorder = refusals(stores)
+    await recorder.note(a_refusal(caller=RepoName("org/second")), NOW)
     for number in range(KEPT_PER_BACKEND + 7):
-        await book.note(a_refusal(run_id=str(number)), NOW)
+        await recorder.note(a_refusal(run_id=str(number)), NOW)
 
     rows = await stored_refusals(stores)
     own = [row["run_id"] for row in rows if row["downstream"] == "org/backend"]
@@ -100,25 +108,27 @@ async def test_the_newest_fifty_of_each_backend_stay(stores: Stores) -> None:
     assert len(rows) == KEPT_PER_BACKEND + 1
 
 
-async def test_two_writers_keep_no_more_than_fifty_between_them(open_database: OpenDatabase) -> None:
+async def test_two_concurrent_writers_together_keep_at_most_fifty_refusals(
+    open_database: OpenDatabase,
+) -> None:
     one, other = Stores.over(open_database()), Stores.over(open_database())
     await one.prepare({CORE: BOTH[CORE]}, NOW)
-    books = (refusals(one), refusals(other))
+    recorders = (refusals(one), refusals(other))
     await asyncio.gather(
-        *(books[n % 2].note(a_refusal(run_id=str(n)), NOW) for n in range(2 * KEPT_PER_BACKEND))
+        *(recorders[n % 2].note(a_refusal(run_id=str(n)), NOW) for n in range(2 * KEPT_PER_BACKEND))
     )
 
     assert len(await stored_refusals(one)) == KEPT_PER_BACKEND
 
 
-async def test_a_storm_of_the_same_takes_the_place_of_itself(stores: Stores) -> None:
-    """Who only holds an expired token of the repository, or hits the limit, pushes nothing out."""
+async def test_repeated_refusals_of_one_code_replace_each_other(stores: Stores) -> None:
+    """A caller with an expired token of the repository, or over the rate limit, cannot evict other refusals."""
     await stores.prepare({CORE: BOTH[CORE]}, NOW)
-    book = refusals(stores)
-    await book.note(a_refusal("bad_report"), NOW)
+    recorder = refusals(stores)
+    await recorder.note(a_refusal("bad_report"), NOW)
     for number in range(2 * KEPT_PER_BACKEND):
-        await book.note(a_refusal("rate_limited", detail=str(number)), NOW)
-        await book.note(a_refusal("not_authentic", detail=str(number)), NOW)
+        await recorder.note(a_refusal("rate_limited", detail=str(number)), NOW)
+        await recorder.note(a_refusal("not_authentic", detail=str(number)), NOW)
 
     assert [(row["code"], row["detail"]) for row in await stored_refusals(stores)] == [
         ("bad_report", "d"),
@@ -127,13 +137,17 @@ async def test_a_storm_of_the_same_takes_the_place_of_itself(stores: Stores) -> 
     ]
 
 
-async def test_fault_26_a_stranger_with_the_name_leaves_one_line_in_our_words(stores: Stores) -> None:
+async def test_fault_26_an_impostor_with_the_name_leaves_one_refusal_without_its_own_texts(
+    stores: Stores,
+) -> None:
     await stores.prepare(BOTH, NOW)
     await stores.database.write(lambda tx: tx.run(_BOUND))
-    book = refusals(stores)
-    await book.note(a_refusal(caller_id=5, job_name="mine"), NOW)
+    recorder = refusals(stores)
+    await recorder.note(a_refusal(caller_id=5, job_name="mine"), NOW)
     for number in range(2 * KEPT_PER_BACKEND):
-        await book.note(a_refusal("bad_report", caller_id=666, job_name="EVIL", detail=f"EVIL {number}"), NOW)
+        await recorder.note(
+            a_refusal("bad_report", caller_id=666, job_name="EVIL", detail=f"EVIL {number}"), NOW
+        )
 
     rows = [row for row in await stored_refusals(stores) if row["upstream"] == CORE.key]
     assert [row["code"] for row in rows] == ["unknown_delivery", "identity_changed"]
@@ -142,7 +156,7 @@ async def test_fault_26_a_stranger_with_the_name_leaves_one_line_in_our_words(st
     assert (rows[1]["run_id"], rows[1]["job_name"], rows[1]["delivery"]) == (None, None, None)
 
 
-async def test_texts_are_cut_to_what_a_page_can_show(stores: Stores) -> None:
+async def test_long_texts_are_truncated_for_display(stores: Stores) -> None:
     await stores.prepare({CORE: BOTH[CORE]}, NOW)
     vast = "\x00x" * 100_000
     await refusals(stores).note(
@@ -153,21 +167,23 @@ async def test_texts_are_cut_to_what_a_page_can_show(stores: Stores) -> None:
     assert all(len(value) <= 600 for value in row.values() if isinstance(value, str))
 
 
-async def test_what_is_two_weeks_old_is_neither_shown_nor_kept(stores: Stores, database: Database) -> None:
+async def test_refusals_older_than_two_weeks_are_neither_shown_nor_kept(
+    stores: Stores, database: Database
+) -> None:
     await stores.prepare({CORE: BOTH[CORE]}, NOW)
-    book, views = refusals(stores), SqlViews(database, stores.allowlists, UPSTREAMS)
-    await book.note(a_refusal(run_id="old"), NOW)
-    await book.note(a_refusal(run_id="new"), NOW + timedelta(days=13))
+    recorder, views = refusals(stores), SqlViews(database, stores.allowlists, UPSTREAMS)
+    await recorder.note(a_refusal(run_id="old"), NOW)
+    await recorder.note(a_refusal(run_id="new"), NOW + timedelta(days=13))
 
     later = NOW + timedelta(days=14, seconds=1)
     shown = await views.refusals(CORE, BACKEND, later)
-    assert [each.run_id for each in shown.refusals] == ["new"]
+    assert [refusal.run_id for refusal in shown.refusals] == ["new"]
     assert len((await views.refusals(CORE, BACKEND, NOW + timedelta(days=13))).refusals) == 2
     await Retention(database, KEEP_ALL).forget(later)
     assert [row["run_id"] for row in await stored_refusals(stores)] == ["new"]
 
 
-async def test_a_name_only_backend_shows_none_and_a_hidden_one_is_not_there(
+async def test_refusals_of_a_name_only_backend_are_shown_to_administrators_only(
     stores: Stores, database: Database
 ) -> None:
     listed = "L2:\n  - org/backend: {visibility: name}\n"

@@ -1,4 +1,4 @@
-"""The contract of `Reports`, over every store: judged and recorded in one commit, whoever else is writing."""
+"""The contract of `Reports`, on every store: judged and recorded in one commit, also with concurrent writers."""
 
 import asyncio
 import json
@@ -54,18 +54,18 @@ _JOBS = Statement(text("SELECT delivery, run_id, job_name, state, conclusion FRO
 
 
 class Killed(Exception):
-    """What a process that dies leaves behind: a unit that never came to its end."""
+    """Simulates a killed process: the unit never ends."""
 
 
-class Failing(Forwards):
-    """The last step of a transaction dies."""
+class FailingForwards(Forwards):
+    """The last step of the transaction is killed."""
 
     async def add(self, *_: object) -> NoReturn:
         raise Killed
 
 
 class Relay:
-    """One process's view of a store that others write to as well."""
+    """One process's access to a store that other processes write to as well."""
 
     def __init__(self, database: Database, forwards: Forwards) -> None:
         self.database = database
@@ -106,8 +106,8 @@ class Relay:
     async def report(
         self, status: str = "in_progress", *, guid: str = "guid", who: Identity = WHO, **workflow: str
     ) -> ReportOutcome | IgnoredReport:
-        said = {"status": status, "name": "CI", "run_id": who.run_id, "job_name": "build", **workflow}
-        body = json.dumps({"delivery_id": guid, "workflow": said}).encode()
+        fields = {"status": status, "name": "CI", "run_id": who.run_id, "job_name": "build", **workflow}
+        body = json.dumps({"delivery_id": guid, "workflow": fields}).encode()
         standing = (await self.reports.read_standings(who.repository, guid))[0]
         return await self.reports.take(parse_report(body), who, standing, body, NOW)
 
@@ -128,28 +128,28 @@ class Store:
 
 @pytest.fixture
 async def store(open_database: OpenDatabase) -> Store:
-    made = Store(open_database)
-    relay = made.open()
+    opened = Store(open_database)
+    relay = opened.open()
     for upstream in (UPSTREAM, SECOND):
         await relay.allowlists.take_reading(upstream, LISTED, NOW)
     await relay.dispatch(UPSTREAM, "guid")
-    return made
+    return opened
 
 
-async def test_what_was_answered_is_committed(store: Store) -> None:
+async def test_an_applied_report_is_committed_and_visible_to_another_process(store: Store) -> None:
     one, other = store.open(), store.open()
     assert isinstance(await one.report(), OpenJob)
     assert [job["state"] for job in await other.jobs()] == ["in_progress"]
     assert isinstance(await other.report(), RepeatedReport)
 
 
-async def test_of_two_processes_writing_the_same_at_once_one_applies_it(store: Store) -> None:
+async def test_of_equal_concurrent_reports_in_two_processes_one_is_applied(store: Store) -> None:
     one, other = store.open(), store.open()
-    outcomes = await asyncio.gather(*(each.report() for each in (one, other) * 50))
+    outcomes = await asyncio.gather(*(relay.report() for relay in (one, other) * 50))
     assert count_outcomes(outcomes) == {"OpenJob": 1, "RepeatedReport": 99}
 
 
-async def test_of_two_processes_with_conflicting_results_one_is_applied(store: Store) -> None:
+async def test_of_conflicting_concurrent_results_one_is_applied_and_the_failure_stays(store: Store) -> None:
     one, other = store.open(), store.open()
     await one.report()
     outcomes = await asyncio.gather(
@@ -161,14 +161,14 @@ async def test_of_two_processes_with_conflicting_results_one_is_applied(store: S
 
 
 async def test_a_crash_before_the_commit_leaves_nothing_and_the_retry_is_applied(store: Store) -> None:
-    dying, healthy = store.open(forwards=Failing(enabled=True)), store.open()
+    dying, healthy = store.open(forwards=FailingForwards(enabled=True)), store.open()
     with pytest.raises(Killed):
         await dying.report()
     assert await healthy.jobs() == []
     assert isinstance(await healthy.report(), OpenJob)
 
 
-async def test_one_callers_failure_is_not_its_neighbours(store: Store) -> None:
+async def test_the_failure_of_one_report_does_not_fail_a_concurrent_one(store: Store) -> None:
     relay = store.open()
     unlisted = replace(WHO, repository=RepoName("org/unlisted"))
     outcomes = await asyncio.gather(relay.report(), relay.report(who=unlisted), return_exceptions=True)
@@ -176,18 +176,18 @@ async def test_one_callers_failure_is_not_its_neighbours(store: Store) -> None:
     assert isinstance(outcomes[1], ValueError)
 
 
-async def test_a_caller_who_goes_away_has_written_once_or_not_at_all(store: Store) -> None:
+async def test_a_cancelled_report_is_written_once_or_not_at_all(store: Store) -> None:
     relay = store.open()
-    gone = asyncio.create_task(relay.report())
+    cancelled = asyncio.create_task(relay.report())
     for _ in range(3):
         await asyncio.sleep(0)
-    gone.cancel()
+    cancelled.cancel()
     again = await relay.report()
     assert isinstance(again, OpenJob | RepeatedReport)
     assert len(await relay.jobs()) == 1
 
 
-async def test_a_store_that_is_closed_says_so_and_not_that_nothing_is_known(store: Store) -> None:
+async def test_a_closed_store_raises_store_unavailable(store: Store) -> None:
     relay = store.open()
     await relay.database.close()
     with pytest.raises(StoreUnavailable):
@@ -195,10 +195,10 @@ async def test_a_store_that_is_closed_says_so_and_not_that_nothing_is_known(stor
 
 
 @pytest.mark.parametrize("open_database", SHARED_DATABASES, indirect=True)
-async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) -> None:
+async def test_a_write_waits_for_the_write_of_another_process(store: Store) -> None:
     relay, other = store.open(), store.open()
 
-    async with busy(other.database):
+    async with hold_write(other.database):
         waiting = asyncio.create_task(relay.report())
         for _ in range(20):
             await asyncio.sleep(0)
@@ -207,23 +207,23 @@ async def test_a_write_waits_for_another_process_to_end_its_own(store: Store) ->
 
 
 @asynccontextmanager
-async def busy(database: Database) -> AsyncIterator[None]:
-    """Another process in the middle of a write of its own."""
-    where = database_location(database)
-    if isinstance(where, PostgresLocation):
+async def hold_write(database: Database) -> AsyncIterator[None]:
+    """Keep a write of another process open."""
+    location = database_location(database)
+    if isinstance(location, PostgresLocation):
         assert isinstance(database, PostgresDatabase)
-        writing = await pause_before_commit(database, empty_unit)
+        held = await pause_before_commit(database, empty_unit)
         yield
-        await writing.end()
+        await held.end()
         return
-    assert isinstance(where, Path)
-    with closing(sqlite3.connect(where, isolation_level=None)) as connection:
+    assert isinstance(location, Path)
+    with closing(sqlite3.connect(location, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
 
 
-async def test_a_run_answers_one_delivery_of_one_upstream(store: Store) -> None:
+async def test_a_run_can_report_for_one_delivery_of_one_upstream_only(store: Store) -> None:
     relay = store.open()
     await relay.dispatch(UPSTREAM, "next")
     await relay.dispatch(SECOND, "other")
@@ -236,20 +236,22 @@ async def test_a_run_answers_one_delivery_of_one_upstream(store: Store) -> None:
     assert isinstance(await relay.report(guid="other", who=next_run), OpenJob)
 
 
-async def test_a_caller_stands_with_the_upstream_of_its_delivery(store: Store) -> None:
+async def test_standings_are_read_for_the_upstream_of_the_delivery_or_for_all_when_unknown(
+    store: Store,
+) -> None:
     relay = store.open()
     known = await relay.reports.read_standings(BACKEND, "guid")
     unknown = await relay.reports.read_standings(BACKEND, "never seen")
-    assert [each.upstream for each in known] == [UPSTREAM]
-    assert [each.upstream for each in unknown] == [UPSTREAM, SECOND]
-    assert all(each.entry is not None for each in (*known, *unknown))
+    assert [standing.upstream for standing in known] == [UPSTREAM]
+    assert [standing.upstream for standing in unknown] == [UPSTREAM, SECOND]
+    assert all(standing.entry is not None for standing in (*known, *unknown))
 
 
-async def test_the_first_report_binds_the_repository_and_never_again(store: Store) -> None:
+async def test_only_the_first_report_binds_the_repository_id(store: Store) -> None:
     relay = store.open()
     await relay.report()
-    stranger = replace(WHO, repository_id=999, run_id="11")
-    await relay.report(who=stranger)
+    other_repository = replace(WHO, repository_id=999, run_id="11")
+    await relay.report(who=other_repository)
     [standing] = await relay.reports.read_standings(BACKEND, "guid")
     assert standing.binding is not None
     assert (standing.binding.repository_id, standing.binding.confirmed) == (5, False)
@@ -262,6 +264,6 @@ async def test_an_alarm_is_raised_once_for_each_reason(store: Store) -> None:
     assert raised == [True, False, True, False]
 
 
-async def test_without_an_allowlist_nobody_is_judged(open_database: OpenDatabase) -> None:
+async def test_reading_standings_without_an_allowlist_raises(open_database: OpenDatabase) -> None:
     with pytest.raises(NoAllowlist):
         await Store(open_database).open().reports.read_standings(BACKEND, "guid")

@@ -1,4 +1,4 @@
-"""What is kept for a while only goes in small steps, what is open stays, and the figures do not move by a digit."""
+"""Retention deletes old rows in small steps, keeps open ones, and does not change any figure."""
 # ruff: noqa: S608 - every name in these statements is our own
 
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ from support.data.retention_data import (
 from support.stores.databases import CORE, OTHER, Stores
 
 
-async def test_an_old_delivery_goes_with_all_that_belongs_to_it(stores: Stores) -> None:
+async def test_an_old_delivery_is_deleted_with_all_its_rows(stores: Stores) -> None:
     walk = await random_history(stores)
     old = await sent_push(walk, "org/one", "org/two")
     walk.now += 99 * DAY
@@ -41,7 +41,7 @@ async def test_an_old_delivery_goes_with_all_that_belongs_to_it(stores: Stores) 
     await retention(stores.database).forget(walk.now)
     assert await row_counts(stores, *DELIVERY_TABLES) == before
     await retention(stores.database).forget(walk.now + DAY)
-    assert await delivery_guids(stores) == [old, new]  # a hundred days, and not a moment more
+    assert await delivery_guids(stores) == [old, new]  # exactly a hundred days old: still kept
     await retention(stores.database).forget(walk.now + DAY + timedelta(microseconds=1))
 
     assert await delivery_guids(stores) == [new]
@@ -49,7 +49,7 @@ async def test_an_old_delivery_goes_with_all_that_belongs_to_it(stores: Stores) 
         assert {row["delivery"] for row in await stores.rows(f"SELECT delivery FROM {table}")} == {new}
 
 
-async def test_nothing_goes_where_everything_is_kept(stores: Stores) -> None:
+async def test_nothing_is_deleted_when_everything_is_kept(stores: Stores) -> None:
     walk = await random_history(stores)
     await sent_push(walk, "org/one")
     walk.now += 5_000 * DAY
@@ -60,7 +60,7 @@ async def test_nothing_goes_where_everything_is_kept(stores: Stores) -> None:
     assert await row_counts(stores, *DELIVERY_TABLES, "audit") == before
 
 
-async def test_an_upstream_that_is_set_up_no_more_is_forgotten_too(stores: Stores) -> None:
+async def test_audit_rows_of_an_upstream_that_is_no_longer_configured_are_pruned(stores: Stores) -> None:
     walk = await random_history(stores)
     await walk.stores.database.write(
         lambda tx: note_act(tx, OTHER, who="ann", act="pause", subject=OTHER.key, now=walk.now)
@@ -109,7 +109,7 @@ OPEN: dict[str, Callable[[RandomWalk, str], Awaitable[None]]] = {
 
 
 @pytest.mark.parametrize("why", OPEN)
-async def test_what_is_open_stays_however_old_it_is(stores: Stores, why: str) -> None:
+async def test_open_deliveries_are_kept_at_any_age(stores: Stores, why: str) -> None:
     walk = await random_history(stores)
     kept = await sent_push(walk, "org/one")
     walk.now += timedelta(hours=1)
@@ -128,7 +128,7 @@ async def test_what_is_open_stays_however_old_it_is(stores: Stores, why: str) ->
     )
 
 
-async def test_a_delivery_that_was_tested_again_lately_stays(stores: Stores) -> None:
+async def test_a_delivery_that_was_tested_again_recently_is_kept(stores: Stores) -> None:
     walk = await random_history(stores)
     old = await sent_push(walk, "org/one")
     walk.now += 90 * DAY
@@ -142,7 +142,7 @@ async def test_a_delivery_that_was_tested_again_lately_stays(stores: Stores) -> 
     assert old in await delivery_guids(stores)
 
 
-async def test_the_newest_result_of_a_backend_that_fell_silent_stays(stores: Stores) -> None:
+async def test_the_newest_result_of_a_silent_backend_is_kept(stores: Stores) -> None:
     walk = await random_history(stores)
     first = await sent_push(walk, "org/one", "org/two")
     walk.now += DAY
@@ -155,7 +155,7 @@ async def test_the_newest_result_of_a_backend_that_fell_silent_stays(stores: Sto
     assert await delivery_guids(stores) == [last_of_two, newest]
 
 
-async def test_a_commit_goes_with_its_last_delivery(stores: Stores) -> None:
+async def test_the_rows_of_a_commit_are_deleted_with_its_last_delivery(stores: Stores) -> None:
     walk = await random_history(stores)
     old = await sent_push(walk, "org/one")
     [sha] = [row["head_sha"] for row in await stores.rows("SELECT head_sha FROM deliveries")]
@@ -192,18 +192,20 @@ async def test_a_commit_goes_with_its_last_delivery(stores: Stores) -> None:
     await sent_push(walk, "org/one")
     await retention(stores.database).forget(walk.now)
     assert old not in await delivery_guids(stores)
-    assert await row_counts(stores, *tables) == dict.fromkeys(tables, 1)  # another delivery is about it
+    assert await row_counts(stores, *tables) == dict.fromkeys(
+        tables, 1
+    )  # another delivery has the same commit
     await retention(stores.database).forget(walk.now + 60 * DAY)
 
     assert await row_counts(stores, *tables) == dict.fromkeys(tables, 0)
 
 
-async def test_what_backends_report_on_their_own_goes_by_its_age(stores: Stores) -> None:
+async def test_self_reported_jobs_are_deleted_by_age_except_the_newest(stores: Stores) -> None:
     walk = await random_history(stores)
     for _ in range(60):
         await walk.own()
         walk.now += timedelta(hours=3)
-    cut = walk.now + 97 * DAY  # 60 reports in 7.5 days: some are older than a hundred days then
+    cut = walk.now + 97 * DAY  # 60 reports in 7.5 days: at that time some are older than a hundred days
     before = await stores.rows("SELECT * FROM jobs ORDER BY completed_at")
     figures = await all_sums(stores)
     await retention(stores.database).forget(cut)
@@ -220,14 +222,14 @@ async def test_what_backends_report_on_their_own_goes_by_its_age(stores: Stores)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_figures_are_the_same_to_the_digit_before_and_after(stores: Stores, seed: int) -> None:
+async def test_retention_does_not_change_any_figure_of_a_page(stores: Stores, seed: int) -> None:
     walk = await random_history(stores, seed)
     for _ in range(12):
         await sent_push(walk, "org/one", "org/two")
         walk.now += timedelta(seconds=1)
     for _ in range(100):
         await walk.step()
-    for _ in range(3):  # whatever still runs has gone silent
+    for _ in range(3):  # jobs that still run time out as silent
         walk.now += timedelta(hours=8)
         await walk.sweeps.time_out_silent(walk.now)
     middle = walk.now
@@ -235,7 +237,7 @@ async def test_figures_are_the_same_to_the_digit_before_and_after(stores: Stores
     for _ in range(60):
         await walk.step()
     now = max(walk.now, middle + 101 * DAY)
-    shown, summed = await _pages(walk, now), await all_sums(stores)
+    shown, summed = await _read_pages(walk, now), await all_sums(stores)
     before = await row_counts(stores, *DELIVERY_TABLES)
     await retention(stores.database).forget(now)
     after = await row_counts(stores, *DELIVERY_TABLES)
@@ -244,53 +246,53 @@ async def test_figures_are_the_same_to_the_digit_before_and_after(stores: Stores
         name: (before[name], after[name]) for name in DELIVERY_TABLES if not 0 < after[name] < before[name]
     } == {}
     assert await all_sums(stores) == summed
-    assert await _pages(walk, now) == shown
-    await _nothing_is_orphaned_but_own_reports(stores)
-    for _ in range(40):  # and life goes on
-        with suppress(NotPossible):  # a body is gone, which a replay would need
+    assert await _read_pages(walk, now) == shown
+    await _assert_no_orphans_except_self_reports(stores)
+    for _ in range(40):  # the relay continues to work
+        with suppress(NotPossible):  # a replay needs a body that was deleted
             await walk.step()
 
 
-async def _nothing_is_orphaned_but_own_reports(stores: Stores) -> None:
-    told = await stores.rows(
+async def _assert_no_orphans_except_self_reports(stores: Stores) -> None:
+    orphaned_jobs = await stores.rows(
         "SELECT * FROM jobs j WHERE event NOT IN ('nightly', 'periodic') AND NOT EXISTS (SELECT 1 FROM deliveries v"
         " WHERE v.guid = j.delivery)"
     )
-    assert told == []
-    lost = (
+    assert orphaned_jobs == []
+    orphaned_dispatches = (
         "SELECT * FROM dispatches d WHERE NOT EXISTS (SELECT 1 FROM deliveries v WHERE v.guid = d.delivery)"
     )
-    assert await stores.rows(lost) == []
+    assert await stores.rows(orphaned_dispatches) == []
 
 
-async def _pages(walk: RandomWalk, now: Any) -> list[Any]:
+async def _read_pages(walk: RandomWalk, now: Any) -> list[Any]:
     views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
-    found: list[Any] = []
+    answers: list[Any] = []
     for span, kind in product(Span, (ResultKind.PULLS, ResultKind.PUSH, ResultKind.NIGHTLY)):
         summary = await views.summary(CORE, span, now, kind=kind)
-        found += [summary.levels, summary.health, await views.metrics(CORE, span, now, kind=kind)]
-        for each in summary.backends:
-            query = BackendQuery(upstream=CORE, downstream=each.name, span=span, kind=kind)
+        answers += [summary.levels, summary.health, await views.metrics(CORE, span, now, kind=kind)]
+        for backend in summary.backends:
+            query = BackendQuery(upstream=CORE, downstream=backend.name, span=span, kind=kind)
             page = await views.backend(query, now)
-            badge = await views.badge(CORE, each.name, kind, span, now)
-            found += [page.summary, page.jobs, page.matrix, badge.tally, badge.stale]
-    return found
+            badge = await views.badge(CORE, backend.name, kind, span, now)
+            answers += [page.summary, page.jobs, page.matrix, badge.tally, badge.stale]
+    return answers
 
 
-async def test_what_is_gone_is_told_in_a_sentence(stores: Stores) -> None:
+async def test_a_page_of_deleted_data_says_that_it_is_no_longer_kept(stores: Stores) -> None:
     walk = await random_history(stores)
-    gone = await sent_push(walk, "org/one")
+    guid = await sent_push(walk, "org/one")
     [sha] = [row["head_sha"] for row in await stores.rows("SELECT head_sha FROM deliveries")]
     walk.now += 300 * DAY
     await sent_push(walk, "org/one")
     await retention(stores.database).forget(walk.now)
     views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
 
-    for ask in (
-        lambda: views.delivery(CORE, gone),
+    for read in (
+        lambda: views.delivery(CORE, guid),
         lambda: views.commit(CORE, sha, walk.now),
         lambda: views.pull(CORE, 7, walk.now),
     ):
-        with pytest.raises(NotFound) as told:
-            await ask()
-        assert "no longer kept" in str(told.value.hint)
+        with pytest.raises(NotFound) as error:
+            await read()
+        assert "no longer kept" in str(error.value.hint)

@@ -1,4 +1,4 @@
-"""Forgetting in small steps: no unit is large, others get their turn, and it can end anywhere and go on."""
+"""Pruning in small units: it lets other writes run in between, and can stop after any unit and continue later."""
 # ruff: noqa: S608 - every name in these statements is our own
 
 import json
@@ -28,7 +28,7 @@ from support.data.retention_data import (
 from support.stores.databases import CORE, UPSTREAMS, Stores
 
 
-async def test_no_unit_removes_many_rows(stores: Stores) -> None:
+async def test_no_unit_deletes_many_rows(stores: Stores) -> None:
     walk = await random_history(stores)
     for _ in range(4):
         await sent_push(walk, *BACKENDS[:2], jobs=70)
@@ -36,27 +36,29 @@ async def test_no_unit_removes_many_rows(stores: Stores) -> None:
     await sent_push(walk, *BACKENDS)
     await execute_sql(stores, "UPDATE audit SET at = 0")
 
-    async def many_acts(tx: Tx) -> None:
+    async def add_many_acts(tx: Tx) -> None:
         for number in range(450):
             await note_act(tx, CORE, who="ann", act="a", subject=str(number), now=walk.now - 60 * DAY)
 
-    await stores.database.write(many_acts)
+    await stores.database.write(add_many_acts)
     counting = CountingDatabase(stores.database)
-    breaths: list[int] = []
+    pauses: list[int] = []
 
-    async def breathe() -> None:
-        breaths.append(len(counting.units))
+    async def count_pause() -> None:
+        pauses.append(len(counting.units))
 
-    await retention(counting, breathe=breathe).forget(walk.now)
+    await retention(counting, breathe=count_pause).forget(walk.now)
 
     assert len(await delivery_guids(stores)) == 1
     assert 0 < max(counting.units) <= MOST_ROWS
     assert sum(counting.units) > 1_000
-    assert len(breaths) > 5
+    assert len(pauses) > 5
 
 
 @pytest.mark.parametrize("units", [6, 8, 11])
-async def test_pruning_that_was_killed_goes_on_where_it_was(stores: Stores, units: int) -> None:
+async def test_killed_pruning_leaves_no_orphans_and_the_next_run_completes_it(
+    stores: Stores, units: int
+) -> None:
     walk = await random_history(stores)
     for _ in range(4):
         await sent_push(walk, *BACKENDS[:2], jobs=70)
@@ -69,7 +71,7 @@ async def test_pruning_that_was_killed_goes_on_where_it_was(stores: Stores, unit
         await retention(killed).forget(walk.now)
     left = await row_counts(stores, *DELIVERY_TABLES)
     assert left["jobs"] > 4
-    await _nothing_is_orphaned(stores)
+    await _assert_no_orphans(stores)
     await retention(stores.database).forget(walk.now)
 
     assert await delivery_guids(stores) == [newest]
@@ -77,8 +79,8 @@ async def test_pruning_that_was_killed_goes_on_where_it_was(stores: Stores, unit
     assert await all_sums(stores) == figures
 
 
-async def _nothing_is_orphaned(stores: Stores) -> None:
-    """Whatever a page finds has what it links to: a job its run and its dispatch, a dispatch its delivery."""
+async def _assert_no_orphans(stores: Stores) -> None:
+    """Every row that a page links to exists: of a job its run and dispatch, of a dispatch its delivery."""
     for child, parent in (
         ("jobs", "SELECT 1 FROM runs p WHERE p.run_id = c.run_id AND p.downstream = c.downstream"),
         ("jobs", "SELECT 1 FROM dispatches p WHERE p.delivery = c.delivery AND p.downstream = c.downstream"),
@@ -88,7 +90,7 @@ async def _nothing_is_orphaned(stores: Stores) -> None:
         assert await stores.rows(f"SELECT * FROM {child} c WHERE NOT EXISTS ({parent})") == []
 
 
-async def test_it_ends_between_two_steps_when_the_process_stops(stores: Stores) -> None:
+async def test_pruning_ends_between_two_units_when_the_process_stops(stores: Stores) -> None:
     walk = await random_history(stores)
     for _ in range(3):
         await sent_push(walk, *BACKENDS[:2], jobs=70)
@@ -101,16 +103,16 @@ async def test_it_ends_between_two_steps_when_the_process_stops(stores: Stores) 
     assert 1 < len(await delivery_guids(stores)) < 5
 
 
-async def test_no_more_backends_are_looked_for_once_the_process_stops(stores: Stores) -> None:
+async def test_no_further_backends_are_queried_once_the_process_stops(stores: Stores) -> None:
     walk = await random_history(stores)
     await sent_push(walk, *BACKENDS[:2])
-    asked = AsyncMock(wraps=stores.database)
-    await retention(asked, goes_on=lambda: not asked.quick_read.called).forget(walk.now + 300 * DAY)
+    database = AsyncMock(wraps=stores.database)
+    await retention(database, goes_on=lambda: not database.quick_read.called).forget(walk.now + 300 * DAY)
 
-    assert asked.quick_read.call_count == 1
+    assert database.quick_read.call_count == 1
 
 
-async def test_the_audit_log_is_kept_for_its_days_and_says_that_it_was_cut(stores: Stores) -> None:
+async def test_the_audit_log_is_pruned_by_age_and_records_the_pruning_once(stores: Stores) -> None:
     walk = await random_history(stores)
     noon = walk.now.replace(hour=12, minute=0)
     await execute_sql(stores, "DELETE FROM audit")
@@ -128,7 +130,7 @@ async def test_the_audit_log_is_kept_for_its_days_and_says_that_it_was_cut(store
 
 
 def ingested_body(delivery: str, job_name: str) -> bytes:
-    """A good result, as another relay sends it."""
+    """A successful result in the format of another relay."""
     workflow: dict[str, object] = {"name": "CI", "run_id": "77", "run_attempt": 1, "job_name": job_name}
     workflow |= {"status": "completed", "conclusion": "success"}
     body = {"event_type": "push", "delivery_id": delivery, "payload": {}, "workflow": workflow}
@@ -136,7 +138,7 @@ def ingested_body(delivery: str, job_name: str) -> bytes:
     return json.dumps({"trusted": trusted, "untrusted": {"callback_payload": body}}).encode()
 
 
-async def test_what_other_relays_told_goes_too_but_for_the_newest(stores: Stores) -> None:
+async def test_ingested_results_are_pruned_except_the_newest_of_a_backend(stores: Stores) -> None:
     walk = await random_history(stores)
     results = IngestedResults(stores.database, stores.allowlists, UPSTREAMS)
     for days, delivery in ((0, "old"), (1, "newest of a silent one")):

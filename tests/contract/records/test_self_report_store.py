@@ -1,4 +1,4 @@
-"""The contract of `SelfReports` and `Commits`, over every store: recorded once, whoever else is writing."""
+"""The contract of `SelfReports` and `ReportedCommits`, on every store: recorded once, also with concurrent writers."""
 
 import asyncio
 import json
@@ -37,10 +37,10 @@ _DONE = Statement(text("UPDATE effects SET state = 'done'"))
 
 
 class Killed(Exception):
-    """What a process that dies leaves behind: a unit that never came to its end."""
+    """Simulates a killed process: the unit never ends."""
 
 
-class Dying(Forwards):
+class FailingForwards(Forwards):
     async def add(self, *_: object) -> NoReturn:
         raise Killed
 
@@ -58,24 +58,24 @@ class Relay:
             upstreams=(CORE, OTHER),
             job_timeout=timedelta(hours=6),
         )
-        self.own = SelfReports(
+        self.self_reports = SelfReports(
             stores.database, reports=reports, targets=stores.targets, outcomes=JobOutcomes(self.forwards)
         )
         self.commits = ReportedCommits(stores.database)
 
-    async def tell(
-        self, conclusion: str = "success", *, who: Identity = WHO, now: datetime = NOW, **said: Any
+    async def report(
+        self, conclusion: str = "success", *, who: Identity = WHO, now: datetime = NOW, **body_fields: Any
     ) -> SelfReportOutcome | IgnoredReport:
-        told = {"status": "completed", "conclusion": conclusion, "name": "CI", "run_id": who.run_id}
-        workflow = {**told, "job_name": "build", **said.pop("workflow", {})}
+        fields = {"status": "completed", "conclusion": conclusion, "name": "CI", "run_id": who.run_id}
+        workflow = {**fields, "job_name": "build", **body_fields.pop("workflow", {})}
         body = json.dumps(
-            {"event_type": "nightly", "delivery_id": SHA, "workflow": workflow, **said}
+            {"event_type": "nightly", "delivery_id": SHA, "workflow": workflow, **body_fields}
         ).encode()
         report = parse_report(body, signed_attempt=who.run_attempt)
-        admission = await self.own.admit(report, who)
+        admission = await self.self_reports.admit(report, who)
         if isinstance(admission, RejectedReport):
             return admission
-        return await self.own.take(report, who, admission[0], body, now)
+        return await self.self_reports.take(report, who, admission[0], body, now)
 
 
 @pytest.fixture
@@ -84,11 +84,11 @@ async def open_relay(open_database: OpenDatabase) -> Callable[..., Relay]:
     return lambda forwards=None: Relay(Stores.over(open_database()), forwards)
 
 
-async def test_of_two_processes_writing_the_same_at_once_one_records_it(
+async def test_of_equal_concurrent_self_reports_in_two_processes_one_is_recorded(
     open_relay: Callable[..., Relay],
 ) -> None:
     one, other = open_relay(), open_relay()
-    outcomes = await asyncio.gather(*(each.tell() for each in (one, other) * 30))
+    outcomes = await asyncio.gather(*(relay.report() for relay in (one, other) * 30))
     assert count_outcomes(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 59}
     [job] = await other.stores.rows("SELECT * FROM jobs")
     assert (job["conclusion"], job["ended_as"]) == ("success", "success")
@@ -96,12 +96,12 @@ async def test_of_two_processes_writing_the_same_at_once_one_records_it(
     assert hour == {"success": 1, "failure": 0}
 
 
-async def test_of_two_processes_with_conflicting_results_one_is_recorded_and_the_worse_counts(
+async def test_of_conflicting_concurrent_results_one_is_recorded_and_the_worse_counts(
     open_relay: Callable[..., Relay],
 ) -> None:
     one, other = open_relay(), open_relay()
     outcomes = await asyncio.gather(
-        *(one.tell("success") for _ in range(20)), *(other.tell("failure") for _ in range(20))
+        *(one.report("success") for _ in range(20)), *(other.report("failure") for _ in range(20))
     )
     assert count_outcomes(outcomes) == {"SelfReportedJob": 1, "RepeatedReport": 19, "conflicting_result": 20}
     [job] = await one.stores.rows("SELECT conclusion, ended_as, disputed FROM jobs")
@@ -113,17 +113,19 @@ async def test_of_two_processes_with_conflicting_results_one_is_recorded_and_the
 async def test_a_crash_before_the_commit_leaves_nothing_and_the_retry_is_applied(
     open_relay: Callable[..., Relay],
 ) -> None:
-    dying, healthy = open_relay(Dying(enabled=True)), open_relay()
+    dying, healthy = open_relay(FailingForwards(enabled=True)), open_relay()
     with pytest.raises(Killed):
-        await dying.tell()
+        await dying.report()
     for table in ("jobs", "commits", "effects", "hours", "changes"):
         assert await healthy.stores.rows(f"SELECT * FROM {table}") == []  # noqa: S608  our own names
-    assert isinstance(await healthy.tell(), SelfReportedJob)
+    assert isinstance(await healthy.report(), SelfReportedJob)
 
 
-async def test_all_that_follows_stands_in_one_commit(open_relay: Callable[..., Relay]) -> None:
+async def test_a_self_report_is_stored_with_its_effects_change_and_repository(
+    open_relay: Callable[..., Relay],
+) -> None:
     relay = open_relay()
-    await relay.tell()
+    await relay.report()
     effects = await relay.stores.rows("SELECT kind, lane, delivery FROM effects ORDER BY kind")
     assert effects == [
         {"kind": "forward_result", "lane": SHA, "delivery": None},
@@ -131,73 +133,81 @@ async def test_all_that_follows_stands_in_one_commit(open_relay: Callable[..., R
     ]
     [change] = await relay.stores.rows("SELECT kind, downstream, delivery FROM changes")
     assert change == {"kind": "job", "downstream": "org/backend", "delivery": SHA}
-    [known] = await relay.stores.rows("SELECT repository_id, confirmed FROM repositories")
-    assert known == {"repository_id": 5, "confirmed": 0}
+    [repository] = await relay.stores.rows("SELECT repository_id, confirmed FROM repositories")
+    assert repository == {"repository_id": 5, "confirmed": 0}
     assert await relay.stores.rows("SELECT * FROM runs") == []
 
 
-async def test_what_is_forwarded_can_be_told_apart_by_the_far_side(open_relay: Callable[..., Relay]) -> None:
+async def test_forwarded_self_reports_have_a_delivery_id_that_identifies_them(
+    open_relay: Callable[..., Relay],
+) -> None:
     relay = open_relay()
-    await relay.tell(delivery_id=None)
-    await relay.tell(delivery_id="", workflow={"job_name": "test", "pytorch_head_sha": SHA})
+    await relay.report(delivery_id=None)
+    await relay.report(delivery_id="", workflow={"job_name": "test", "pytorch_head_sha": SHA})
     rows = await relay.stores.rows("SELECT payload FROM effects WHERE kind = 'forward_result'")
     bodies = [json.loads(row["payload"])["untrusted"]["callback_payload"] for row in rows]
     assert [body["delivery_id"] for body in bodies] == ["10", SHA]
 
 
-async def test_admission_is_judged_again_when_it_is_recorded(open_relay: Callable[..., Relay]) -> None:
+async def test_admission_is_checked_again_when_the_report_is_recorded(
+    open_relay: Callable[..., Relay],
+) -> None:
     relay = open_relay()
     body = b'{"event_type": "nightly", "workflow": {"status": "completed", "name": "CI", "run_id": "10", "job_name": "b"}}'
     report = parse_report(body)
-    admission = await relay.own.admit(report, WHO)
+    admission = await relay.self_reports.admit(report, WHO)
     assert isinstance(admission, tuple)
     backend = RepoName("org/backend")
     await relay.stores.targets.suspend(CORE, backend, who="ann", now=NOW)
-    refusal = await relay.own.take(report, WHO, admission[0], body, NOW)
+    refusal = await relay.self_reports.take(report, WHO, admission[0], body, NOW)
     assert isinstance(refusal, RejectedReport)
     assert refusal.code == "suspended"
     assert await relay.stores.rows("SELECT * FROM jobs") == []
 
 
-async def test_a_named_upstream_whose_list_was_never_read_is_waited_for(
+async def test_a_report_for_an_upstream_without_a_read_allowlist_is_retryable(
     open_relay: Callable[..., Relay],
 ) -> None:
     relay = open_relay()
-    said: dict[str, Any] = {"payload": {"repository": {"full_name": str(OTHER)}}}
+    body_fields: dict[str, Any] = {"payload": {"repository": {"full_name": str(OTHER)}}}
     with pytest.raises(NoAllowlist):
-        await relay.tell(**said)
+        await relay.report(**body_fields)
     await relay.stores.allowlists.take_reading(OTHER, AllowlistReading("test", LISTED), NOW)
-    assert isinstance(await relay.tell(**said), SelfReportedJob)
+    assert isinstance(await relay.report(**body_fields), SelfReportedJob)
     [job] = await relay.stores.rows("SELECT upstream FROM jobs")
     assert job == {"upstream": OTHER.key}
 
 
-async def test_a_commit_is_asked_about_once_until_the_answer_may_be_another(
+async def test_a_commit_is_looked_up_once_until_the_result_may_have_changed(
     open_relay: Callable[..., Relay],
 ) -> None:
     relay = open_relay()
 
-    async def told(run: str, minutes: int) -> int:
-        """How often it was asked by then."""
-        await relay.tell(who=replace(WHO, run_id=run), now=NOW + timedelta(minutes=minutes))
+    async def count_look_ups(run: str, minutes: int) -> int:
+        """Report a run, then return how many look-ups have been queued in total."""
+        await relay.report(who=replace(WHO, run_id=run), now=NOW + timedelta(minutes=minutes))
         return len(await relay.stores.rows("SELECT * FROM effects WHERE kind = 'verify_commit'"))
 
-    assert [await told("1", 0), await told("2", 1)] == [1, 1]
+    assert [await count_look_ups("1", 0), await count_look_ups("2", 1)] == [1, 1]
     await relay.stores.database.write(_finish_effects)
     await relay.commits.settle(CORE, SHA, ELSEWHERE, NOW + timedelta(minutes=2))
-    assert [await told("3", 3), await told("4", 61), await told("5", 62)] == [1, 1, 2]
+    assert [await count_look_ups("3", 3), await count_look_ups("4", 61), await count_look_ups("5", 62)] == [
+        1,
+        1,
+        2,
+    ]
     await relay.stores.database.write(_finish_effects)
     await relay.commits.settle(CORE, SHA, CommitPlace(CommitStanding.BASE, "main"), NOW)
-    assert await told("6", 600) == 2
+    assert await count_look_ups("6", 600) == 2
 
 
 async def _finish_effects(tx: Tx) -> None:
     await tx.run(_DONE)
 
 
-async def test_what_is_in_the_base_stays_there(open_relay: Callable[..., Relay]) -> None:
+async def test_a_commit_found_in_the_base_keeps_that_standing(open_relay: Callable[..., Relay]) -> None:
     relay = open_relay()
-    await relay.tell()
+    await relay.report()
     assert await relay.commits.is_open(CORE, SHA)
     await relay.commits.settle(CORE, SHA, CommitPlace(CommitStanding.BASE, "main"), NOW)
     assert not await relay.commits.is_open(CORE, SHA)

@@ -1,4 +1,4 @@
-"""The sums after any sequence of facts are what the rows themselves say, and each job stands in one place of them."""
+"""After any sequence of events the stored sums match the rows, and each job is counted exactly once."""
 
 from datetime import timedelta
 from itertools import product
@@ -41,31 +41,31 @@ DAYS = ("upstream", "downstream", "kind", "day_at")
 JOB_DAYS = (*DAYS, "workflow", "job_name")
 TABLES = ("jobs", "dispatches", "hours", "days", "job_days")
 STEPS = 150
-STEPS_BETWEEN_LOOKS = 10
-"""On PostgreSQL: a seed takes the same steps on both databases, and SQLite shows which step went wrong."""
+STEPS_BETWEEN_CHECKS = 10
+"""On PostgreSQL: a seed makes the same steps on both databases, and SQLite shows which step failed."""
 
 
-def wrong(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Everything in which the sums are not what the rows of jobs and dispatches say."""
+def find_differences(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """All differences between the stored sums and the rows of jobs and dispatches."""
     jobs, dispatches = rows["jobs"], rows["dispatches"]
-    placed = job_categories(jobs, dispatches)
-    found = [
-        f"{job_key(job)} is {job['ended_as']}, not {placed[job_key(job)]}"
+    categories = job_categories(jobs, dispatches)
+    errors = [
+        f"{job_key(job)} is {job['ended_as']}, not {categories[job_key(job)]}"
         for job in jobs
-        if job["ended_as"] != placed[job_key(job)]
+        if job["ended_as"] != categories[job_key(job)]
     ]
-    found += differences(backend_sums(jobs, dispatches, HOUR_US), stored_sums(rows["hours"], *HOURS))
-    found += differences(backend_sums(jobs, dispatches, DAY_US), stored_sums(rows["days"], *DAYS))
-    found += differences(day_sums(jobs, dispatches), stored_sums(rows["job_days"], *JOB_DAYS))
-    found += too_narrow(durations(jobs, dispatches, HOUR_US), rows["hours"], *HOURS)
-    found += too_narrow(durations(jobs, dispatches, DAY_US), rows["days"], *DAYS)
+    errors += differences(backend_sums(jobs, dispatches, HOUR_US), stored_sums(rows["hours"], *HOURS))
+    errors += differences(backend_sums(jobs, dispatches, DAY_US), stored_sums(rows["days"], *DAYS))
+    errors += differences(day_sums(jobs, dispatches), stored_sums(rows["job_days"], *JOB_DAYS))
+    errors += too_narrow(durations(jobs, dispatches, HOUR_US), rows["hours"], *HOURS)
+    errors += too_narrow(durations(jobs, dispatches, DAY_US), rows["days"], *DAYS)
     sums = (*rows["hours"], *rows["days"], *rows["job_days"])
-    found += [
+    errors += [
         f"{row} has a negative number"
         for row in sums
         if any(value < -1e-6 for value in row.values() if isinstance(value, int | float))
     ]
-    return found
+    return errors
 
 
 async def read_tables(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
@@ -73,64 +73,71 @@ async def read_tables(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_happens_the_sums_are_what_the_rows_say(stores: Stores, seed: int) -> None:
+async def test_after_any_sequence_of_steps_the_sums_match_the_rows(stores: Stores, seed: int) -> None:
     walk = RandomWalk(stores, Random(seed))
     await walk.begin()
-    kept = await read_tables(walk)
-    apart = STEPS_BETWEEN_LOOKS if isinstance(stores.database, PostgresDatabase) else 1
+    tables = await read_tables(walk)
+    interval = STEPS_BETWEEN_CHECKS if isinstance(stores.database, PostgresDatabase) else 1
     for step in range(1, STEPS + 1):
         act = await walk.step()
-        if step % apart:
+        if step % interval:
             continue
-        before, kept = kept, await read_tables(walk)
-        assert kept == before or wrong(kept) == [], f"after step {step}, {act}"
-    await _is_shown(walk, kept)
-    worked_out = await _summed_anew(walk)
-    assert wrong(worked_out) == []
+        tables_before, tables = tables, await read_tables(walk)
+        assert tables == tables_before or find_differences(tables) == [], f"after step {step}, {act}"
+    await _assert_views_match(walk, tables)
+    rebuilt = await _rebuild_sums(walk)
+    assert find_differences(rebuilt) == []
     for table, key in (("hours", HOURS), ("days", DAYS), ("job_days", JOB_DAYS)):
-        assert differences(stored_sums(worked_out[table], *key), stored_sums(kept[table], *key)) == []
-    assert _names(worked_out["job_days"]) == _names(kept["job_days"])
+        assert differences(stored_sums(rebuilt[table], *key), stored_sums(tables[table], *key)) == []
+    assert _names(rebuilt["job_days"]) == _names(tables["job_days"])
 
 
-async def _is_shown(walk: RandomWalk, kept: dict[str, list[dict[str, Any]]]) -> None:
-    """What the views make of the sums is what the rows say, for every range and kind."""
+async def _assert_views_match(walk: RandomWalk, tables: dict[str, list[dict[str, Any]]]) -> None:
+    """The views show the counts of the rows, for every range and kind."""
     views = SqlViews(walk.stores.database, walk.stores.allowlists, (CORE,))
     for span, kind in product(Span, (ResultKind.PULLS, ResultKind.PUSH)):
         window = Window.of(span, walk.now)
-        where: dict[str, Any] = {
+        window_filter: dict[str, Any] = {
             "kind": kind.value,
             "since_us": to_us(window.since),
             "until_us": to_us(window.until),
         }
-        for each in (await views.summary(CORE, span, walk.now, kind=kind)).backends:
-            wanted = page_counts(kept["jobs"], kept["dispatches"], downstream=each.name.key, **where)
-            assert _numbers(each.figures) == wanted
-            page = await views.backend(
-                BackendQuery(upstream=CORE, downstream=each.name, span=span, kind=kind), walk.now
+        for backend in (await views.summary(CORE, span, walk.now, kind=kind)).backends:
+            expected = page_counts(
+                tables["jobs"], tables["dispatches"], downstream=backend.name.key, **window_filter
             )
-            _are_exact(page.summary.figures, kept, each.name.key, kind, window)
+            assert _numbers(backend.figures) == expected
+            page = await views.backend(
+                BackendQuery(upstream=CORE, downstream=backend.name, span=span, kind=kind), walk.now
+            )
+            _assert_percentiles_are_exact(page.summary.figures, tables, backend.name.key, kind, window)
             for name in ("success", "failure", "timed_out", "other"):
-                assert sum(getattr(job.tally, name) for job in page.jobs) == wanted[name]
+                assert sum(getattr(job.tally, name) for job in page.jobs) == expected[name]
 
 
-def _are_exact(
+def _assert_percentiles_are_exact(
     figures: Figures | None,
-    kept: dict[str, list[dict[str, Any]]],
+    tables: dict[str, list[dict[str, Any]]],
     downstream: str,
     kind: ResultKind,
     window: Window,
 ) -> None:
-    """Percentiles of few are durations of theirs, for the window and for each of its parts."""
+    """With fewer than 20 durations, percentiles are exact, for the window and for each of its parts."""
     assert figures is not None
     width = window.width // timedelta(microseconds=1)
-    counted = durations(kept["jobs"], kept["dispatches"], width)
+    counted = durations(tables["jobs"], tables["dispatches"], width)
     known = [counted.get((CORE.key, downstream, kind.value, to_us(part.at)), {}) for part in figures.parts]
-    whole = {what: [s for times in known for s in times.get(what, ())] for what in ("queue", "execution")}
-    for shown_, seconds in (*zip(figures.parts, known, strict=True), (figures, whole)):
-        for what in ("queue", "execution"):
-            few, times = seconds.get(what, []), getattr(shown_, what)
-            if 0 < len(few) < 20:
-                assert (times.p50_s, times.p95_s) == (percentile(few, 0.5), percentile(few, 0.95))
+    all_durations = {
+        measure: [s for times in known for s in times.get(measure, ())] for measure in ("queue", "execution")
+    }
+    for shown_figures, seconds in (*zip(figures.parts, known, strict=True), (figures, all_durations)):
+        for measure in ("queue", "execution"):
+            seconds_of_kind, times = seconds.get(measure, []), getattr(shown_figures, measure)
+            if 0 < len(seconds_of_kind) < 20:
+                assert (times.p50_s, times.p95_s) == (
+                    percentile(seconds_of_kind, 0.5),
+                    percentile(seconds_of_kind, 0.95),
+                )
 
 
 def _numbers(figures: Figures | None) -> dict[str, int | None]:
@@ -141,8 +148,8 @@ def _numbers(figures: Figures | None) -> dict[str, int | None]:
     return {**counts, **out, "sent": figures.sent, "last": to_us(last.at) if last else None}
 
 
-async def _summed_anew(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
-    """The same rows, with every sum worked out at once, as for a database that had none."""
+async def _rebuild_sums(walk: RandomWalk) -> dict[str, list[dict[str, Any]]]:
+    """The same rows with all sums rebuilt, as for a database without sums."""
     engine = open_table_engine(database_location(walk.stores.database))
     with engine.begin() as connection:
         for statement in (
@@ -162,8 +169,8 @@ def _names(days: list[dict[str, Any]]) -> dict[tuple[Any, ...], str]:
     return {tuple(row[name] for name in JOB_DAYS): row["workflow_name"] for row in days}
 
 
-async def pushed(stores: Stores) -> tuple[RandomWalk, dict[str, dict[str, Any]]]:
-    """A push that was sent to everybody; its dispatches by backend."""
+async def send_push(stores: Stores) -> tuple[RandomWalk, dict[str, dict[str, Any]]]:
+    """Send a push to all backends; return its dispatches by backend."""
     walk = RandomWalk(stores, Random(0))
     await walk.begin()
     await walk.push()
@@ -172,51 +179,57 @@ async def pushed(stores: Stores) -> tuple[RandomWalk, dict[str, dict[str, Any]]]
     return walk, {row["downstream"]: row for row in await walk.rows("SELECT * FROM dispatches")}
 
 
-async def test_a_newer_allowlist_does_not_change_what_a_running_job_is_to_do(stores: Stores) -> None:
-    walk, dispatches = await pushed(stores)
+async def test_a_newer_allowlist_does_not_change_the_expected_result_of_a_running_job(stores: Stores) -> None:
+    walk, dispatches = await send_push(stores)
     probe = dispatches["org/probe"]
     await walk.report(probe, "1001", 1, "build")
     await walk.stores.allowlists.take_reading(
         CORE, AllowlistReading("test", LISTED.format(expected="success")), walk.now
     )
     await walk.report(probe, "1001", 1, "build", status=ReportStatus.COMPLETED, conclusion=Conclusion.FAILURE)
-    assert wrong(await read_tables(walk)) == []
+    assert find_differences(await read_tables(walk)) == []
     [job] = await walk.rows("SELECT * FROM jobs")
     assert (job["expected"], job["ended_as"]) == ("failure", "success")
 
 
-async def test_a_builds_other_workflow_counts_on_when_one_of_them_is_run_anew(stores: Stores) -> None:
-    walk, dispatches = await pushed(stores)
-    one = dispatches["org/one"]
+async def test_a_new_build_of_one_workflow_does_not_supersede_the_others_of_the_old_build(
+    stores: Stores,
+) -> None:
+    walk, dispatches = await send_push(stores)
+    dispatch = dispatches["org/one"]
     for build, workflow in (("b-1", "CI"), ("b-1", "More"), ("b-2", "CI")):
-        await walk.report(one, build, 1, "build", workflow_name=workflow)
+        await walk.report(dispatch, build, 1, "build", workflow_name=workflow)
     for build, workflow in (("b-1", "CI"), ("b-1", "More"), ("b-2", "CI")):
         ended = {"status": ReportStatus.COMPLETED, "conclusion": Conclusion.SUCCESS}
-        await walk.report(one, build, 1, "build", workflow_name=workflow, **ended)
-    assert wrong(await read_tables(walk)) == []
-    found = await walk.rows("SELECT run_id, workflow, ended_as FROM jobs ORDER BY run_id, workflow")
-    assert [job["ended_as"] for job in found] == ["superseded", "success", "success"]
+        await walk.report(dispatch, build, 1, "build", workflow_name=workflow, **ended)
+    assert find_differences(await read_tables(walk)) == []
+    jobs = await walk.rows("SELECT run_id, workflow, ended_as FROM jobs ORDER BY run_id, workflow")
+    assert [job["ended_as"] for job in jobs] == ["superseded", "success", "success"]
 
 
-async def test_what_is_sent_again_counts_where_it_was_sent_last(stores: Stores) -> None:
-    walk, dispatches = await pushed(stores)
+async def test_a_resent_dispatch_counts_at_its_last_send_time(stores: Stores) -> None:
+    walk, dispatches = await send_push(stores)
     walk.now += timedelta(hours=5)
     await stores.acts.replay(CORE, dispatches["org/one"]["delivery"], who="ann", now=walk.now, everyone=True)
     walk.now += timedelta(seconds=3)
     for effect in await walk.workers[0].claim(9, walk.now):
         await walk.workers[0].finish(effect, began_at=walk.now, now=walk.now)
-        await walk.workers[1].finish(effect, began_at=walk.now, now=walk.now)  # who lost its lease and sent
-    assert wrong(await read_tables(walk)) == []
+        await walk.workers[1].finish(
+            effect, began_at=walk.now, now=walk.now
+        )  # a worker that sent it after losing its lease
+    assert find_differences(await read_tables(walk)) == []
     sums = [row for row in await walk.rows("SELECT * FROM hours") if row["sent"]]
     assert [(row["sent"], row["delay_sum_s"]) for row in sums] == [(1, 3.0)] * len(dispatches)
 
 
-async def test_a_destroyed_merge_group_takes_what_was_to_be_sent_again_out_of_the_numbers(
+async def test_destroying_a_merge_group_supersedes_jobs_whose_dispatch_was_to_be_resent(
     stores: Stores,
 ) -> None:
-    walk, _ = await pushed(stores)
+    walk, _ = await send_push(stores)
     await walk.group()
-    [effect] = [each for each in await walk.workers[0].claim(9, walk.now) if each.kind == "send_dispatch"]
+    [effect] = [
+        effect for effect in await walk.workers[0].claim(9, walk.now) if effect.kind == "send_dispatch"
+    ]
     await walk.workers[0].finish(effect, began_at=walk.now, now=walk.now)
     [row] = await walk.rows("SELECT * FROM dispatches WHERE event = 'merge_group'")
     await walk.report(row, "1001", 1, "build")
@@ -225,13 +238,13 @@ async def test_a_destroyed_merge_group_takes_what_was_to_be_sent_again_out_of_th
     assert [job["ended_as"] for job in await walk.rows("SELECT * FROM jobs")] == ["failure"]
     await walk.destroy(walk.groups[0])
     assert [job["ended_as"] for job in await walk.rows("SELECT * FROM jobs")] == ["superseded"]
-    assert wrong(await read_tables(walk)) == []
+    assert find_differences(await read_tables(walk)) == []
 
 
 @pytest.mark.parametrize("open_database", ["sqlite"], indirect=True)
-async def test_the_walk_goes_everywhere(stores: Stores) -> None:
-    """The walks above say nothing about what they never come to; a seed takes the same steps on every database."""
-    met: set[str | None] = set()
+async def test_the_random_walk_reaches_every_kind_of_job(stores: Stores) -> None:
+    """The random walks above only test what they reach; a seed makes the same steps on every database."""
+    endings: set[str | None] = set()
     marks: set[str] = set()
     for seed in range(14):
         walk = RandomWalk(stores, Random(seed), numbers=seed * 1_000_000)
@@ -239,10 +252,10 @@ async def test_the_walk_goes_everywhere(stores: Stores) -> None:
         for _ in range(STEPS):
             await walk.step()
     for job in await walk.rows("SELECT * FROM jobs"):
-        met.add(job["ended_as"])
+        endings.add(job["ended_as"])
         marks |= {name for name in ("late", "disputed", "superseded", "unsigned", "expected") if job[name]}
         marks |= {job["event"], job["verification"], f"attempt {job['attempt']}"}
-    assert met == {None, "success", "failure", "timed_out", "silent", "other", "superseded", "earlier"}
+    assert endings == {None, "success", "failure", "timed_out", "silent", "other", "superseded", "earlier"}
     assert {"late", "disputed", "superseded", "unsigned", "expected"} <= marks
     assert {"pull_request", "push", "merge_group", "crcr_test", "disputed", "confirmed"} <= marks
     assert {"nightly", "periodic"} <= marks

@@ -1,4 +1,4 @@
-"""What every limiter promises, over all adapters of `ports.RequestLimiter`."""
+"""Contract of all adapters of `ports.RequestLimiter`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -46,8 +46,8 @@ def build(request: pytest.FixtureRequest) -> Build:
 
 @pytest.fixture
 async def limits(build: Build, clock: ManualClock) -> AsyncIterator[RequestLimiter]:
-    async with build(RULES, clock) as made:
-        yield made
+    async with build(RULES, clock) as limiter:
+        yield limiter
 
 
 async def take(
@@ -65,12 +65,12 @@ async def refusal(
     return caught.value
 
 
-async def test_sixty_matrix_jobs_that_start_at_once_pass(limits: RequestLimiter) -> None:
+async def test_sixty_matrix_jobs_that_start_at_the_same_time_are_allowed(limits: RequestLimiter) -> None:
     """Fault 21, with `in_progress` and `completed` of each job within the same minute."""
     await asyncio.gather(*(limits.take(CALLBACK, "org/backend") for _ in range(120)))
 
 
-async def test_the_301st_in_a_minute_is_refused_until_the_time_it_is_told(
+async def test_the_301st_request_in_a_minute_is_refused_until_its_retry_after_time(
     limits: RequestLimiter, clock: ManualClock
 ) -> None:
     await take(limits, 1)
@@ -85,10 +85,10 @@ async def test_the_301st_in_a_minute_is_refused_until_the_time_it_is_told(
     assert (await refusal(limits)).retry_after_s == pytest.approx(12.345678)
 
 
-async def test_of_300_who_race_for_the_last_place_one_gets_it(limits: RequestLimiter) -> None:
+async def test_of_300_concurrent_requests_for_the_last_slot_one_is_allowed(limits: RequestLimiter) -> None:
     await take(limits, 299)
-    racing = [limits.take(CALLBACK, "org/backend") for _ in range(300)]
-    outcomes = await asyncio.gather(*racing, return_exceptions=True)
+    concurrent_takes = [limits.take(CALLBACK, "org/backend") for _ in range(300)]
+    outcomes = await asyncio.gather(*concurrent_takes, return_exceptions=True)
     assert outcomes.count(None) == 1
 
 
@@ -101,7 +101,7 @@ async def test_a_refused_take_does_not_count(limits: RequestLimiter, clock: Manu
     await take(limits, 300)
 
 
-async def test_subjects_and_scopes_have_windows_of_their_own(limits: RequestLimiter) -> None:
+async def test_each_subject_and_scope_has_its_own_window(limits: RequestLimiter) -> None:
     await take(limits, 30, subject="192.0.2.1", scope=FAILED_AUTHENTICATION)
     await refusal(limits, subject="192.0.2.1", scope=FAILED_AUTHENTICATION)
     await take(limits, 1, subject="192.0.2.2", scope=FAILED_AUTHENTICATION)
@@ -118,7 +118,7 @@ async def test_check_refuses_like_take_and_counts_nothing(limits: RequestLimiter
     await limits.check(CALLBACK, "org/backend")
 
 
-async def test_a_refusal_says_the_limit_the_window_and_what_to_do(limits: RequestLimiter) -> None:
+async def test_a_refusal_names_the_limit_the_window_and_what_to_do(limits: RequestLimiter) -> None:
     await take(limits, 30, scope=FAILED_AUTHENTICATION)
     refused = await refusal(limits, scope=FAILED_AUTHENTICATION)
     assert refused.detail == f"more than 30 in 60 s ({FAILED_AUTHENTICATION})"
@@ -128,7 +128,7 @@ async def test_a_refusal_says_the_limit_the_window_and_what_to_do(limits: Reques
 
 
 @pytest.mark.parametrize("subject", ["", "a:b", "a b", "é", "a\nb", "*", "x" * 10_000, "\ud800", "\0"])
-async def test_any_text_is_a_subject(limits: RequestLimiter, subject: str) -> None:
+async def test_any_text_can_be_a_subject(limits: RequestLimiter, subject: str) -> None:
     await take(limits, 300, subject=subject)
     await refusal(limits, subject=subject)
     await take(limits, 1, subject=subject + "!")
@@ -165,7 +165,7 @@ async def test_in_memory_empty_windows_are_forgotten(clock: ManualClock) -> None
     assert list(limits._scopes[CALLBACK]._taken) == ["org/last"]
 
 
-async def test_in_memory_too_many_live_subjects_fail_closed_and_forget_nobody(clock: ManualClock) -> None:
+async def test_in_memory_too_many_live_subjects_fail_closed_and_evict_no_subject(clock: ManualClock) -> None:
     limits = MemoryLimits({CALLBACK: Rule(1, 60)}, clock, max_subjects=2)
     await limits.take(CALLBACK, "org/first")
     await limits.take(CALLBACK, "org/second")
@@ -175,6 +175,6 @@ async def test_in_memory_too_many_live_subjects_fail_closed_and_forget_nobody(cl
 
 
 @pytest.mark.parametrize(("limit", "window_s"), [(0, 60), (-1, 60), (1, 0), (1, -1)])
-def test_a_rule_that_could_never_pass_cannot_be_made(limit: int, window_s: float) -> None:
+def test_a_rule_with_a_non_positive_limit_or_window_is_invalid(limit: int, window_s: float) -> None:
     with pytest.raises(ValueError, match="limit"):
         Rule(limit, window_s)

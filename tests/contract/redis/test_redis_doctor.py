@@ -1,4 +1,4 @@
-"""What the doctor tells an operator about Redis."""
+"""The doctor's findings about Redis."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +22,9 @@ PEM = (
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    made = RedisServer.make(password="hunter2-and-more")
-    yield made
-    made.remove()
+    server = RedisServer.make(password="hunter2-and-more")
+    yield server
+    server.remove()
 
 
 async def findings(folder: Path, url: str = "") -> tuple[SetupFinding, ...]:
@@ -37,9 +37,9 @@ async def findings(folder: Path, url: str = "") -> tuple[SetupFinding, ...]:
         "CRCR_OIDC_AUDIENCE": "relay.example.org",
         "CRCR_REDIS_URL": url,
     }
-    found = await redis_findings(load_settings(config=None, environ=environ, cwd=folder))
-    assert "hunter2" not in repr(found)
-    return found
+    redis_results = await redis_findings(load_settings(config=None, environ=environ, cwd=folder))
+    assert "hunter2" not in repr(redis_results)
+    return redis_results
 
 
 async def configure(server: RedisServer, **settings: str) -> None:
@@ -49,31 +49,33 @@ async def configure(server: RedisServer, **settings: str) -> None:
     await link.aclose()
 
 
-async def test_no_redis_is_fine_on_one_machine(tmp_path: Path) -> None:
-    [found] = await findings(tmp_path)
-    assert (found.name, found.state) == ("redis", State.OK)
-    assert "not used" in found.text
+async def test_no_redis_is_ok_on_one_machine(tmp_path: Path) -> None:
+    [finding] = await findings(tmp_path)
+    assert (finding.name, finding.state) == ("redis", State.OK)
+    assert "not used" in finding.text
 
 
-async def test_a_good_one_is_told_with_its_version_and_how_fast_it_answers(
+async def test_a_working_redis_is_reported_with_its_address_and_response_time(
     tmp_path: Path, server: RedisServer
 ) -> None:
-    [found] = await findings(tmp_path, server.url)
-    assert (found.name, found.state) == ("redis", State.OK)
-    assert f"redis://127.0.0.1:{server.port}/0 answers in " in found.text
+    [finding] = await findings(tmp_path, server.url)
+    assert (finding.name, finding.state) == ("redis", State.OK)
+    assert f"redis://127.0.0.1:{server.port}/0 answers in " in finding.text
 
 
-async def test_one_that_is_away_or_lets_nobody_in_is_a_problem(tmp_path: Path, server: RedisServer) -> None:
+async def test_an_unreachable_redis_or_a_wrong_password_is_a_problem(
+    tmp_path: Path, server: RedisServer
+) -> None:
     for url in (server.url.replace("hunter2", "hunter2-is-wrong"), "redis://:hunter2@127.0.0.1:1"):
-        [found] = await findings(tmp_path, url)
-        assert found.state is State.PROBLEM
-        assert "callbacks get 503" in (found.hint or "")
+        [finding] = await findings(tmp_path, url)
+        assert finding.state is State.PROBLEM
+        assert "callbacks get 503" in (finding.hint or "")
 
 
-async def test_one_that_may_forget_windows_is_warned_of(tmp_path: Path, server: RedisServer) -> None:
+async def test_a_redis_that_may_evict_windows_causes_a_warning(tmp_path: Path, server: RedisServer) -> None:
     await configure(server, maxmemory="64mb", maxmemory_policy="allkeys-lru")
-    _, found = await findings(tmp_path, server.url)
-    assert (found.name, found.state) == ("redis_memory", State.WARNING)
+    _, finding = await findings(tmp_path, server.url)
+    assert (finding.name, finding.state) == ("redis_memory", State.WARNING)
     await configure(server, maxmemory_policy="noeviction")
-    [found] = await findings(tmp_path, server.url)
-    assert found.state is State.OK
+    [finding] = await findings(tmp_path, server.url)
+    assert finding.state is State.OK

@@ -1,4 +1,4 @@
-"""Windows in Redis: shared by all replicas, closed while it is away, and healed by themselves."""
+"""Rate limit windows in Redis: shared by all replicas, failing closed while Redis is down, recovering by themselves."""
 
 import asyncio
 import time
@@ -21,15 +21,15 @@ from support.services.redis import RedisServer, new_name, shared_redis
 
 RULES = {"door": Rule(limit=40, window_s=60), "brief": Rule(limit=1, window_s=0.05)}
 SOON_S = 10.0
-"""A call has less than a second (below); the rest is for a machine that is busy with other tests."""
+"""A call times out in less than a second (tested below); the rest is for a machine that is busy with other tests."""
 
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
-    """One that may be stopped."""
-    made = RedisServer.make(password="hunter2-and-more")
-    yield made
-    made.remove()
+    """A Redis server that a test may stop."""
+    started = RedisServer.make(password="hunter2-and-more")
+    yield started
+    started.remove()
 
 
 @pytest.fixture
@@ -42,18 +42,18 @@ async def links() -> AsyncIterator[Callable[..., RedisLink]]:
         return opened[-1]
 
     yield open_one
-    for each in opened:
-        await each.aclose()
+    for link in opened:
+        await link.aclose()
 
 
-async def at_once(work: Awaitable[object]) -> None:
-    """An answer, whichever, soon."""
+async def finish_soon(work: Awaitable[object]) -> None:
+    """Await the call, which must end soon with any outcome."""
     async with asyncio.timeout(SOON_S):
         await work
 
 
-async def until_taken(limits: RedisLimits) -> None:
-    """The way of a caller that is told to come back: it does, and is let in before long."""
+async def retry_until_allowed(limits: RedisLimits) -> None:
+    """Retry like a caller that got Retry-After, until the request is allowed."""
     async with asyncio.timeout(20):
         while True:
             with suppress(LimiterUnavailable):
@@ -62,8 +62,8 @@ async def until_taken(limits: RedisLimits) -> None:
 
 
 async def keys(link: RedisLink) -> list[str]:
-    found = await link.call(lambda redis: redis.keys(link.key("*")))
-    return [key.decode() if isinstance(key, bytes) else key for key in found]
+    names = await link.call(lambda redis: redis.keys(link.key("*")))
+    return [key.decode() if isinstance(key, bytes) else key for key in names]
 
 
 async def test_two_replicas_share_a_window(links: Callable[..., RedisLink], clock: ManualClock) -> None:
@@ -76,17 +76,17 @@ async def test_two_replicas_share_a_window(links: Callable[..., RedisLink], cloc
             await limits.check("door", "org/backend")
 
 
-async def test_of_a_hundred_at_once_on_two_replicas_exactly_the_limit_passes(
+async def test_of_100_concurrent_requests_on_two_replicas_exactly_the_limit_is_allowed(
     links: Callable[..., RedisLink], clock: ManualClock
 ) -> None:
     replicas = [RedisLimits(RULES, links(), clock) for _ in range(2)]
-    racing = [replicas[number % 2].take("door", "org/backend") for number in range(100)]
-    outcomes = await asyncio.gather(*racing, return_exceptions=True)
+    concurrent_takes = [replicas[number % 2].take("door", "org/backend") for number in range(100)]
+    outcomes = await asyncio.gather(*concurrent_takes, return_exceptions=True)
     assert outcomes.count(None) == 40
-    assert all(isinstance(each, RateLimited) for each in outcomes if each is not None)
+    assert all(isinstance(outcome, RateLimited) for outcome in outcomes if outcome is not None)
 
 
-async def test_replicas_whose_clocks_differ_never_let_more_in(links: Callable[..., RedisLink]) -> None:
+async def test_replicas_with_different_clocks_never_exceed_the_limit(links: Callable[..., RedisLink]) -> None:
     ahead, behind = ManualClock(), ManualClock()
     ahead.advance(30)
     first, second = RedisLimits(RULES, links(), ahead), RedisLimits(RULES, links(), behind)
@@ -97,15 +97,17 @@ async def test_replicas_whose_clocks_differ_never_let_more_in(links: Callable[..
     assert refused.value.retry_after_s == 60
 
 
-async def test_a_clock_that_was_hours_ahead_locks_nobody_out(links: Callable[..., RedisLink]) -> None:
-    wrong, right = ManualClock(), ManualClock()
-    wrong.advance(timedelta(hours=5))
-    spoiled = RedisLimits(RULES, links(), wrong)
-    await asyncio.gather(*(spoiled.take("door", "s") for _ in range(40)))
-    await RedisLimits(RULES, links(), right).take("door", "s")
+async def test_windows_written_by_a_clock_hours_ahead_block_no_caller(
+    links: Callable[..., RedisLink],
+) -> None:
+    ahead, correct = ManualClock(), ManualClock()
+    ahead.advance(timedelta(hours=5))
+    ahead_limits = RedisLimits(RULES, links(), ahead)
+    await asyncio.gather(*(ahead_limits.take("door", "s") for _ in range(40)))
+    await RedisLimits(RULES, links(), correct).take("door", "s")
 
 
-async def test_without_a_clock_the_servers_own_time_decides(links: Callable[..., RedisLink]) -> None:
+async def test_without_a_clock_the_time_of_the_redis_server_is_used(links: Callable[..., RedisLink]) -> None:
     limits = RedisLimits(RULES, links())
     await limits.take("brief", "s")
     with pytest.raises(RateLimited) as refused:
@@ -119,7 +121,7 @@ async def test_without_a_clock_the_servers_own_time_decides(links: Callable[...,
 
 
 @pytest.mark.parametrize("subject", ["a\r\nFLUSHALL\r\n", "x" * 10_000, "\0", "*"])
-async def test_a_key_has_one_size_and_goes_away_by_itself(
+async def test_a_key_has_a_fixed_length_and_expires(
     links: Callable[..., RedisLink], clock: ManualClock, subject: str
 ) -> None:
     link = links()
@@ -133,7 +135,9 @@ async def test_a_key_has_one_size_and_goes_away_by_itself(
     assert 0 < left_ms <= 61_000
 
 
-async def test_flushed_scripts_and_windows_heal(links: Callable[..., RedisLink], clock: ManualClock) -> None:
+async def test_the_limiter_works_after_scripts_were_flushed(
+    links: Callable[..., RedisLink], clock: ManualClock
+) -> None:
     link = links()
     limits = RedisLimits(RULES, link, clock)
     await limits.take("door", "s")
@@ -142,11 +146,11 @@ async def test_flushed_scripts_and_windows_heal(links: Callable[..., RedisLink],
     await limits.take("door", "s")
 
 
-def test_a_call_has_less_than_a_second_for_everything() -> None:
+def test_the_timeout_of_a_call_is_less_than_a_second() -> None:
     assert CALL_S < 1
 
 
-async def test_stopped_redis_refuses_within_a_second_and_heals(
+async def test_a_stopped_redis_refuses_calls_soon_and_recovers(
     server: RedisServer, links: Callable[..., RedisLink]
 ) -> None:
     limits = RedisLimits(RULES, links(server.url))
@@ -154,14 +158,14 @@ async def test_stopped_redis_refuses_within_a_second_and_heals(
     server.stop()
     for _ in range(3):
         with pytest.raises(LimiterUnavailable) as refused:
-            await at_once(limits.take("door", "org/backend"))
+            await finish_soon(limits.take("door", "org/backend"))
         assert refused.value.retry_after_s
         assert "hunter2" not in str(refused.value)
     server.start()
-    await until_taken(limits)
+    await retry_until_allowed(limits)
 
 
-async def test_redis_that_hangs_refuses_everybody_within_a_second(
+async def test_a_hanging_redis_refuses_all_calls_soon_and_recovers(
     server: RedisServer, links: Callable[..., RedisLink]
 ) -> None:
     limits = RedisLimits(RULES, links(server.url))
@@ -173,19 +177,19 @@ async def test_redis_that_hangs_refuses_everybody_within_a_second(
     )
     took_s = time.monotonic() - began
     server.thaw()
-    assert all(isinstance(each, LimiterUnavailable) for each in outcomes)
+    assert all(isinstance(outcome, LimiterUnavailable) for outcome in outcomes)
     assert took_s < SOON_S
-    await until_taken(limits)
+    await retry_until_allowed(limits)
 
 
-async def test_redis_that_was_never_there_is_unavailable_at_once(links: Callable[..., RedisLink]) -> None:
+async def test_an_unreachable_redis_is_unavailable_at_once(links: Callable[..., RedisLink]) -> None:
     limits = RedisLimits(RULES, links("redis://:hunter2@127.0.0.1:1/0"))
     for _ in range(2):
         with pytest.raises(LimiterUnavailable, match=r"redis://127\.0\.0\.1:1/0"):
-            await at_once(limits.check("door", "s"))
+            await finish_soon(limits.check("door", "s"))
 
 
-async def test_a_wrong_password_is_no_way_in_and_is_not_told(
+async def test_a_wrong_password_is_refused_and_appears_in_no_error_or_output(
     server: RedisServer, links: Callable[..., RedisLink], capsys: pytest.CaptureFixture[str]
 ) -> None:
     limits = RedisLimits(RULES, links(server.url.replace("hunter2-and-more", "hunter3-and-less")))
@@ -195,52 +199,52 @@ async def test_a_wrong_password_is_no_way_in_and_is_not_told(
     assert refused.value.__cause__ is None
 
 
-async def test_callers_who_leave_take_no_answer_from_the_others(
+async def test_cancelled_callers_do_not_cancel_the_others(
     links: Callable[..., RedisLink], clock: ManualClock
 ) -> None:
     limits = RedisLimits(RULES, links(), clock)
-    leaving, staying = (asyncio.create_task(limits.take("door", "s")) for _ in range(2))
+    cancelled, other = (asyncio.create_task(limits.take("door", "s")) for _ in range(2))
     await asyncio.sleep(0)
-    leaving.cancel()
-    await staying
+    cancelled.cancel()
+    await other
 
 
-async def test_tls_with_the_authority_that_signed_the_server(
+async def test_tls_accepts_only_the_configured_authority_and_the_right_host_name(
     links: Callable[..., RedisLink], tmp_path: Path
 ) -> None:
     right, wrong = Authority.make(), Authority.make()
-    for name, each in (("right", right), ("wrong", wrong)):
-        (tmp_path / name).write_bytes(each.pem)
+    for name, authority in (("right", right), ("wrong", wrong)):
+        (tmp_path / name).write_bytes(authority.pem)
     server = RedisServer.make(authority=right)
     try:
         assert server.url.startswith("rediss://")
         await RedisLimits(RULES, links(server.url, tmp_path / "right")).take("door", "s")
         for ca in (tmp_path / "wrong", None):
             with pytest.raises(LimiterUnavailable):
-                await at_once(RedisLimits(RULES, links(server.url, ca)).take("door", "s"))
-        # It answers there too, and its certificate does not speak for that address.
+                await finish_soon(RedisLimits(RULES, links(server.url, ca)).take("door", "s"))
+        # The server listens on that address too, but its certificate is not valid for it.
         other_name = server.url.replace("127.0.0.1", "127.0.0.2")
         with pytest.raises(LimiterUnavailable):
-            await at_once(RedisLimits(RULES, links(other_name, tmp_path / "right")).take("door", "s"))
+            await finish_soon(RedisLimits(RULES, links(other_name, tmp_path / "right")).take("door", "s"))
     finally:
         server.remove()
 
 
-class Surprising(RedisLink):
-    """Fails once in a way that nobody thought of."""
+class FailingLink(RedisLink):
+    """A link whose calls raise an unexpected exception."""
 
-    async def call(self, ask: object) -> NoReturn:
+    async def call(self, command: object) -> NoReturn:
         raise ValueError("a fault of ours")
 
 
-async def test_a_fault_that_nobody_expects_leaves_nobody_waiting() -> None:
-    link = Surprising(parse_redis_url("redis://127.0.0.1:1/0"))
+async def test_an_unexpected_exception_leaves_no_caller_waiting() -> None:
+    link = FailingLink(parse_redis_url("redis://127.0.0.1:1/0"))
     limits = RedisLimits(RULES, link)
     for _ in range(2):
-        asked = [limits.take("door", str(number)) for number in range(200)]  # more than go together
+        takes = [limits.take("door", str(number)) for number in range(200)]  # more than fit into one batch
         async with asyncio.timeout(SOON_S):
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-        assert {type(each) for each in answers} == {LimiterUnavailable}
+            outcomes = await asyncio.gather(*takes, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {LimiterUnavailable}
         assert limits._task is not None
         with pytest.raises(ValueError, match="of ours"):
             await limits._task
@@ -263,8 +267,8 @@ async def test_new_connections_sign_in_with_the_rotated_password_or_the_next_tok
         return await link.call(lambda redis: redis.execute_command(*words))  # type: ignore[no-untyped-call]
 
     async def end_connections() -> None:
-        for each in (link, by_token):
-            await each._pool.disconnect()
+        for client in (link, by_token):
+            await client._pool.disconnect()
 
     try:
         await execute("ACL", "SETUSER", "iam-user", "on", f">{tokens[0]}", "+@all", "~*")
@@ -272,16 +276,16 @@ async def test_new_connections_sign_in_with_the_rotated_password_or_the_next_tok
         await execute("ACL", "SETUSER", "iam-user", "resetpass", f">{tokens[1]}")
         await execute("CONFIG", "SET", "requirepass", "the-next-password")
         await end_connections()
-        for each in (link, by_token):
+        for client in (link, by_token):
             with pytest.raises(RedisDown):
-                await each.call(lambda redis: redis.ping())
+                await client.call(lambda redis: redis.ping())
         tokens.pop(0)
         link.sign_in_as(parse_redis_url(server.url.replace("hunter2-and-more", "the-next-password")))
         async with asyncio.timeout(SOON_S):
-            for each in (link, by_token):
+            for client in (link, by_token):
                 while True:
                     with suppress(RedisDown):
-                        assert await each.call(lambda redis: redis.ping())
+                        assert await client.call(lambda redis: redis.ping())
                         break
                     await asyncio.sleep(0.05)
     finally:

@@ -1,4 +1,4 @@
-"""The store itself is tested as it is in a relay's process."""
+"""The store is tested as it runs in a relay's process."""
 
 import pytest
 

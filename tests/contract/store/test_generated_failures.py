@@ -1,4 +1,4 @@
-"""Generated history has failures with fingerprints, groups and base commits for the window that verdicts look at."""
+"""Generated history has failures with fingerprints, groups and base commits for the window of the verdicts."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -81,10 +81,10 @@ def test_base_commits_are_in_the_order_of_their_pushes(database: sqlite3.Connect
     assert len(rows) > 20
     assert [row[2] for row in rows] == sorted(row[2] for row in rows)
     assert [row[1] for row in rows] == [None, *(row[0] for row in rows[:-1])]
-    strangers = database.execute(
+    unknown_bases = database.execute(
         "SELECT count(*) FROM failures WHERE number IS NOT NULL AND built_on NOT IN (SELECT sha FROM base_commits)"
     )
-    assert strangers.fetchone() == (0,)
+    assert unknown_bases.fetchone() == (0,)
 
 
 def test_a_second_upstream_in_the_same_database_has_its_own_groups(tmp_path: Path) -> None:

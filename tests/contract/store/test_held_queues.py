@@ -1,4 +1,4 @@
-"""One effect that a limit of GitHub's holds back: which others wait with it, and in which order they come back."""
+"""One effect held back by a GitHub limit: which other effects wait with it, and in which order they resume."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -23,8 +23,8 @@ GATES, BACKENDS, JOBS, BACKEND = "checks/gate", "checks/backend", "checks/job", 
 PUBLISH, SEND, LOOK_UP = EffectKind.PUBLISH_CHECKS, EffectKind.SEND_DISPATCH, EffectKind.LOOK_UP
 
 
-class Limited:
-    """A worker whose calls of some classes are held back until a time; counts what it tries."""
+class LimitedWorker:
+    """A worker whose calls of some urgencies are held back until a time; records its attempts."""
 
     def __init__(self, stores: Stores, urgency_of: Callable[[ClaimedEffect], Urgency]) -> None:
         self.clock = ManualClock()
@@ -64,7 +64,7 @@ async def add(stores: Stores, *queues: tuple[EffectKind, str], times: int) -> No
     await stores.database.write(unit)
 
 
-async def held_in(stores: Stores, target: str) -> list[dict[str, Any]]:
+async def held_effects(stores: Stores, target: str) -> list[dict[str, Any]]:
     return await stores.rows(
         "SELECT effect_id, kind, held_by, attempts, due_at FROM effects"  # noqa: S608
         f" WHERE target = '{target}' AND state = 'waiting' ORDER BY due_at"
@@ -75,16 +75,16 @@ def effect_urgency(effect: ClaimedEffect) -> Urgency:
     return {GATES: Urgency.FIRST, BACKENDS: Urgency.CHECKS, JOBS: Urgency.DETAILS}[effect.target]
 
 
-async def test_held_job_checks_cost_one_try_and_come_back_in_their_order(stores: Stores) -> None:
+async def test_held_job_checks_cost_one_attempt_and_resume_in_order(stores: Stores) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, (PUBLISH, JOBS), (PUBLISH, GATES), times=30)
-    limited = Limited(stores, effect_urgency)
+    limited = LimitedWorker(stores, effect_urgency)
     limited.held = {Urgency.DETAILS: HeldBy.HOUR}
     await limited.worker.drain()
 
     assert [effect.target for effect in limited.tried].count(JOBS) == 1
     assert [effect.target for effect in limited.tried].count(GATES) == 30
-    held = await held_in(stores, JOBS)
+    held = await held_effects(stores, JOBS)
     assert {row["held_by"] for row in held} == {"hour"}
     assert len(held) == 30
     assert all(row["attempts"] == 0 for row in held)
@@ -100,30 +100,30 @@ async def test_held_job_checks_cost_one_try_and_come_back_in_their_order(stores:
 @pytest.mark.parametrize(
     ("queue", "urgency", "held_by", "tried"),
     [
-        pytest.param((PUBLISH, GATES), Urgency.FIRST, HeldBy.HOUR, 1, id="a gate holds the gates behind it"),
-        pytest.param((PUBLISH, BACKENDS), Urgency.CHECKS, HeldBy.MINUTE, 1, id="a backend's check those behind it"),
-        pytest.param((SEND, BACKEND), Urgency.FIRST, HeldBy.SECONDARY, 1, id="a dispatch those behind it"),
-        pytest.param((LOOK_UP, BACKEND), Urgency.DETAILS, HeldBy.HOUR, 3, id="a look-up of L3 none of a gate"),
-        pytest.param((SEND, BACKEND), Urgency.FIRST, HeldBy.CONTENT, 3, id="the limit on comments nothing else"),
+        pytest.param((PUBLISH, GATES), Urgency.FIRST, HeldBy.HOUR, 1, id="a gate holds the other gates"),
+        pytest.param((PUBLISH, BACKENDS), Urgency.CHECKS, HeldBy.MINUTE, 1, id="a backend's check holds the others"),
+        pytest.param((SEND, BACKEND), Urgency.FIRST, HeldBy.SECONDARY, 1, id="a dispatch holds the others"),
+        pytest.param((LOOK_UP, BACKEND), Urgency.DETAILS, HeldBy.HOUR, 3, id="an L3 look-up holds none of a gate"),
+        pytest.param((SEND, BACKEND), Urgency.FIRST, HeldBy.CONTENT, 3, id="the limit on comments holds nothing else"),
     ],
 )  # fmt: skip
-async def test_which_effects_wait_with_a_held_one(
+async def test_the_limit_and_the_urgency_decide_which_effects_wait_with_a_held_one(
     stores: Stores, queue: tuple[EffectKind, str], urgency: Urgency, held_by: HeldBy, tried: int
 ) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, queue, times=3)
-    limited = Limited(stores, lambda _: urgency)
+    limited = LimitedWorker(stores, lambda _: urgency)
     limited.held = {urgency: held_by}
     await limited.worker.drain()
 
     assert len(limited.tried) == tried
-    assert [row["held_by"] for row in await held_in(stores, queue[1])] == [held_by] * 3
+    assert [row["held_by"] for row in await held_effects(stores, queue[1])] == [held_by] * 3
 
 
 PACE = timedelta(minutes=2)
 
 
-class Adding(Protocol):
+class AddEffect(Protocol):
     def __call__(self, tx: Tx, row: dict[str, Any]) -> Awaitable[None]: ...
 
 
@@ -139,15 +139,15 @@ async def add_one_once(tx: Tx, row: dict[str, Any]) -> None:
         pytest.param(lambda tx, row: add_paced(tx, row, timedelta()), id="add_paced without a pace"),
     ],
 )
-async def test_facts_that_arrive_meanwhile_neither_hasten_nor_repeat_what_is_held(
-    stores: Stores, adding: Adding
+async def test_new_facts_neither_advance_nor_duplicate_a_held_effect(
+    stores: Stores, adding: AddEffect
 ) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, (PUBLISH, GATES), times=3)
-    limited = Limited(stores, effect_urgency)
+    limited = LimitedWorker(stores, effect_urgency)
     limited.held = {Urgency.FIRST: HeldBy.HOUR}
     await limited.worker.drain()
-    held = await held_in(stores, GATES)
+    held = await held_effects(stores, GATES)
     limited.tried.clear()
 
     for _ in range(5):
@@ -157,18 +157,18 @@ async def test_facts_that_arrive_meanwhile_neither_hasten_nor_repeat_what_is_hel
             await stores.database.write(partial(adding, row=row))
         await limited.worker.drain()
     assert limited.tried == []
-    assert await held_in(stores, GATES) == held
+    assert await held_effects(stores, GATES) == held
 
     limited.clock.advance(5 * 60 + 1)
     await limited.worker.drain()
     assert [effect.effect_id for effect in limited.tried] == [row["effect_id"] for row in held]
-    assert await held_in(stores, GATES) == []
+    assert await held_effects(stores, GATES) == []
 
 
-async def test_a_held_effect_that_a_new_fact_begins_anew_keeps_its_time(stores: Stores) -> None:
+async def test_a_held_effect_restarted_by_a_new_fact_is_retried_when_the_limit_ends(stores: Stores) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, (LOOK_UP, BACKEND), times=1)
-    limited = Limited(stores, lambda _: Urgency.FIRST)
+    limited = LimitedWorker(stores, lambda _: Urgency.FIRST)
     limited.held = {Urgency.FIRST: HeldBy.HOUR}
     await limited.worker.drain()
     later = NOW + timedelta(minutes=20)
@@ -180,17 +180,19 @@ async def test_a_held_effect_that_a_new_fact_begins_anew_keeps_its_time(stores: 
     assert [effect.first_attempt_at for effect in limited.tried] == [NOW, limited.clock.now()]
 
 
-async def test_a_held_look_up_holds_no_dispatch_to_the_same_backend(stores: Stores) -> None:
+async def test_a_held_look_up_does_not_hold_dispatches_to_the_same_backend(stores: Stores) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, (LOOK_UP, BACKEND), (SEND, BACKEND), times=2)
-    limited = Limited(stores, lambda effect: Urgency.DETAILS if effect.kind is LOOK_UP else Urgency.FIRST)
+    limited = LimitedWorker(
+        stores, lambda effect: Urgency.DETAILS if effect.kind is LOOK_UP else Urgency.FIRST
+    )
     limited.held = {Urgency.DETAILS: HeldBy.HOUR}
     await limited.worker.drain()
 
-    assert {row["kind"] for row in await held_in(stores, BACKEND)} == {LOOK_UP}
+    assert {row["kind"] for row in await held_effects(stores, BACKEND)} == {LOOK_UP}
 
 
-async def test_of_what_is_due_at_the_same_time_gates_are_claimed_first(stores: Stores) -> None:
+async def test_of_effects_due_at_the_same_time_gates_are_claimed_first(stores: Stores) -> None:
     await stores.prepare({CORE: ""}, NOW)
     await add(stores, (PUBLISH, JOBS), (PUBLISH, BACKENDS), (PUBLISH, GATES), times=1)
     claimed = await stores.outbox("one").claim(10, NOW)

@@ -1,4 +1,4 @@
-"""Texts and numbers that one database takes and another does not: kept alike, or refused at the door (faults 15, 29)."""
+"""Texts and numbers that only some databases accept: stored in the same form, or refused on receipt (faults 15, 29)."""
 
 import json
 from collections.abc import Callable
@@ -42,13 +42,13 @@ from support.stores.databases import CORE, UPSTREAMS, Stores
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BACKEND = RepoName("org/backend")
-NASTY = ("a\0b", "\ud800", "x\udfff\0", "'; DROP TABLE jobs; --", "\u202e\u2028", "🦆" * 300, "%_!\\")
+HOSTILE = ("a\0b", "\ud800", "x\udfff\0", "'; DROP TABLE jobs; --", "\u202e\u2028", "🦆" * 300, "%_!\\")
 INT4, INT8 = 2**31 - 1, 2**63 - 1
 
 
 def report_body(**workflow: Any) -> bytes:
-    said = {"status": "in_progress", "name": "CI", "run_id": "10", "job_name": "build", **workflow}
-    return json.dumps({"delivery_id": "d1", "workflow": said}).encode()
+    fields = {"status": "in_progress", "name": "CI", "run_id": "10", "job_name": "build", **workflow}
+    return json.dumps({"delivery_id": "d1", "workflow": fields}).encode()
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ async def relay(stores: Stores) -> Reports:
 
 
 @pytest.mark.parametrize("attempt", [2**31, 2**40, 2**63, 10**30, -1, 0, MAX_ATTEMPT + 1])
-def test_an_attempt_that_no_run_has_is_refused_whoever_says_it(attempt: int) -> None:
+def test_an_impossible_run_attempt_is_refused_in_the_report_and_in_the_token(attempt: int) -> None:
     with pytest.raises(BadReport, match=r"run_attempt|number"):
         parse_report(report_body(run_attempt=attempt))
     if attempt > 0:
@@ -83,7 +83,7 @@ def test_an_attempt_that_no_run_has_is_refused_whoever_says_it(attempt: int) -> 
 
 
 @pytest.mark.parametrize("count", [INT4, INT4 + 1, 10**12, 2**62, 10**17, -5])
-async def test_counts_beyond_all_tests_there_are_lose_no_result(
+async def test_out_of_range_test_counts_do_not_lose_the_result(
     relay: Reports, stores: Stores, count: int
 ) -> None:
     counts = {"passed": count, "failed": 1, "skipped": str(count), "total": count}
@@ -95,22 +95,23 @@ async def test_counts_beyond_all_tests_there_are_lose_no_result(
     assert job == {"state": "completed", "tests_passed": known, "tests_failed": 1, "tests_total": known}
 
 
-async def test_a_pull_request_with_the_largest_number_is_kept_and_found(stores: Stores) -> None:
+async def test_a_pull_request_with_the_largest_number_is_stored_and_found(stores: Stores) -> None:
     await stores.prepare({CORE: "L2: [org/backend]\n"}, NOW)
     event = a_pull(upstream=CORE, number=INT4, updated_at=NOW, repository_id=INT8, installation_id=INT8)
     await stores.inbox.take(ReceivedDelivery("d9", "pull_request", "test", b"", 0, NOW), event)
     views = SqlViews(stores.database, stores.allowlists, (CORE,))
     assert (await views.pull(CORE, INT4, NOW)).number == INT4
     assert [
-        each.guid for each in (await views.deliveries(DeliveryQuery(upstream=CORE, number=INT4))).deliveries
+        delivery.guid
+        for delivery in (await views.deliveries(DeliveryQuery(upstream=CORE, number=INT4))).deliveries
     ] == ["d9"]
 
 
 @pytest.mark.parametrize("number", [0, -1, INT4, INT4 + 1, 2**40, INT8, -(2**63)])
-async def test_numbers_in_a_cursor_are_answered_or_refused_and_break_nothing(
+async def test_forged_numbers_in_a_cursor_are_accepted_or_refused_without_a_fault(
     relay: Reports, stores: Stores, number: int
 ) -> None:
-    """A cursor is opaque, and anybody can write one."""
+    """A cursor is opaque, but any client can forge one."""
     views = SqlViews(stores.database, stores.allowlists, (CORE,), sandbox=True)
     lists: tuple[Callable[[tuple[Any, ...]], Any], ...] = (
         lambda after: views.jobs(JobQuery(upstream=CORE, after=after)),
@@ -144,57 +145,63 @@ async def test_numbers_in_a_cursor_are_answered_or_refused_and_break_nothing(
 # Texts
 
 
-@pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
-async def test_whatever_somebody_writes_can_be_kept_and_is_the_same_everywhere(
-    stores: Stores, nasty: str
-) -> None:
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_text_is_stored_in_the_same_form_everywhere(stores: Stores, hostile: str) -> None:
     await stores.prepare({CORE: "L2: [org/backend]\n"}, NOW)
-    event = a_pull(upstream=CORE, updated_at=NOW, title=nasty, author=nasty, labels=(nasty,))
+    event = a_pull(upstream=CORE, updated_at=NOW, title=hostile, author=hostile, labels=(hostile,))
     await stores.inbox.take(ReceivedDelivery("d1", "pull_request", "test", b"", 0, NOW), event)
-    await stores.allowlists.take_reading(CORE, AllowlistReading(nasty, f"L2: [{nasty}"), NOW)
-    await stores.acts.pause(CORE, who=nasty, now=NOW, reason=nasty)
-    said = RefusedReport(
-        caller=BACKEND, code="gone", detail=nasty, hint=nasty, run_id=nasty, job_name=nasty, delivery_id=nasty
+    await stores.allowlists.take_reading(CORE, AllowlistReading(hostile, f"L2: [{hostile}"), NOW)
+    await stores.acts.pause(CORE, who=hostile, now=NOW, reason=hostile)
+    refusal = RefusedReport(
+        caller=BACKEND,
+        code="gone",
+        detail=hostile,
+        hint=hostile,
+        run_id=hostile,
+        job_name=hostile,
+        delivery_id=hostile,
     )
-    await Refusals(stores.database, stores.allowlists, stores.targets, UPSTREAMS).note(said, NOW)
-    failed = FailedAttempt(decision=TryAgain(NOW), error=nasty, unsure=True, counts=True)
+    await Refusals(stores.database, stores.allowlists, stores.targets, UPSTREAMS).note(refusal, NOW)
+    failed = FailedAttempt(decision=TryAgain(NOW), error=hostile, unsure=True, counts=True)
     for effect in await stores.outbox("w").claim(9, NOW):
         await stores.outbox("w").fail(effect, failed, NOW)
     [pull] = await stores.rows("SELECT title, author FROM pulls")
-    assert pull == {"title": storable(nasty), "author": storable(nasty)}
+    assert pull == {"title": storable(hostile), "author": storable(hostile)}
     assert "\0" not in str(pull)
 
 
-@pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
-async def test_whatever_somebody_asks_for_is_answered(relay: Reports, stores: Stores, nasty: str) -> None:
+@pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_text_in_a_query_causes_no_fault(relay: Reports, stores: Stores, hostile: str) -> None:
     views = SqlViews(stores.database, stores.allowlists, (CORE,), sandbox=True)
-    one = BackendQuery(upstream=CORE, downstream=BACKEND)
-    asked = (
-        views.search(SearchQuery(upstream=CORE, text=nasty), NOW),
-        views.suggest(SearchQuery(upstream=CORE, text=nasty), NOW),
-        views.backend(replace(one, text=nasty), NOW),
-        views.backend(replace(one, author=nasty, job=nasty), NOW),
-        views.commit(CORE, nasty, NOW),
+    backend_query = BackendQuery(upstream=CORE, downstream=BACKEND)
+    queries = (
+        views.search(SearchQuery(upstream=CORE, text=hostile), NOW),
+        views.suggest(SearchQuery(upstream=CORE, text=hostile), NOW),
+        views.backend(replace(backend_query, text=hostile), NOW),
+        views.backend(replace(backend_query, author=hostile, job=hostile), NOW),
+        views.commit(CORE, hostile, NOW),
         views.job(
-            CORE, BACKEND, JobKey(delivery=nasty, workflow=nasty, run_id=nasty, attempt=1, job_name=nasty)
+            CORE,
+            BACKEND,
+            JobKey(delivery=hostile, workflow=hostile, run_id=hostile, attempt=1, job_name=hostile),
         ),
-        views.delivery(CORE, nasty),
-        views.jobs(JobQuery(upstream=CORE, delivery=nasty)),
-        views.deliveries(DeliveryQuery(upstream=CORE, head_sha=nasty)),
-        views.deliveries(DeliveryQuery(upstream=CORE, event=nasty, state=DeliveryState.ACCEPTED)),
-        views.effect_page(EffectQuery(upstream=CORE, target=nasty)),
-        views.effect_page(EffectQuery(upstream=CORE, delivery=nasty)),
-        views.audit(AuditQuery(upstream=CORE, who=nasty, act=nasty)),
-        views.waiver_page(WaiverQuery(upstream=CORE, who=nasty, backend=nasty), NOW),
-        views.sandbox(SandboxQuery(repository=nasty), NOW),
-        relay.read_standings(BACKEND, nasty),
+        views.delivery(CORE, hostile),
+        views.jobs(JobQuery(upstream=CORE, delivery=hostile)),
+        views.deliveries(DeliveryQuery(upstream=CORE, head_sha=hostile)),
+        views.deliveries(DeliveryQuery(upstream=CORE, event=hostile, state=DeliveryState.ACCEPTED)),
+        views.effect_page(EffectQuery(upstream=CORE, target=hostile)),
+        views.effect_page(EffectQuery(upstream=CORE, delivery=hostile)),
+        views.audit(AuditQuery(upstream=CORE, who=hostile, act=hostile)),
+        views.waiver_page(WaiverQuery(upstream=CORE, who=hostile, backend=hostile), NOW),
+        views.sandbox(SandboxQuery(repository=hostile), NOW),
+        relay.read_standings(BACKEND, hostile),
     )
-    for each in asked:
+    for query in queries:
         with suppress(NotFound, BadRequest):
-            await each
+            await query
 
 
-async def test_what_names_a_job_is_refused_with_a_nul_and_kept_with_everything_else(
+async def test_a_job_name_with_a_nul_is_refused_and_any_other_is_stored(
     relay: Reports, stores: Stores
 ) -> None:
     for name in ("a\0b", "\ud800"):
@@ -206,25 +213,25 @@ async def test_what_names_a_job_is_refused_with_a_nul_and_kept_with_everything_e
         standing = (await relay.read_standings(BACKEND, "d1"))[0]
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
         await relay.take(parse_report(body), a_caller(), standing, body, NOW)
-    found = await stores.rows("SELECT job_name FROM jobs")
-    assert sorted(row["job_name"] for row in found) == sorted(names)
+    jobs = await stores.rows("SELECT job_name FROM jobs")
+    assert sorted(row["job_name"] for row in jobs) == sorted(names)
 
 
 def long_name(bytes_: int, seed: int) -> str:
-    """Text that does not get shorter by packing it."""
+    """Text that compression does not shorten."""
     chance = Random(seed)
     return "".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(bytes_ // 3))
 
 
-async def test_the_longest_names_of_all_can_be_kept_together(relay: Reports, stores: Stores) -> None:
-    """A key in PostgreSQL has an end."""
+async def test_the_longest_names_fit_into_one_key(relay: Reports, stores: Stores) -> None:
+    """PostgreSQL limits the length of a key."""
     run, job, workflow = (long_name(600, seed) for seed in range(3))
-    other = a_caller(
+    generic_caller = a_caller(
         kind=IssuerKind.GENERIC, run_id=None, check_run_id=None, workflow_path=None, event_name=None
     )
     body = report_body(run_id=run, job_name=job, name=workflow)
     standing = (await relay.read_standings(BACKEND, "d1"))[0]
-    await relay.take(parse_report(body), other, standing, body, NOW)
+    await relay.take(parse_report(body), generic_caller, standing, body, NOW)
     await SandboxJobs(stores.database, stores.allowlists, UPSTREAMS).take(parse_report(body), a_caller(), NOW)
     [row] = await stores.rows("SELECT job_name, workflow_name, run_id FROM jobs")
     assert row == {"job_name": job, "workflow_name": workflow, "run_id": run}
@@ -233,7 +240,7 @@ async def test_the_longest_names_of_all_can_be_kept_together(relay: Reports, sto
             parse_report(report_body(**{"job_name": "x", name: long_name(603, 1)}))
 
 
-async def test_the_longest_branch_of_all_can_be_pushed_to(stores: Stores) -> None:
+async def test_a_push_to_the_longest_branch_name_is_dispatched(stores: Stores) -> None:
     await stores.prepare({CORE: "L2: [org/backend]\n"}, NOW)
     ref = f"refs/heads/{long_name(3_000, 4)}"
     await stores.inbox.take(
@@ -242,9 +249,11 @@ async def test_the_longest_branch_of_all_can_be_pushed_to(stores: Stores) -> Non
     assert [row["state"] for row in await stores.rows("SELECT state FROM dispatches")] == ["waiting"]
 
 
-async def test_nasty_details_of_a_result_lose_no_result(relay: Reports, stores: Stores) -> None:
+async def test_hostile_details_do_not_lose_the_result(relay: Reports, stores: Stores) -> None:
     details: dict[str, Any] = {
-        "failed_tests": [{"name": f"t {nasty}", "file": nasty, "message": nasty} for nasty in NASTY],
+        "failed_tests": [
+            {"name": f"t {hostile}", "file": hostile, "message": hostile} for hostile in HOSTILE
+        ],
         "environment": {"cc": "a\0b", "\ud800": 1},
         "url": "https://ci.example/\0",
         "started_at": "9999-12-31T23:59:59Z",
@@ -260,42 +269,46 @@ async def test_nasty_details_of_a_result_lose_no_result(relay: Reports, stores: 
     assert page.failures
 
 
-async def test_nasty_results_of_other_relays_and_of_the_sandbox_are_kept_or_refused(stores: Stores) -> None:
+async def test_hostile_results_of_other_relays_and_of_the_sandbox_are_stored_or_refused(
+    stores: Stores,
+) -> None:
     await stores.prepare({CORE: "L2: [org/backend]\n"}, NOW)
-    box = SandboxJobs(stores.database, stores.allowlists, UPSTREAMS)
+    sandbox = SandboxJobs(stores.database, stores.allowlists, UPSTREAMS)
     results = IngestedResults(stores.database, stores.allowlists, UPSTREAMS)
-    for number, nasty in enumerate(NASTY):
-        await box.take(
-            a_start(job_name=nasty, workflow_name=nasty), a_caller(repository_id=INT8 - number), NOW
+    for number, hostile in enumerate(HOSTILE):
+        await sandbox.take(
+            a_start(job_name=hostile, workflow_name=hostile), a_caller(repository_id=INT8 - number), NOW
         )
         callback = {
             "delivery_id": f"d{number}",
-            "payload": {"pull_request": {"number": 2**40, "title": nasty}},
+            "payload": {"pull_request": {"number": 2**40, "title": hostile}},
         }
-        workflow = {"status": "in_progress", "name": "CI", "run_id": "1", "job_name": f"b {nasty}"}
+        workflow = {"status": "in_progress", "name": "CI", "run_id": "1", "job_name": f"b {hostile}"}
         metrics = {"queue_time": 1e308, "execution_time": -1}
         envelope = {
             "trusted": {"verified_repo": "org/backend", "downstream_repo_level": "L2", "ci_metrics": metrics},
             "untrusted": {"callback_payload": {**callback, "workflow": workflow}},
         }
         try:
-            told_us = parse_envelope(json.dumps(envelope).encode())
+            parsed = parse_envelope(json.dumps(envelope).encode())
         except CrcrError:
             continue
-        await results.take(told_us, nasty, NOW)
+        await results.take(parsed, hostile, NOW)
     assert len(await stores.rows("SELECT job_name FROM sandbox_jobs")) == len(
-        {storable(each) for each in NASTY}
+        {storable(value) for value in HOSTILE}
     )
 
 
-async def test_a_text_is_found_by_what_was_asked_to_be_kept(stores: Stores) -> None:
-    """What is written and what is looked for are made storable alike."""
+async def test_a_stored_text_is_found_by_its_original_text(stores: Stores) -> None:
+    """Written values and search values get the same replacements."""
     put = Statement(text("INSERT INTO upstreams (upstream, name, created_at) VALUES (:name, :name, 0)"))
     get = Statement(text("SELECT name FROM upstreams WHERE upstream = :name"))
 
     async def unit(tx: Tx) -> list[Any]:
-        await tx.many(put, [{"name": f"{each}{place}"} for place, each in enumerate(NASTY)])
-        return [await tx.one(get, name=f"{each}{place}") for place, each in enumerate(NASTY)]
+        await tx.many(put, [{"name": f"{value}{index}"} for index, value in enumerate(HOSTILE)])
+        return [await tx.one(get, name=f"{value}{index}") for index, value in enumerate(HOSTILE)]
 
-    found = await stores.database.write(unit)
-    assert [row["name"] for row in found] == [storable(f"{each}{place}") for place, each in enumerate(NASTY)]
+    rows = await stores.database.write(unit)
+    assert [row["name"] for row in rows] == [
+        storable(f"{value}{index}") for index, value in enumerate(HOSTILE)
+    ]

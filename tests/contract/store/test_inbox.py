@@ -1,4 +1,4 @@
-"""What every inbox promises: a delivery is taken once, whole or not at all, and is there when it is answered."""
+"""Contract of the inbox: a delivery is accepted once, whole or not at all, and is committed before the response."""
 
 import asyncio
 from contextlib import suppress
@@ -40,14 +40,16 @@ async def prepare_allowlists(stores: Stores) -> Stores:
     return stores
 
 
-async def test_a_delivery_stands_with_all_that_follows_from_it(stores: Stores) -> None:
+async def test_a_delivery_is_stored_with_its_dispatches_and_effects(stores: Stores) -> None:
     taken = await (await prepare_allowlists(stores)).inbox.take(receipt(), replace(PULL, draft=True))
 
     assert taken == AcceptedDelivery(2, DeliveryState.ACCEPTED)
     assert await count(stores) == (1, 2, 1)  # the draft is held at one target
 
 
-async def test_what_is_answered_is_committed_another_process_sees_it(open_database: OpenDatabase) -> None:
+async def test_an_accepted_delivery_is_committed_and_visible_to_another_process(
+    open_database: OpenDatabase,
+) -> None:
     one, two = Stores.over(open_database()), Stores.over(open_database())
     await (await prepare_allowlists(one)).inbox.take(receipt(), PULL)
 
@@ -55,17 +57,19 @@ async def test_what_is_answered_is_committed_another_process_sees_it(open_databa
     assert await two.inbox.take(receipt(), PULL) == AlreadyProcessed()
 
 
-async def test_fault_04_of_many_at_once_in_two_processes_one_is_taken(open_database: OpenDatabase) -> None:
+async def test_fault_04_of_many_equal_concurrent_deliveries_in_two_processes_one_is_accepted(
+    open_database: OpenDatabase,
+) -> None:
     one, two = Stores.over(open_database()), Stores.over(open_database())
     await prepare_allowlists(one)
-    outcomes = await asyncio.gather(*(each.inbox.take(receipt(), PULL) for each in (one, two) * 25))
+    outcomes = await asyncio.gather(*(item.inbox.take(receipt(), PULL) for item in (one, two) * 25))
 
-    assert sum(isinstance(each, AcceptedDelivery) for each in outcomes) == 1
-    assert sum(isinstance(each, AlreadyProcessed) for each in outcomes) == 49
+    assert sum(isinstance(item, AcceptedDelivery) for item in outcomes) == 1
+    assert sum(isinstance(item, AlreadyProcessed) for item in outcomes) == 49
     assert await count(one) == (1, 2, 2)
 
 
-async def test_many_different_deliveries_at_once_are_all_taken(stores: Stores) -> None:
+async def test_many_different_concurrent_deliveries_are_all_accepted(stores: Stores) -> None:
     inbox = (await prepare_allowlists(stores)).inbox
     outcomes = await asyncio.gather(
         *(inbox.take(receipt(f"d{number}"), replace(PULL, number=number)) for number in range(1, 301))
@@ -75,7 +79,7 @@ async def test_many_different_deliveries_at_once_are_all_taken(stores: Stores) -
     assert await count(stores) == (300, 600, 600)
 
 
-async def test_one_guid_of_two_upstreams_is_two_deliveries(stores: Stores) -> None:
+async def test_one_guid_from_two_upstreams_makes_two_deliveries(stores: Stores) -> None:
     inbox = (await prepare_allowlists(stores)).inbox
     await inbox.take(receipt(), PULL)
 
@@ -83,14 +87,14 @@ async def test_one_guid_of_two_upstreams_is_two_deliveries(stores: Stores) -> No
     assert await count(stores) == (2, 4, 4)
 
 
-async def test_what_nobody_wants_leaves_no_trace(stores: Stores) -> None:
+async def test_an_ignored_event_stores_nothing(stores: Stores) -> None:
     ignored = await (await prepare_allowlists(stores)).inbox.take(receipt(event="push"), PUSH)
 
     assert isinstance(ignored, IgnoredEvent)
     assert await count(stores) == (0, 0, 0)
 
 
-async def test_without_an_allowlist_nothing_is_taken_and_nothing_is_left(stores: Stores) -> None:
+async def test_without_an_allowlist_a_delivery_is_refused_and_nothing_is_stored(stores: Stores) -> None:
     await stores.prepare({OTHER: LISTED}, NOW)
     with pytest.raises(NoAllowlist):
         await stores.inbox.take(receipt(), PULL)
@@ -98,7 +102,7 @@ async def test_without_an_allowlist_nothing_is_taken_and_nothing_is_left(stores:
     assert await count(stores) == (0, 0, 0)
 
 
-async def test_one_that_fails_takes_none_of_its_neighbours_with_it(stores: Stores) -> None:
+async def test_a_failing_delivery_does_not_fail_concurrent_ones(stores: Stores) -> None:
     await stores.prepare({CORE: LISTED}, NOW)
     outcomes = await asyncio.gather(
         *(
@@ -108,7 +112,7 @@ async def test_one_that_fails_takes_none_of_its_neighbours_with_it(stores: Store
         return_exceptions=True,
     )
 
-    assert [type(each) for each in outcomes] == [AcceptedDelivery, NoAllowlist] * 5
+    assert [type(outcome) for outcome in outcomes] == [AcceptedDelivery, NoAllowlist] * 5
     assert await count(stores) == (5, 10, 10)
 
 
@@ -121,17 +125,17 @@ async def test_a_stale_delivery_is_recorded_and_dispatches_nothing(stores: Store
     assert await count(stores) == (2, 2, 2)
 
 
-async def test_a_doubt_is_recorded_with_the_question_that_ends_it(stores: Stores) -> None:
+async def test_a_delivery_in_doubt_is_recorded_with_an_effect_that_confirms_the_head(stores: Stores) -> None:
     inbox = (await prepare_allowlists(stores)).inbox
     await inbox.take(receipt("one"), PULL)
-    doubt = replace(PULL, action="synchronize", head_sha="c" * 40, before="b" * 40)
+    push = replace(PULL, action="synchronize", head_sha="c" * 40, before="b" * 40)
 
-    assert await inbox.take(receipt("two"), doubt) == AcceptedDelivery(2, DeliveryState.IN_DOUBT)
-    [asked] = await stores.rows("SELECT kind, target, delivery FROM effects WHERE kind = 'confirm_head'")
-    assert asked == {"kind": "confirm_head", "target": CORE.key, "delivery": "two"}
+    assert await inbox.take(receipt("two"), push) == AcceptedDelivery(2, DeliveryState.IN_DOUBT)
+    [effect] = await stores.rows("SELECT kind, target, delivery FROM effects WHERE kind = 'confirm_head'")
+    assert effect == {"kind": "confirm_head", "target": CORE.key, "delivery": "two"}
 
 
-async def test_those_who_wait_for_effects_are_woken_by_the_commit(stores: Stores) -> None:
+async def test_subscribers_to_effects_are_woken_by_the_commit(stores: Stores) -> None:
     await prepare_allowlists(stores)
     assert isinstance(stores.database, SqliteDatabase | PostgresDatabase)
     woken = stores.database.signals.subscribe(EFFECTS)
@@ -142,19 +146,19 @@ async def test_those_who_wait_for_effects_are_woken_by_the_commit(stores: Stores
     assert woken.is_set()
 
 
-async def test_a_caller_that_goes_away_does_not_undo_or_block_anything(stores: Stores) -> None:
+async def test_a_cancelled_caller_does_not_undo_or_block_deliveries(stores: Stores) -> None:
     inbox = (await prepare_allowlists(stores)).inbox
-    gone = asyncio.create_task(inbox.take(receipt("gone"), PULL))
+    cancelled = asyncio.create_task(inbox.take(receipt("gone"), PULL))
     await asyncio.sleep(0)
-    gone.cancel()
+    cancelled.cancel()
     with suppress(asyncio.CancelledError):
-        await gone
+        await cancelled
 
     assert isinstance(await inbox.take(receipt("next"), replace(PULL, number=2)), AcceptedDelivery)
     assert (await inbox.take(receipt("gone"), PULL)) == AlreadyProcessed()
 
 
-async def test_an_outage_is_said_to_be_one(stores: Stores) -> None:
+async def test_a_closed_store_raises_store_unavailable(stores: Stores) -> None:
     await prepare_allowlists(stores)
     await stores.database.close()
 

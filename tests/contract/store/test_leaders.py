@@ -1,4 +1,4 @@
-"""The lead: one process has it at a time, and it moves on when that one is done, dead, or away for too long."""
+"""Leader election: one process leads at a time; another takes over when the leader is done, dead or frozen for too long."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -28,17 +28,17 @@ async def test_one_process_leads_and_the_other_stands_by(open_database: OpenData
     assert await ann.take(DUTY, NOW + 2 * SECOND)
 
 
-async def test_two_that_try_at_once_do_not_both_lead(open_database: OpenDatabase) -> None:
-    everybody = [process(open_database(), f"process {number}") for number in range(6)]
+async def test_of_processes_that_try_concurrently_exactly_one_leads(open_database: OpenDatabase) -> None:
+    elections = [process(open_database(), f"process {number}") for number in range(6)]
 
     for round_number in range(5):
         now = NOW + round_number * 2 * LEASE
-        took = await asyncio.gather(*(each.take(DUTY, now) for each in everybody))
+        took = await asyncio.gather(*(election.take(DUTY, now) for election in elections))
 
         assert took.count(True) == 1
 
 
-async def test_the_lead_lasts_for_the_lease_and_not_a_moment_longer(open_database: OpenDatabase) -> None:
+async def test_the_leadership_ends_exactly_with_its_lease(open_database: OpenDatabase) -> None:
     ann, ben = process(open_database(), "ann"), process(open_database(), "ben")
     await ann.take(DUTY, NOW)
 
@@ -46,14 +46,16 @@ async def test_the_lead_lasts_for_the_lease_and_not_a_moment_longer(open_databas
     assert await ben.take(DUTY, NOW + LEASE)
 
 
-async def test_a_lead_that_is_renewed_does_not_move(open_database: OpenDatabase) -> None:
+async def test_a_leader_that_renews_its_lease_stays_the_leader(open_database: OpenDatabase) -> None:
     ann, ben = process(open_database(), "ann"), process(open_database(), "ben")
     for seconds in range(0, 120, 10):
         assert await ann.take(DUTY, NOW + seconds * SECOND)
         assert not await ben.take(DUTY, NOW + (seconds + 9) * SECOND)
 
 
-async def test_one_that_was_away_finds_out_that_it_leads_no_more(open_database: OpenDatabase) -> None:
+async def test_a_process_that_was_frozen_learns_that_it_lost_the_leadership(
+    open_database: OpenDatabase,
+) -> None:
     ann, ben = process(open_database(), "ann"), process(open_database(), "ben")
     await ann.take(DUTY, NOW)
     await ben.take(DUTY, NOW + LEASE)
@@ -61,7 +63,7 @@ async def test_one_that_was_away_finds_out_that_it_leads_no_more(open_database: 
     assert not await ann.take(DUTY, NOW + LEASE + SECOND)
 
 
-async def test_a_lead_that_is_given_up_is_taken_at_once(open_database: OpenDatabase) -> None:
+async def test_a_released_leadership_can_be_taken_at_once(open_database: OpenDatabase) -> None:
     ann, ben = process(open_database(), "ann"), process(open_database(), "ben")
     await ann.take(DUTY, NOW)
     await ann.release(DUTY)
@@ -70,7 +72,7 @@ async def test_a_lead_that_is_given_up_is_taken_at_once(open_database: OpenDatab
     assert not await ann.take(DUTY, NOW)
 
 
-async def test_nobody_gives_up_what_another_leads(open_database: OpenDatabase) -> None:
+async def test_a_process_cannot_release_the_leadership_of_another(open_database: OpenDatabase) -> None:
     ann, ben = process(open_database(), "ann"), process(open_database(), "ben")
     await ann.take(DUTY, NOW)
     await ben.release(DUTY)
@@ -78,21 +80,23 @@ async def test_nobody_gives_up_what_another_leads(open_database: OpenDatabase) -
     assert not await ben.take(DUTY, NOW)
 
 
-async def test_a_leader_that_is_seen_to_be_gone_is_not_waited_for(open_database: OpenDatabase) -> None:
+async def test_a_leader_that_is_known_to_be_gone_is_replaced_at_once(open_database: OpenDatabase) -> None:
     ann, ben = process(open_database(), "ann"), process(open_database(), "ben", gone=frozenset({"ann"}))
     await ann.take(DUTY, NOW)
 
     assert await ben.take(DUTY, NOW)
 
 
-async def test_of_two_that_see_the_leader_gone_one_takes_over(open_database: OpenDatabase) -> None:
+async def test_of_processes_that_see_the_leader_gone_exactly_one_takes_over(
+    open_database: OpenDatabase,
+) -> None:
     await process(open_database(), "ann").take(DUTY, NOW)
-    heirs = [process(open_database(), name, gone=frozenset({"ann"})) for name in ("ben", "cem", "dan")]
+    elections = [process(open_database(), name, gone=frozenset({"ann"})) for name in ("ben", "cem", "dan")]
 
-    assert (await asyncio.gather(*(each.take(DUTY, NOW) for each in heirs))).count(True) == 1
+    assert (await asyncio.gather(*(election.take(DUTY, NOW) for election in elections))).count(True) == 1
 
 
-async def test_two_duties_have_leaders_of_their_own(open_database: OpenDatabase) -> None:
+async def test_each_duty_has_its_own_leader(open_database: OpenDatabase) -> None:
     ann, ben = process(open_database(), "ann"), process(open_database(), "ben")
 
     assert await ann.take("one", NOW)
@@ -100,7 +104,7 @@ async def test_two_duties_have_leaders_of_their_own(open_database: OpenDatabase)
     assert not await ben.take("one", NOW)
 
 
-async def test_since_when_somebody_leads_is_kept_through_renewals(open_database: OpenDatabase) -> None:
+async def test_the_start_of_a_leadership_is_kept_through_renewals(open_database: OpenDatabase) -> None:
     database = open_database()
     ann, ben = process(database, "ann"), process(open_database(), "ben")
     await ann.take(DUTY, NOW)

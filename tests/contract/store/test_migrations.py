@@ -1,4 +1,4 @@
-"""The schema's history leads to the schema, once, whoever starts first."""
+"""The migrations lead to the schema of the code and run once, whichever process starts first."""
 
 import json
 import sqlite3
@@ -35,7 +35,7 @@ from support.upgrades.database import write_database
 
 
 @pytest.mark.filterwarnings("ignore:.*expression-based index")
-def test_the_steps_lead_to_the_schema_that_the_code_has(tmp_path: Path) -> None:
+def test_the_migrations_lead_to_the_schema_of_the_code(tmp_path: Path) -> None:
     assert migrate(tmp_path / "crcr.db") == (None, head())
     engine = create_engine(f"sqlite:///{tmp_path / 'crcr.db'}")
     with engine.connect() as connection:
@@ -43,14 +43,14 @@ def test_the_steps_lead_to_the_schema_that_the_code_has(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_the_file_names_of_the_steps_are_alembics_revisions() -> None:
+def test_migration_file_names_are_alembic_revisions() -> None:
     steps = ScriptDirectory.from_config(alembic_config(None))
     assert steps.get_current_head() == head()
     assert all(is_known(step.revision) for step in steps.walk_revisions())
     assert not is_known("9999")
 
 
-def test_all_tables_are_known_to_a_process_that_imports_nothing_else(tmp_path: Path) -> None:
+def test_importing_all_tables_alone_registers_every_table(tmp_path: Path) -> None:
     """`crcr migrate --from` copies the tables of `metadata`: one that is missing there would be left behind."""
     migrate(tmp_path / "crcr.db")
     with closing(sqlite3.connect(tmp_path / "crcr.db")) as connection:
@@ -71,11 +71,11 @@ def test_migrating_again_changes_nothing_and_keeps_the_rows(tmp_path: Path) -> N
         assert connection.execute("SELECT name FROM upstreams").fetchall() == [("A/B",)]
 
 
-def test_of_processes_that_start_at_once_one_migrates_and_all_find_it_done(tmp_path: Path) -> None:
+def test_of_concurrent_migrations_one_runs_and_all_return_the_head(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(migrate, [tmp_path / "crcr.db"] * 4))
-    assert found.count((None, head())) == 1
-    assert {after for _, after in found} == {head()}
+        revisions = list(pool.map(migrate, [tmp_path / "crcr.db"] * 4))
+    assert revisions.count((None, head())) == 1
+    assert {after for _, after in revisions} == {head()}
 
 
 def test_a_migration_waits_for_a_process_that_writes_to_a_new_file(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_migration_waits_for_a_process_that_writes_to_a_new_file(tmp_path: Pat
         assert migration.result() == (None, head())
 
 
-def test_a_file_that_is_no_database_is_told_so_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "crcr.db"
     path.write_text("this is a letter to my grandmother, and not a database at all\n" * 20)
     with pytest.raises(StoreUnavailable):
@@ -98,7 +98,7 @@ def test_a_file_that_is_no_database_is_told_so_and_left_alone(tmp_path: Path) ->
     assert path.read_text().startswith("this is a letter")
 
 
-def test_every_table_but_those_of_the_whole_app_has_the_upstream_in_its_keys_or_its_rows() -> None:
+def test_every_table_except_application_wide_ones_has_an_upstream_column() -> None:
     without = {table.name for table in metadata.sorted_tables if "upstream" not in table.c}
     assert without == {
         "recovered",
@@ -113,14 +113,14 @@ def test_every_table_but_those_of_the_whole_app_has_the_upstream_in_its_keys_or_
     }
 
 
-# From the first schema on
+# Migrations from the first schema
 
 AT = 1_767_225_600_000_000
 UP, DOWN, HEAD, GUID = "pytorch-like/core", "org/gating", "a" * 40, "00000000-0000-0000-0000-000000000001"
-OF_DISPATCH = {"delivery": GUID, "upstream": UP, "downstream": DOWN}
-OF_RUN = {**OF_DISPATCH, "workflow": "ci.yml", "run_id": "7", "workflow_name": "CI"}
-OF_JOB = {
-    **OF_RUN,
+DISPATCH_KEY = {"delivery": GUID, "upstream": UP, "downstream": DOWN}
+RUN_COLUMNS = {**DISPATCH_KEY, "workflow": "ci.yml", "run_id": "7", "workflow_name": "CI"}
+JOB_COLUMNS = {
+    **RUN_COLUMNS,
     "reported_name": "build",
     "job_name": "build",
     "level": 4,
@@ -134,14 +134,14 @@ OF_JOB = {
     "trusted": "{}",
     "untrusted": b"{}",
 }
-OF_PULL = {"upstream": UP, "number": 1, "head_sha": HEAD}
-LEFT: list[tuple[str, dict[str, Any]]] = [
+PULL_COLUMNS = {"upstream": UP, "number": 1, "head_sha": HEAD}
+FIRST_SCHEMA_ROWS: list[tuple[str, dict[str, Any]]] = [
     ("upstreams", {"upstream": UP, "name": UP, "created_at": AT}),
     ("repositories", {"upstream": UP, "downstream": DOWN, "name": "Org/Gating", "repository_id": 5}),
     (
         "pulls",
         {
-            **OF_PULL,
+            **PULL_COLUMNS,
             "updated_at": AT,
             "is_open": 1,
             "draft": 0,
@@ -154,7 +154,7 @@ LEFT: list[tuple[str, dict[str, Any]]] = [
     (
         "deliveries",
         {
-            **OF_PULL,
+            **PULL_COLUMNS,
             "guid": GUID,
             "event": "pull_request",
             "action": "opened",
@@ -168,8 +168,8 @@ LEFT: list[tuple[str, dict[str, Any]]] = [
     (
         "dispatches",
         {
-            **OF_DISPATCH,
-            **OF_PULL,
+            **DISPATCH_KEY,
+            **PULL_COLUMNS,
             "level": 4,
             "state": "sent",
             "event": "pull_request",
@@ -180,49 +180,56 @@ LEFT: list[tuple[str, dict[str, Any]]] = [
             "sent_at": AT,
         },
     ),
-    ("runs", {**OF_RUN, "issuer": "github", "first_seen_at": AT}),
-    ("jobs", {**OF_JOB, "attempt": 1, "conclusion": "failure"}),
-    ("jobs", {**OF_JOB, "attempt": 2, "conclusion": "success"}),
-    ("jobs", {**OF_JOB, "attempt": 1, "job_name": "test", "reported_name": "test", "conclusion": "success"}),
+    ("runs", {**RUN_COLUMNS, "issuer": "github", "first_seen_at": AT}),
+    ("jobs", {**JOB_COLUMNS, "attempt": 1, "conclusion": "failure"}),
+    ("jobs", {**JOB_COLUMNS, "attempt": 2, "conclusion": "success"}),
+    (
+        "jobs",
+        {**JOB_COLUMNS, "attempt": 1, "job_name": "test", "reported_name": "test", "conclusion": "success"},
+    ),
 ]
-"""What a relay of the first schema knows of one pull request: its run has failed once and passed the second time."""
+"""Rows of one pull request under the first schema: its run failed once and passed the second time."""
 LISTED = "L4:\n  - Org/Gating: {oncalls: [bob], jobs: [build, test]}\n"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def grown(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
+def first_schema_database(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation:
     """A database of the first schema, with rows."""
     if request.param == "sqlite":
-        place: DatabaseLocation = tmp_path / "crcr.db"
-        engine = create_engine(f"sqlite:///{place}")
+        location: DatabaseLocation = tmp_path / "crcr.db"
+        engine = create_engine(f"sqlite:///{location}")
         with engine.begin() as connection:
-            leave_rows_of_the_first_schema(connection)
+            insert_first_schema_rows(connection)
         engine.dispose()
     else:
-        place = PostgresLocation(new_database(empty=True))
-        _on_postgres(place, leave_rows_of_the_first_schema)
-    return place
+        location = PostgresLocation(new_database(empty=True))
+        _on_postgres(location, insert_first_schema_rows)
+    return location
 
 
-def leave_rows_of_the_first_schema(connection: Connection) -> None:
+def insert_first_schema_rows(connection: Connection) -> None:
     command.upgrade(alembic_config(connection), "0001")
-    for table, row in LEFT:
-        columns, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-        connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)  # noqa: S608
+    for table, row in FIRST_SCHEMA_ROWS:
+        columns, placeholders = ", ".join(row), ", ".join(f":{name}" for name in row)
+        connection.execute(text(f"INSERT INTO {table} ({columns}) VALUES ({placeholders})"), row)  # noqa: S608
 
 
-def test_every_row_of_the_first_schema_is_still_there_after_the_last(grown: DatabaseLocation) -> None:
-    assert migrate(grown) == ("0001", head())
-    with open_table_engine(grown).begin() as hand:
-        for table, row in LEFT:
+def test_every_row_of_the_first_schema_survives_the_migrations(
+    first_schema_database: DatabaseLocation,
+) -> None:
+    assert migrate(first_schema_database) == ("0001", head())
+    with open_table_engine(first_schema_database).begin() as connection:
+        for table, row in FIRST_SCHEMA_ROWS:
             where = " AND ".join(f"{name} = :{name}" for name in row)
-            found = hand.execute(text(f"SELECT count(*) FROM {table} WHERE {where}"), row)  # noqa: S608
-            assert found.scalar() == 1, table
+            result = connection.execute(text(f"SELECT count(*) FROM {table} WHERE {where}"), row)  # noqa: S608
+            assert result.scalar() == 1, table
 
 
-async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: DatabaseLocation) -> None:
-    migrate(grown)
-    database, allowlist = open_handle(grown), read_allowlist(LISTED).allowlist
+async def test_rows_of_the_first_schema_are_judged_like_new_rows(
+    first_schema_database: DatabaseLocation,
+) -> None:
+    migrate(first_schema_database)
+    database, allowlist = open_handle(first_schema_database), read_allowlist(LISTED).allowlist
     assert allowlist is not None
     now = from_us(AT) + timedelta(hours=1)
     commit = await database.read(lambda tx: load_commit(tx, RepoName(UP), HEAD, allowlist, now))
@@ -234,21 +241,21 @@ async def test_what_the_first_schema_left_is_judged_like_anything_else(grown: Da
     ]
     assert [(run.attempt, run.over) for run in backend.runs] == [(2, False)]
     policy = GatePolicy(gate_timeout=timedelta(hours=8), job_timeout=timedelta(hours=6))
-    # GitHub has confirmed nothing of it yet, so it is asked.
+    # GitHub has not confirmed the results yet, so the gate waits for it.
     assert judge_gate(commit, policy, now).state is GateState.PENDING
     assert awaits_github(backend, late=False)
 
 
 @pytest.mark.parametrize(("base", "known"), [("main", True), ("stack", False)])
-async def test_a_head_that_was_dispatched_for_another_base_than_todays_is_unknown(
-    grown: DatabaseLocation, base: str, known: bool
+async def test_a_head_that_was_dispatched_for_another_base_is_in_doubt(
+    first_schema_database: DatabaseLocation, base: str, known: bool
 ) -> None:
     body = compress_body(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
-    with open_table_engine(grown).begin() as hand:
-        hand.execute(text("UPDATE deliveries SET body = :body"), {"body": body})
-        hand.execute(text("UPDATE pulls SET base_ref = 'main'"))
-    migrate(grown)
-    database, allowlist = open_handle(grown), read_allowlist(LISTED).allowlist
+    with open_table_engine(first_schema_database).begin() as connection:
+        connection.execute(text("UPDATE deliveries SET body = :body"), {"body": body})
+        connection.execute(text("UPDATE pulls SET base_ref = 'main'"))
+    migrate(first_schema_database)
+    database, allowlist = open_handle(first_schema_database), read_allowlist(LISTED).allowlist
     assert allowlist is not None
     now = from_us(AT) + timedelta(hours=1)
     commit = await database.read(lambda tx: load_commit(tx, RepoName(UP), HEAD, allowlist, now))
@@ -257,7 +264,7 @@ async def test_a_head_that_was_dispatched_for_another_base_than_todays_is_unknow
     assert [subject.in_doubt for subject in commit.subjects] == [not known]
 
 
-# From the release before bisections on
+# Migrations from the release before bisections
 
 _BISECTION = {
     "upstream": UP, "downstream": DOWN, "workflow": "ci.yml", "job_name": "build", "ref": "main", "commits": "[]",
@@ -269,19 +276,19 @@ _BISECTION = {
 def test_a_database_of_revision_0011_keeps_its_rows_and_gets_the_tables_of_bisections(
     kind: str, tmp_path: Path
 ) -> None:
-    place = tmp_path / "crcr.db" if kind == "sqlite" else PostgresLocation(new_database(empty=True))
-    write_database(place, "0011", LEFT)
-    assert migrate(place) == ("0011", head())
-    columns, marks = ", ".join(_BISECTION), ", ".join(f":{name}" for name in _BISECTION)
-    insert = text(f"INSERT INTO bisections ({columns}, state) VALUES ({marks}, :state)")  # noqa: S608
-    engine = open_table_engine(place)
-    with engine.begin() as hand:
-        for table, row in LEFT:
+    location = tmp_path / "crcr.db" if kind == "sqlite" else PostgresLocation(new_database(empty=True))
+    write_database(location, "0011", FIRST_SCHEMA_ROWS)
+    assert migrate(location) == ("0011", head())
+    columns, placeholders = ", ".join(_BISECTION), ", ".join(f":{name}" for name in _BISECTION)
+    insert = text(f"INSERT INTO bisections ({columns}, state) VALUES ({placeholders}, :state)")  # noqa: S608
+    engine = open_table_engine(location)
+    with engine.begin() as connection:
+        for table, row in FIRST_SCHEMA_ROWS:
             where = " AND ".join(f"{name} = :{name}" for name in row)
-            found = hand.execute(text(f"SELECT count(*) FROM {table} WHERE {where}"), row)  # noqa: S608
-            assert found.scalar() == 1, table
+            result = connection.execute(text(f"SELECT count(*) FROM {table} WHERE {where}"), row)  # noqa: S608
+            assert result.scalar() == 1, table
         for state in ("finished", "finished", "running"):
-            hand.execute(insert, {**_BISECTION, "state": state})
-    with pytest.raises(IntegrityError), engine.begin() as hand:  # a job has one running bisection
-        hand.execute(insert, {**_BISECTION, "state": "running"})
+            connection.execute(insert, {**_BISECTION, "state": state})
+    with pytest.raises(IntegrityError), engine.begin() as connection:  # a job has one running bisection
+        connection.execute(insert, {**_BISECTION, "state": "running"})
     engine.dispose()

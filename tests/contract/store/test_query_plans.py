@@ -1,6 +1,6 @@
 """Query plans on SQLite: no statement scans a growing table.
 
-Held twice: for every statement there is, and for whatever the pages really ask of a store with a past.
+Checked twice: for every statement of the code, and for the queries that pages really run on a store with history.
 """
 
 import importlib
@@ -61,54 +61,58 @@ GROWING = (
     *("in_tree_commits", "in_tree_checks", "bisections", "bisection_runs"),
     *("notice_threads", "notice_events", "notice_messages", "notice_posts"),
 )
-BY_THE_MILLION = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested", "pulls")
-"""Of these, all that an upstream or even one delivery of many backends has is too much to walk."""
+LARGEST_TABLES = ("dispatches", "runs", "jobs", "hours", "days", "job_days", "ingested", "pulls")
+"""Of these tables, all rows of an upstream, or even of one delivery to many backends, are too many to scan."""
 ALLOWED = {
     "crcr.record.upkeep.old_results._DROP_BASE_COMMITS": ["SEARCH p USING PRIMARY KEY (upstream=?)"],
 }
-"""Steps that are allowed: the upkeep looks for a pull request into a branch, once for the branch's last commit."""
-FEW = ("ix_dispatches_unsent",)
-"""Indexes that hold only what is still to be done."""
+"""Allowed steps: the upkeep searches for a pull request into a branch, once for the branch's last commit."""
+PARTIAL_INDEXES = ("ix_dispatches_unsent",)
+"""Partial indexes that hold only unfinished rows."""
 _QUERY = re.compile(r"\s*(SELECT|UPDATE|DELETE|WITH)", re.IGNORECASE)
 _STEP = re.compile(r"(SCAN|SEARCH) (\w+)(?: USING .*?(?:INDEX (\w+) )?\((.*)\))?")
 
 
 def all_statements() -> list[tuple[str, Statement]]:
     """All statements of the store, with the name of each."""
-    found = []
+    named_statements = []
     for module in pkgutil.walk_packages(crcr.record.__path__, "crcr.record."):
         if module.name.startswith("crcr.record.migrations"):
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
             values = value.items() if isinstance(value, dict) else [("", value)]
-            found += [
-                (f"{module.name}.{name}{f'[{key}]' if key else ''}", one)
-                for key, one in values
-                if isinstance(one, Statement)
+            named_statements += [
+                (f"{module.name}.{name}{f'[{key}]' if key else ''}", statement)
+                for key, statement in values
+                if isinstance(statement, Statement)
             ]
-    return found
+    return named_statements
 
 
 def statements() -> list[tuple[str, Statement]]:
-    return [(name, one) for name, one in all_statements() if _QUERY.match(one.for_dialect("sqlite").sql)]
+    return [
+        (name, statement)
+        for name, statement in all_statements()
+        if _QUERY.match(statement.for_dialect("sqlite").sql)
+    ]
 
 
-def walks(connection: sqlite3.Connection, sql: str, params: Mapping[str, Any]) -> list[str]:
-    """The steps of a plan that walk a growing table, or find its rows by their upstream alone."""
-    named = {table: table for table in GROWING}
-    named |= {
+def scanning_steps(connection: sqlite3.Connection, sql: str, params: Mapping[str, Any]) -> list[str]:
+    """The steps of a plan that scan a growing table, or search its rows by their upstream alone."""
+    tables_by_alias = {table: table for table in GROWING}
+    tables_by_alias |= {
         alias: table for table, alias in re.findall(rf"\b({'|'.join(GROWING)})\s+(?:AS\s+)?([a-z]\w*)\b", sql)
     }
-    found = []
+    scans = []
     for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", params):
         step = _STEP.match(row[3])
-        table = named.get(step[2]) if step else None
+        table = tables_by_alias.get(step[2]) if step else None
         if step is None or table is None:
             continue
-        vague = step[4] == "upstream=?" and table in BY_THE_MILLION and step[3] not in FEW
-        if (step[1] == "SCAN" and "VIRTUAL" not in row[3]) or vague:
-            found.append(row[3])
-    return found
+        too_broad = step[4] == "upstream=?" and table in LARGEST_TABLES and step[3] not in PARTIAL_INDEXES
+        if (step[1] == "SCAN" and "VIRTUAL" not in row[3]) or too_broad:
+            scans.append(row[3])
+    return scans
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +125,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
 @pytest.mark.parametrize(
     ("name", "statement"), statements(), ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_a_statement_searches_and_does_not_scan(
+def test_a_statement_uses_indexes_and_scans_no_growing_table(
     name: str, statement: Statement, database: sqlite3.Connection
 ) -> None:
     sql = statement.for_dialect("sqlite").sql
-    steps = walks(database, sql, dict.fromkeys(re.findall(r":(\w+)", sql), "1"))
+    steps = scanning_steps(database, sql, dict.fromkeys(re.findall(r":(\w+)", sql), "1"))
     assert steps == ALLOWED.get(name, [])
 
 
@@ -149,40 +153,40 @@ L4:
 """
 
 
-class Lists:
+class FixedAllowlists:
     async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist:
         return cast("Allowlist", read_allowlist(ALLOWLIST).allowlist)
 
 
 class RecordingTx(SqliteTx):
-    """Runs statements, and notes each together with its parameters."""
+    """Runs statements and records each with its parameters."""
 
-    def __init__(self, connection: sqlite3.Connection, asked: list[tuple[str, dict[str, Any]]]) -> None:
+    def __init__(self, connection: sqlite3.Connection, queries: list[tuple[str, dict[str, Any]]]) -> None:
         super().__init__(connection)
-        self._asked = asked
+        self._queries = queries
 
     def _execute(self, statement: Statement, params: Mapping[str, Any]) -> sqlite3.Cursor:
         compiled = statement.for_dialect("sqlite")
-        self._asked.append((compiled.sql, {**compiled.constants, **params}))
+        self._queries.append((compiled.sql, {**compiled.constants, **params}))
         return super()._execute(statement, params)
 
 
-class Past:
-    """A store with a past that was filled in bulk and never analysed, for reading only."""
+class StoreWithHistory:
+    """A read-only store with history, filled in bulk and never analysed."""
 
     def __init__(self, path: Path) -> None:
         self.connection = connect(path, read_only=True)
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.queries: list[tuple[str, dict[str, Any]]] = []
 
     async def read(self, unit: Unit[T]) -> T:
-        return await unit(RecordingTx(self.connection, self.asked))
+        return await unit(RecordingTx(self.connection, self.queries))
 
     def value(self, sql: str) -> Any:
         return self.connection.execute(sql).fetchone()[0]
 
 
 @pytest.fixture(scope="module")
-def past(tmp_path_factory: pytest.TempPathFactory) -> Past:
+def store_with_history(tmp_path_factory: pytest.TempPathFactory) -> StoreWithHistory:
     path = tmp_path_factory.mktemp("past") / "crcr.db"
     fill_database(
         path,
@@ -190,7 +194,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Past:
             upstream=UPSTREAM.key, backends=BACKENDS, until=to_us(NOW), days=15, jobs=4_000, all_end=False
         ),
     )
-    return Past(path)
+    return StoreWithHistory(path)
 
 
 PAGES = (
@@ -210,12 +214,12 @@ PAGES = (
 )  # fmt: skip
 
 
-def test_a_short_address_is_found_by_its_delivery_and_not_among_all_jobs_of_a_backend(
+def test_a_short_job_address_is_searched_by_delivery_and_not_among_all_jobs_of_a_backend(
     database: sqlite3.Connection,
 ) -> None:
-    named = dict(statements())["crcr.record.views.backends.job_results._OF_DELIVERIES"]
+    statement = dict(statements())["crcr.record.views.backends.job_results._OF_DELIVERIES"]
     params = {"start": "a", "end": "b", "upstream": "u", "downstream": "d", "most": 1}
-    plan = database.execute(f"EXPLAIN QUERY PLAN {named.for_dialect('sqlite').sql}", params).fetchall()
+    plan = database.execute(f"EXPLAIN QUERY PLAN {statement.for_dialect('sqlite').sql}", params).fetchall()
     assert "(delivery>? AND delivery<?)" in str(plan[0][3])
 
 
@@ -230,81 +234,103 @@ def job_addresses(find: Callable[[str], Any]) -> dict[str, str]:
     }
 
 
-async def test_what_a_set_up_asks_of_a_store_with_a_past_walks_nothing(past: Past) -> None:
-    views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,))
-    past.asked.clear()
+async def test_setup_queries_never_scan_a_table_with_history(store_with_history: StoreWithHistory) -> None:
+    views = SqlViews(cast("Database", store_with_history), FixedAllowlists(), (UPSTREAM,))
+    store_with_history.queries.clear()
     facts = await views.setup(UPSTREAM, RepoName("big/backend"), NOW)
     assert (facts.last_dispatch is not None, facts.last_callback is not None) == (True, True)
-    assert {sql: found for sql, params in past.asked if (found := walks(past.connection, sql, params))} == {}
+    assert {
+        sql: steps
+        for sql, params in store_with_history.queries
+        if (steps := scanning_steps(store_with_history.connection, sql, params))
+    } == {}
 
 
 @pytest.mark.parametrize("verdict", [None, VerdictKind.NEW])
 @pytest.mark.parametrize("paged", [False, True])
-async def test_a_list_of_jobs_walks_nothing_and_one_by_verdict_begins_at_the_failures(
-    past: Past, verdict: VerdictKind | None, paged: bool
+async def test_job_lists_never_scan_a_table_and_lists_by_verdict_start_at_the_failures(
+    store_with_history: StoreWithHistory, verdict: VerdictKind | None, paged: bool
 ) -> None:
-    views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,))
+    views = SqlViews(cast("Database", store_with_history), FixedAllowlists(), (UPSTREAM,))
     after = (2**50, "z", "z", "z", "z", 1, "z") if paged else None
-    past.asked.clear()
+    store_with_history.queries.clear()
     await views.jobs(JobQuery(upstream=UPSTREAM, verdict=verdict, after=after))
-    asked = [(sql, params) for sql, params in past.asked if "failures" in sql]
-    assert asked
-    assert {sql: found for sql, params in asked if (found := walks(past.connection, sql, params))} == {}
+    queries = [(sql, params) for sql, params in store_with_history.queries if "failures" in sql]
+    assert queries
+    assert {
+        sql: steps
+        for sql, params in queries
+        if (steps := scanning_steps(store_with_history.connection, sql, params))
+    } == {}
     if verdict is not None:
         plans = [
-            past.connection.execute(f"EXPLAIN QUERY PLAN {sql}", params).fetchall() for sql, params in asked
+            store_with_history.connection.execute(f"EXPLAIN QUERY PLAN {sql}", params).fetchall()
+            for sql, params in queries
         ]
         assert all("ix_failures_verdict" in str(plan[0][3]) for plan in plans)
 
 
-async def test_a_search_asks_no_more_for_a_long_allowlist(past: Past) -> None:
+async def test_the_number_of_search_queries_does_not_grow_with_the_allowlist(
+    store_with_history: StoreWithHistory,
+) -> None:
     entries = "".join(f"  - owner{number % 97}/backend{number:05}\n" for number in range(10_000))
-    listed = cast("Allowlist", read_allowlist(f"L2:\n  - big/backend\n{entries}").allowlist)
+    long_allowlist = cast("Allowlist", read_allowlist(f"L2:\n  - big/backend\n{entries}").allowlist)
 
-    class LongLists:
+    class LongAllowlists:
         async def in_force(self, tx: Tx, upstream: RepoName) -> Allowlist:
-            return listed
+            return long_allowlist
 
-    views = SqlViews(cast("Database", past), LongLists(), (UPSTREAM,))
-    for wanted in ("test", "nothing-like-it", "backend"):
-        query = SearchQuery(upstream=UPSTREAM, text=wanted)
-        for ask in (views.search, views.suggest):
-            past.asked.clear()
-            await ask(query, NOW)
-            assert 0 < len(past.asked) < 150
-            steps = (walks(past.connection, sql, params) for sql, params in past.asked)
-            assert [found for found in steps if found] == []
+    views = SqlViews(cast("Database", store_with_history), LongAllowlists(), (UPSTREAM,))
+    for search_text in ("test", "nothing-like-it", "backend"):
+        query = SearchQuery(upstream=UPSTREAM, text=search_text)
+        for run_search in (views.search, views.suggest):
+            store_with_history.queries.clear()
+            await run_search(query, NOW)
+            assert 0 < len(store_with_history.queries) < 150
+            steps = (
+                scanning_steps(store_with_history.connection, sql, params)
+                for sql, params in store_with_history.queries
+            )
+            assert [scans for scans in steps if scans] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
-async def test_what_a_page_asks_of_a_store_with_a_past_walks_nothing(past: Past, page: str) -> None:
+async def test_page_queries_never_scan_a_table_with_history(
+    store_with_history: StoreWithHistory, page: str
+) -> None:
     path = page.format(
-        number=past.value("SELECT number FROM pulls WHERE is_open = 1"),
-        sha=past.value("SELECT head_sha FROM pulls WHERE is_open = 1"),
-        night=past.value("SELECT head_sha FROM jobs WHERE event = 'nightly'"),
-        guid=past.value("SELECT guid FROM deliveries WHERE event = 'push'"),
-        **job_addresses(lambda sql: past.connection.execute(sql).fetchone()),
+        number=store_with_history.value("SELECT number FROM pulls WHERE is_open = 1"),
+        sha=store_with_history.value("SELECT head_sha FROM pulls WHERE is_open = 1"),
+        night=store_with_history.value("SELECT head_sha FROM jobs WHERE event = 'nightly'"),
+        guid=store_with_history.value("SELECT guid FROM deliveries WHERE event = 'push'"),
+        **job_addresses(lambda sql: store_with_history.connection.execute(sql).fetchone()),
     )
-    views = SqlViews(cast("Database", past), Lists(), (UPSTREAM,), ingests=True, sandbox=True)
+    views = SqlViews(
+        cast("Database", store_with_history), FixedAllowlists(), (UPSTREAM,), ingests=True, sandbox=True
+    )
     app = Starlette(routes=routes(Frame(views, upstreams=(UPSTREAM,), clock=ManualClock(NOW))))
-    past.asked.clear()
+    store_with_history.queries.clear()
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(
         transport=transport, base_url="http://relay", follow_redirects=True
     ) as reader:
         assert (await reader.get(path)).status_code == 200
-    assert past.asked
-    assert {sql: found for sql, params in past.asked if (found := walks(past.connection, sql, params))} == {}
+    assert store_with_history.queries
+    assert {
+        sql: steps
+        for sql, params in store_with_history.queries
+        if (steps := scanning_steps(store_with_history.connection, sql, params))
+    } == {}
 
 
-async def test_in_tree_checks_are_compared_by_few_statements_that_walk_nothing(tmp_path: Path) -> None:
+async def test_in_tree_checks_are_compared_with_few_queries_that_scan_no_table(tmp_path: Path) -> None:
     async with store_rows.open_store_rows(tmp_path, on_postgresql=False) as store:
         base = BaseHistory(store)
         for position in range(1, 31):
             sha = base.place(position, title=f"Change (#{100 + position})", number=100 + position)
             checks = [
-                InTreeCheck(1, f"test {number}", 7, 9, "success" if position < 20 else "failure", None)
-                for number in range(200)
+                InTreeCheck(1, f"test {query_count}", 7, 9, "success" if position < 20 else "failure", None)
+                for query_count in range(200)
             ]
             store.in_tree(sha, *checks, packed=position < 25)
         store.pull(119, is_open=0, merged=1)
@@ -312,13 +338,21 @@ async def test_in_tree_checks_are_compared_by_few_statements_that_walk_nothing(t
         store.in_tree(f"{700:040x}", *checks)
         base.push(10, "success", hours_ago=9, downstream="big/backend")
         base.push(22, "failure", hours_ago=8, downstream="big/backend")
-        recorded = Past(tmp_path / "crcr.db")
-        views = SqlViews(cast("Database", recorded), Lists(), (store_rows.UPSTREAM,))
-        found = await views.culprits(CulpritQuery(upstream=store_rows.UPSTREAM, limit=150), store.clock.now())
-        assert len(found) == 150
-        number = len(recorded.asked)
+        recorded_store = StoreWithHistory(tmp_path / "crcr.db")
+        views = SqlViews(cast("Database", recorded_store), FixedAllowlists(), (store_rows.UPSTREAM,))
+        culprits = await views.culprits(
+            CulpritQuery(upstream=store_rows.UPSTREAM, limit=150), store.clock.now()
+        )
+        assert len(culprits) == 150
+        query_count = len(recorded_store.queries)
         await views.pull(store_rows.UPSTREAM, 700, store.clock.now())
         await views.commit(store_rows.UPSTREAM, sha_of(30), store.clock.now())
-    asked = [(sql, params) for sql, params in recorded.asked if "in_tree" in sql or "base_commits" in sql]
-    assert {sql: steps for sql, params in asked if (steps := walks(recorded.connection, sql, params))} == {}
-    assert number < 25
+    queries = [
+        (sql, params) for sql, params in recorded_store.queries if "in_tree" in sql or "base_commits" in sql
+    ]
+    assert {
+        sql: steps
+        for sql, params in queries
+        if (steps := scanning_steps(recorded_store.connection, sql, params))
+    } == {}
+    assert query_count < 25

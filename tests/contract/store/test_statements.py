@@ -1,4 +1,4 @@
-"""Every statement of the stores is understood by every database, before anybody needs it."""
+"""Every statement of the stores is valid on every supported database."""
 
 import importlib
 import pkgutil
@@ -19,53 +19,55 @@ def statements() -> Iterator[tuple[str, Statement]]:
     for module in pkgutil.walk_packages(crcr.record.__path__, "crcr.record."):
         if module.name.startswith("crcr.record.migrations"):
             continue
-        here = importlib.import_module(module.name)
-        for name, value in sorted(vars(here).items()):
-            yield from ((f"{module.name}.{where}", found) for where, found in _within(name, value))
+        module_members = importlib.import_module(module.name)
+        for name, value in sorted(vars(module_members).items()):
+            yield from (
+                (f"{module.name}.{path}", statement) for path, statement in statements_in(name, value)
+            )
 
 
-def _within(name: str, value: object) -> Iterator[tuple[str, Statement]]:
+def statements_in(name: str, value: object) -> Iterator[tuple[str, Statement]]:
     if isinstance(value, Statement):
         yield name, value
     elif isinstance(value, SumUpsert):
         yield name, value.statement
     elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from _within(f"{name}[{key}]", each)
+        for key, item in value.items():
+            yield from statements_in(f"{name}[{key}]", item)
     elif isinstance(value, tuple | list):
-        for place, each in enumerate(value):
-            yield from _within(f"{name}[{place}]", each)
+        for index, item in enumerate(value):
+            yield from statements_in(f"{name}[{index}]", item)
 
 
-def test_there_are_statements_to_look_at() -> None:
-    assert len({found for _, found in statements()}) > 250
+def test_the_search_for_statements_finds_those_of_all_stores() -> None:
+    assert len({statement for _, statement in statements()}) > 250
 
 
-async def test_postgresql_understands_every_statement() -> None:
+async def test_postgresql_can_prepare_every_statement() -> None:
     connection = await asyncpg.connect(new_database())
-    misunderstood = []
+    refused = []
     for name, statement in statements():
         try:
             await connection.prepare(statement.for_dialect("postgresql").sql)
         except asyncpg.PostgresError as fault:
-            misunderstood.append(f"{name}: {fault}")
+            refused.append(f"{name}: {fault}")
     await connection.close()
-    assert misunderstood == []
+    assert refused == []
 
 
-def test_sqlite_understands_every_statement(tmp_path: Path) -> None:
+def test_sqlite_can_explain_every_statement(tmp_path: Path) -> None:
     place_empty_database(tmp_path / "crcr.db")
-    misunderstood = []
+    refused = []
     with closing(sqlite3.connect(tmp_path / "crcr.db")) as connection:
         for name, statement in statements():
             compiled = statement.for_dialect("sqlite")
             try:
-                connection.execute(f"EXPLAIN {compiled.sql}", _Anything())
+                connection.execute(f"EXPLAIN {compiled.sql}", _NullForAnyName())
             except sqlite3.Error as fault:
-                misunderstood.append(f"{name}: {fault}")
-    assert misunderstood == []
+                refused.append(f"{name}: {fault}")
+    assert refused == []
 
 
-class _Anything(dict[str, None]):
+class _NullForAnyName(dict[str, None]):
     def __missing__(self, _: str) -> None:
         return None

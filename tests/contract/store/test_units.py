@@ -1,4 +1,4 @@
-"""Units of work on a database: committed before they are answered, undone alone when they fail."""
+"""Units of work on a database: committed before the call returns; a failing unit is rolled back alone."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ JOB_DAYS = Statement(
 NAMES = Statement(text("SELECT name FROM upstreams ORDER BY name"))
 
 
-def adding(name: str, *, then: Exception | None = None) -> Unit[str]:
+def add_upstream(name: str, *, then: Exception | None = None) -> Unit[str]:
     async def unit(tx: Tx) -> str:
         await tx.run(ADD, name=name)
         tx.signal(CHANGES)
@@ -39,28 +39,28 @@ async def names(database: Database) -> list[str]:
     return [row["name"] for row in await database.quick_read(lambda tx: tx.all(NAMES))]
 
 
-async def test_of_a_group_only_the_unit_that_failed_is_undone(database: Database) -> None:
+async def test_only_the_failed_units_of_a_batch_are_rolled_back(database: Database) -> None:
     units = [
-        adding("a/a"),
-        adding("b/b", then=NotFound("no")),
-        adding("c/c"),
-        adding("d/d", then=ValueError("bug")),
+        add_upstream("a/a"),
+        add_upstream("b/b", then=NotFound("no")),
+        add_upstream("c/c"),
+        add_upstream("d/d", then=ValueError("bug")),
     ]
-    answers = await asyncio.gather(*map(database.write, units), return_exceptions=True)
+    results = await asyncio.gather(*map(database.write, units), return_exceptions=True)
 
-    assert [answers[0], answers[2]] == ["a/a", "c/c"]
-    assert isinstance(answers[1], NotFound)
-    assert isinstance(answers[3], ValueError)
+    assert [results[0], results[2]] == ["a/a", "c/c"]
+    assert isinstance(results[1], NotFound)
+    assert isinstance(results[3], ValueError)
     assert await names(database) == ["a/a", "c/c"]
 
 
-async def test_sums_of_a_group_are_added_up_by_primary_key_and_keep_the_first_name(
+async def test_sums_of_a_batch_are_added_by_primary_key_and_keep_the_first_name(
     database: Database,
 ) -> None:
-    """Two reports may name one workflow differently."""
+    """Two reports may give one workflow different names."""
     upsert = SumUpsert.to(job_days, ("success", "execution_sum_s"))
 
-    def counting(backend: str, name: str, seconds: float) -> Unit[None]:
+    def add_to_sums(backend: str, name: str, seconds: float) -> Unit[None]:
         async def unit(tx: Tx) -> None:
             key = ("a/core", backend, "pull_request", 0, "ci.yml", "build", name)
             rest = dict.fromkeys(upsert.keys[len(key) :], 0)
@@ -69,7 +69,7 @@ async def test_sums_of_a_group_are_added_up_by_primary_key_and_keep_the_first_na
         return unit
 
     for _ in range(2):
-        units = [counting(f"o/b{number % 3}", f"CI {number}", number) for number in range(9)]
+        units = [add_to_sums(f"o/b{number % 3}", f"CI {number}", number) for number in range(9)]
         await asyncio.gather(
             *(database.write(unit, lane=f"o/b{number}") for number, unit in enumerate(units))
         )
@@ -82,34 +82,37 @@ async def test_sums_of_a_group_are_added_up_by_primary_key_and_keep_the_first_na
     ]
 
 
-async def test_an_answer_comes_after_its_commit_and_waiters_are_woken_then(
+async def test_a_write_returns_after_its_commit_and_wakes_its_subscribers(
     open_database: OpenDatabase,
 ) -> None:
     database, other = open_database(), open_database()
     assert isinstance(database, SqliteDatabase | PostgresDatabase)
     woken = database.signals.subscribe(CHANGES)
-    await database.write(adding("a/a"))
+    await database.write(add_upstream("a/a"))
 
     assert await names(other) == ["a/a"]
     assert woken.is_set()
 
 
-async def test_a_caller_who_goes_away_leaves_its_rows_and_harms_nobody(database: Database) -> None:
-    gone, stays = asyncio.create_task(database.write(adding("a/a"))), database.write(adding("b/b"))
+async def test_a_cancelled_callers_rows_are_committed_and_other_writes_succeed(database: Database) -> None:
+    cancelled, other = (
+        asyncio.create_task(database.write(add_upstream("a/a"))),
+        database.write(add_upstream("b/b")),
+    )
     await asyncio.sleep(0)
-    gone.cancel()
+    cancelled.cancel()
 
-    assert await stays == "b/b"
+    assert await other == "b/b"
     assert await names(database) == ["a/a", "b/b"]
 
 
-async def test_a_closed_store_is_unavailable_and_not_empty(database: Database) -> None:
+async def test_a_closed_store_raises_store_unavailable(database: Database) -> None:
     await database.close()
     with pytest.raises(StoreUnavailable):
-        await database.write(adding("a/a"))
+        await database.write(add_upstream("a/a"))
 
 
-async def test_on_sqlite_a_unit_may_await_nothing_but_its_transaction(tmp_path: Path) -> None:
+async def test_on_sqlite_a_unit_that_awaits_anything_but_its_transaction_fails(tmp_path: Path) -> None:
     place_empty_database(tmp_path / "crcr.db")
     database = SqliteDatabase(tmp_path / "crcr.db", Signals())
 
@@ -122,7 +125,7 @@ async def test_on_sqlite_a_unit_may_await_nothing_but_its_transaction(tmp_path: 
 
 
 @pytest.mark.parametrize(("durable", "synchronous"), [(Seams().sqlite_durable, 2), (False, 0)])
-async def test_on_sqlite_a_commit_waits_for_the_disk_unless_a_test_says_otherwise(
+async def test_on_sqlite_a_commit_is_synced_to_disk_unless_a_test_turns_that_off(
     tmp_path: Path, *, durable: bool, synchronous: int
 ) -> None:
     database = SqliteDatabase(tmp_path / "crcr.db", Signals(), durable=durable)

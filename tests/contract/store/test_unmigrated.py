@@ -14,11 +14,11 @@ from crcr.record.store.sqlite.database import SqliteDatabase
 from crcr.record.store.statement import Statement
 from support.services.postgres import new_database
 
-_ASK = Statement(text("SELECT upstream FROM upstreams"))
+_SELECT = Statement(text("SELECT upstream FROM upstreams"))
 
 
-async def _ask(tx: Tx) -> None:
-    await tx.all(_ASK)
+async def _select(tx: Tx) -> None:
+    await tx.all(_SELECT)
 
 
 def _sqlite(folder: Path) -> Database:
@@ -30,12 +30,14 @@ def _postgresql(_: Path) -> Database:
 
 
 @pytest.mark.parametrize("opened", [_sqlite, _postgresql])
-async def test_reading_and_writing_say_that_the_schema_is_another(tmp_path: Path, opened: object) -> None:
+async def test_reads_and_writes_without_a_schema_raise_a_hint_to_migrate(
+    tmp_path: Path, opened: object
+) -> None:
     database = opened(tmp_path)  # type: ignore[operator]
     try:
-        for way in (database.quick_read, database.write):
-            with pytest.raises(SchemaMismatch) as told:
-                await way(_ask)
-            assert "crcr migrate" in (told.value.hint or "")
+        for run in (database.quick_read, database.write):
+            with pytest.raises(SchemaMismatch) as error:
+                await run(_select)
+            assert "crcr migrate" in (error.value.hint or "")
     finally:
         await database.close()

@@ -1,4 +1,4 @@
-"""Effects that a release before has queued are taken over after the migration: each is done, and done once."""
+"""Effects queued by an older release are taken over after the migration: each is done exactly once."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -35,16 +35,16 @@ from support.upgrades.database import (
 from support.upgrades.rows_0007 import RELEASE as RELEASE_0007
 
 RELEASES = {release.revision: release for release in (RELEASE_0007,)}
-"""The next release's rows are a table of their own beside these."""
-LISTED = (
+"""The rows of each release are a separate table."""
+ALLOWLIST = (
     f"L1:\n  - {NEWCOMER}\nL2:\n  - {REPORTER}: {{paths: ['src/**']}}\n"
     f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 )
-RELISTED = f"{LISTED}  - org/later: {{oncalls: [eve], jobs: [build]}}\n"
-"""The file that an effect of the release before is to read."""
+CHANGED_ALLOWLIST = f"{ALLOWLIST}  - org/later: {{oncalls: [eve], jobs: [build]}}\n"
+"""The file that an effect of the older release has to read."""
 NAMED = Workflow(jobs=(JobSpec("build"), JobSpec("test")), run_name="CI {delivery_id}")
 AFTER_S = 600.0
-"""From the rows' time to the upgrade: longer than a lease that is over, shorter than one that is running."""
+"""Time from the rows to the upgrade: longer than a lease that is over, shorter than a running one."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Upgraded:
     """What the older release queued for the other HUD."""
 
     def queued(self) -> list[dict[str, Any]]:
-        """The effects of the release before that were not done, as they are now."""
+        """The current rows of the effects that the older release had not done."""
         return self.relay.rows(
             "SELECT * FROM effects WHERE effect_id > ? AND effect_id <= ? ORDER BY effect_id", *self.ids
         )
@@ -73,28 +73,28 @@ class Upgraded:
         return len(self.relay.github.calls_to(method, path))
 
     def dispatched(self, downstream: str, delivery: str) -> int:
-        sent = [each.client_payload for each in self.relay.github.dispatches(downstream)]
-        return sum(delivery in json.dumps(each) for each in sent)
+        sent = [payload.client_payload for payload in self.relay.github.dispatches(downstream)]
+        return sum(delivery in json.dumps(payload) for payload in sent)
 
     def comments(self, words: str) -> int:
         pull = self.relay.github.world.pulls[self.relay.github.repository(UPSTREAM).id, 1]
-        return sum(words in each.body for each in self.relay.github.comments(pull))
+        return sum(words in comment.body for comment in self.relay.github.comments(pull))
 
     def checks(self, name: str) -> int:
         checks = self.relay.github.checks(UPSTREAM, self.names["decided"])
-        return sum(each.name == name for each in checks)
+        return sum(check.name == name for check in checks)
 
     def forwarded(self, event: str) -> int:
-        """How many of the older release's envelopes the other HUD was sent, just as they were queued."""
-        sent = [each for each in self.hud.taken if each in self.envelopes]
-        return sum(each["untrusted"]["callback_payload"]["event_type"] == event for each in sent)
+        """How many of the older release's envelopes the other HUD received, exactly as queued."""
+        sent = [envelope for envelope in self.hud.taken if envelope in self.envelopes]
+        return sum(envelope["untrusted"]["callback_payload"]["event_type"] == event for envelope in sent)
 
     def fact(self, sql: str) -> int:
         [row] = self.relay.rows(f"SELECT count(*) AS number FROM {sql}")  # noqa: S608
         return int(row["number"])
 
     def done(self) -> dict[str, int]:
-        """How often each thing was done that the effects were queued for."""
+        """How often the action of each queued effect was done."""
         return {name: count(self) for name, count in DONE.items()}
 
 
@@ -119,11 +119,11 @@ DONE: dict[str, Callable[[Upgraded], int]] = {
     "commit verified": lambda up: up.fact("commits WHERE standing = 'base'"),
     "repository inspected": lambda up: up.fact("inspections WHERE inspected_at IS NOT NULL"),
 }  # fmt: skip
-"""What is seen of each effect outside, or, of one that only reads, in the store."""
+"""The visible result of each effect: outside the relay, or in the store for an effect that only reads."""
 
 
 async def build_github(github: GitHub) -> dict[str, Any]:
-    """What the rows are about; nobody hears of it."""
+    """The objects that the rows refer to; their webhooks are dropped."""
     github.faults.webhooks.lose()
     upstream = github.create_repository(UPSTREAM)
     backends = [github.create_repository(name, workflows=[NAMED]) for name in (GATING, REPORTER, NEWCOMER)]
@@ -157,7 +157,7 @@ async def build_github(github: GitHub) -> dict[str, Any]:
 
 
 async def ended_run(github: GitHub, delivery: str) -> int:
-    """A run that answered a delivery, and whose build failed."""
+    """A finished run for a delivery, with a failed build."""
     [run] = await github.send_dispatch(GATING, "pull_request", {"delivery_id": delivery})
     for job in run.jobs:
         github.ci.start(run, job)
@@ -172,25 +172,29 @@ def forwards(rows: Sequence[tuple[str, dict[str, Any]]]) -> list[bytes]:
 
 @asynccontextmanager
 async def upgraded(
-    folder: Path, place: DatabaseLocation, release: OldRelease, state: str, **more: str
+    folder: Path, database_location: DatabaseLocation, release: OldRelease, state: str, **more: str
 ) -> AsyncIterator[Upgraded]:
-    """A relay of today on the database that a release before has left, before it has done anything."""
+    """Today's relay on the migrated database of an older release, before its first step."""
     clock, hud = ManualClock(), OtherHud()
     async with GitHub(
         clock=clock, seed=7, base_url="http://127.0.0.1:9", webhook_url=f"{RELAY_URL}/github/webhook"
     ) as github:
         relay = RunningRelay(folder, github, clock, {HOST: hud})
-        allowlist = relay.write_allowlist(LISTED)
+        allowlist = relay.write_allowlist(ALLOWLIST)
         names = await build_github(github)
-        names |= {"allowlist": str(allowlist), "allowlist_text": LISTED, "effects": len(release.effects)}
+        names |= {"allowlist": str(allowlist), "allowlist_text": ALLOWLIST, "effects": len(release.effects)}
         rows = release.rows(state, names)
-        write_database(place, release.revision, rows)
-        assert migrate(place) == (release.revision, head())
+        write_database(database_location, release.revision, rows)
+        assert migrate(database_location) == (release.revision, head())
         clock.advance(AFTER_S)
-        url = place.url if isinstance(place, PostgresLocation) else f"sqlite:///{place}"
+        url = (
+            database_location.url
+            if isinstance(database_location, PostgresLocation)
+            else f"sqlite:///{database_location}"
+        )
         await relay.open(settings_for(folder, github, allowlist, CRCR_DATABASE_URL=url, **SETTINGS, **more))
         await relay.services.clickhouse.record_switch(relay.services.upstreams, clock.now())
-        relay.write_allowlist(RELISTED)
+        relay.write_allowlist(CHANGED_ALLOWLIST)
         try:
             yield Upgraded(relay, hud, names, [json.loads(payload) for payload in forwards(rows)])
         finally:
@@ -205,8 +209,8 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> DatabaseLocation
 
 
 TAKEN_OVER = ("waiting", "claimed, lease over", "claimed, lease running", "parked")
-NOTHING = dict.fromkeys(DONE, 0)
-ONCE = dict.fromkeys(DONE, 1)
+DONE_NEVER = dict.fromkeys(DONE, 0)
+DONE_ONCE = dict.fromkeys(DONE, 1)
 
 
 NOT_YET_RELEASED = {
@@ -217,10 +221,10 @@ NOT_YET_RELEASED = {
     EffectKind.SEND_NOTICES,
     EffectKind.WRITE_DYNAMODB,
 }
-"""No queue of an older release holds one of these."""
+"""Kinds that no older release has queued."""
 
 
-def test_the_rows_hold_effects_of_every_kind() -> None:
+def test_the_rows_of_the_newest_release_hold_effects_of_every_kind() -> None:
     newest = list(RELEASES.values())[-1]
     assert {row["kind"] for row in newest.effects} == set(EffectKind) - NOT_YET_RELEASED
 
@@ -234,7 +238,7 @@ async def test_every_queued_effect_of_an_older_release_is_done_once(
         done_before, queued = up.done_before(), up.queued()
         if state in {"claimed, lease running", "parked"}:
             await up.relay.drain()
-            assert (up.queued(), up.done()) == (queued, NOTHING)
+            assert (up.queued(), up.done()) == (queued, DONE_NEVER)
         if state == "parked":
             retry = up.relay.services.acts.retry_parked(
                 RepoName(UPSTREAM), ParkedFilter(), who="ann", now=up.relay.clock.now()
@@ -243,19 +247,19 @@ async def test_every_queued_effect_of_an_older_release_is_done_once(
         await up.relay.pass_time(60)
         await up.relay.pass_time(60)
 
-        assert up.done() == ONCE
+        assert up.done() == DONE_ONCE
         now = up.queued()
         assert [(row["kind"], row["state"]) for row in now] == [(row["kind"], "done") for row in queued]
         assert {row["unsure"] for row in now} == {int(state.startswith("claimed"))}
         assert up.done_before() == done_before
-        # A job that today's relay forwards too is still one row over there.
+        # A job that today's relay forwards too is still one row in the other HUD.
         jobs = [(row["run_id"], row["job_name"]) for row in up.hud.records.values()]
         assert len(jobs) == len(set(jobs))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
-async def test_a_result_that_an_older_release_noted_for_clickhouse_is_fed(
+async def test_a_result_that_an_older_release_queued_for_clickhouse_is_fed(
     tmp_path: Path, location: DatabaseLocation, release: OldRelease
 ) -> None:
     url = new_clickhouse()

@@ -1,4 +1,4 @@
-"""Fixture `store`: a store of the relay with rows in it."""
+"""Fixture `store`: a store of the relay that tests fill with rows."""
 
 from support.data.store_rows import store
 

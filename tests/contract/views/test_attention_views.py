@@ -1,4 +1,4 @@
-"""What the front page says needs attention, on both kinds of databases: red jobs, silence, blocked pull requests."""
+"""The attention items of the front page, on both databases: red jobs, silent backends, blocked pull requests."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -51,17 +51,17 @@ async def attention(store: StoreRows) -> Attention:
 
 
 def deliver(store: StoreRows, *positions: int) -> None:
-    """The webhooks of pushes, whose results a `BaseHistory` adds."""
+    """Add the push deliveries whose results a `BaseHistory` adds."""
     for position in positions:
         sha = sha_of(position)
         store.delivery(number=None, guid=f"d-{sha}", head_sha=sha, hours_ago=1)
 
 
-def told(items: tuple[AttentionItem, ...]) -> list[tuple[str, str]]:
+def item_summaries(items: tuple[AttentionItem, ...]) -> list[tuple[str, str]]:
     return [(item.kind.value, str(item.backend or item.number or item.branch or "")) for item in items]
 
 
-async def test_jobs_that_began_to_fail_are_told_by_backend_and_older_ones_together(
+async def test_newly_failing_jobs_are_listed_by_backend_and_older_ones_in_one_item(
     store: StoreRows, base: BaseHistory
 ) -> None:
     deliver(store, 1, 2, 3, 4)
@@ -75,20 +75,20 @@ async def test_jobs_that_began_to_fail_are_told_by_backend_and_older_ones_togeth
     base.push(1, downstream="gate/one", hours_ago=8)
     base.push(2, "success", downstream="gate/one", hours_ago=7)
 
-    found = await attention(store)
-    assert [(item.kind.value, item.text) for item in found.items] == [
+    attention_view = await attention(store)
+    assert [(item.kind.value, item.text) for item in attention_view.items] == [
         ("backend_red", "2 jobs fail on main: build, lint"),
         ("base_red", "1 job of 1 backend has failed on main for more than 24 hours"),
     ]
-    assert found.items[0].oncalls == ("ada", "grace")
+    assert attention_view.items[0].oncalls == ("ada", "grace")
     failing = (await store.views.failing(FailingQuery(upstream=UPSTREAM), store.clock.now())).items
     since = {(str(job.backend), job.job): job.since for job in failing}
     assert set(since) == {("Good/Backend", "build"), ("Good/Backend", "lint"), ("flaky/backend", "build")}
-    assert found.items[0].since == since["Good/Backend", "build"]
-    assert found.items[1].since == since["flaky/backend", "build"]
+    assert attention_view.items[0].since == since["Good/Backend", "build"]
+    assert attention_view.items[1].since == since["flaky/backend", "build"]
 
 
-async def test_what_the_list_of_failing_jobs_leaves_out_is_no_line_either(
+async def test_jobs_that_the_failing_jobs_list_omits_are_no_attention_item(
     store: StoreRows, base: BaseHistory
 ) -> None:
     deliver(store, 1, 2)
@@ -96,12 +96,12 @@ async def test_what_the_list_of_failing_jobs_leaves_out_is_no_line_either(
     base.push(1, verdict="infrastructure", job_name="sick", hours_ago=3)
     base.push(1, verdict="flaky", job_name="once", hours_ago=3)
     base.push(1, job_name="later", hours_ago=3)
-    base.push(2, "success", job_name="later", hours_ago=4)  # of a later commit, though it came first
+    base.push(2, "success", job_name="later", hours_ago=4)  # of a later commit, although it arrived first
     base.push(2, job_name="rerun", passed_at=store.ago(hours=1), hours_ago=2)
     assert (await attention(store)).items == ()
 
 
-async def test_hidden_backends_and_probes_are_neither_told_nor_counted(
+async def test_hidden_backends_and_probes_are_neither_listed_nor_counted(
     store: StoreRows, base: BaseHistory
 ) -> None:
     deliver(store, 1, 2)
@@ -111,15 +111,15 @@ async def test_hidden_backends_and_probes_are_neither_told_nor_counted(
             base.push(position, downstream=name, job_name="old", hours_ago=50)
     row = {"name": "x", "confirmed": 0, "suspended_at": store.ago(hours=1), "upstream": UPSTREAM.key}
     store.add(main_tables.repositories, {**row, "downstream": "secret/one"})
-    found = await attention(store)
-    assert (found.items, found.more_backends) == ((), 0)
-    seen = (await read(store, store.views.for_admins())).attention
-    names = {name for _, name in told(seen.items)}
+    public = await attention(store)
+    assert (public.items, public.more_backends) == ((), 0)
+    for_admins = (await read(store, store.views.for_admins())).attention
+    names = {name for _, name in item_summaries(for_admins.items)}
     assert {"secret/one", "shy/one"} <= names
     assert not {"probe/one", "gone/one", "listen/only"} & names
 
 
-async def test_silence_is_news_for_a_day(store: StoreRows) -> None:
+async def test_a_silent_backend_is_an_attention_item_for_a_day(store: StoreRows) -> None:
     for hours in (30, 20, 10, 5):
         delivery = store.delivery(hours_ago=hours)
         store.dispatch(delivery, "gate/one", hours_ago=hours, level=4)
@@ -131,7 +131,9 @@ async def test_silence_is_news_for_a_day(store: StoreRows) -> None:
         "gate/one",
         "Good/Backend",
     }
-    [item] = summary.attention.items  # the other one has been silent since its first dispatch, 29 hours ago
+    [item] = (
+        summary.attention.items
+    )  # the other backend has been silent since its first dispatch, 29 hours ago
     assert (item.kind, str(item.backend), item.oncalls) == (
         AttentionKind.BACKEND_SILENT,
         "gate/one",
@@ -148,12 +150,12 @@ async def test_a_backend_that_never_reported_is_marked(store: StoreRows) -> None
     store.job(delivery, downstream="gate/one")
     store.sum_up()
     summary = await read(store)
-    mute = {str(backend.name) for backend in summary.backends if backend.never_reported}
-    assert mute == {"Good/Backend", "flaky/backend", "probe/one", "gate/mute"}
+    never_reported = {str(backend.name) for backend in summary.backends if backend.never_reported}
+    assert never_reported == {"Good/Backend", "flaky/backend", "probe/one", "gate/mute"}
     assert [str(backend.name) for backend in summary.levels[0][1]] == ["gate/mute", "gate/one"]
 
 
-async def test_blocked_pull_requests_are_counted_and_the_longest_blocked_are_told(store: StoreRows) -> None:
+async def test_blocked_pull_requests_are_counted_and_the_longest_blocked_are_listed(store: StoreRows) -> None:
     for number in range(1, 9):
         store.pull(number, title=f"Change {number}", updated_at=store.ago(days=30 if number == 8 else 0.1))
         store.gate(f"{number:040x}", "failed" if number != 7 else "passed", title="secret/one failed")
@@ -163,16 +165,16 @@ async def test_blocked_pull_requests_are_counted_and_the_longest_blocked_are_tol
     more = {"head_sha": sha, "conclusion": "failure"}
     store.check("crcr/gate/one", "gate/one", title="failed: build (1 of 4 jobs)", **more)
     store.check("crcr/secret/one", "secret/one", title="failed: hush", **more)
-    found = await attention(store)
-    assert found.blocked_pulls == 7
-    assert [item.number for item in found.items] == [1, 2, 3, 4, 5]
-    assert found.items[0].text == "Change 1 by ada is blocked: gate/one: failed: build (1 of 4 jobs)"
-    assert found.items[0].oncalls == ("mia",)
-    assert found.items[1].text == "Change 2 by ada is blocked"
-    assert "secret" not in str(found)
+    attention_view = await attention(store)
+    assert attention_view.blocked_pulls == 7
+    assert [item.number for item in attention_view.items] == [1, 2, 3, 4, 5]
+    assert attention_view.items[0].text == "Change 1 by ada is blocked: gate/one: failed: build (1 of 4 jobs)"
+    assert attention_view.items[0].oncalls == ("mia",)
+    assert attention_view.items[1].text == "Change 2 by ada is blocked"
+    assert "secret" not in str(attention_view)
 
 
-async def test_a_red_commit_of_the_upstreams_own_ci_and_a_suspension_are_told(
+async def test_a_red_in_tree_commit_and_a_suspended_backend_are_listed(
     store: StoreRows, base: BaseHistory
 ) -> None:
     sha = base.place(1)
@@ -183,5 +185,8 @@ async def test_a_red_commit_of_the_upstreams_own_ci_and_a_suspension_are_told(
     row = {"name": "x", "confirmed": 0, "upstream": UPSTREAM.key, "suspended_at": store.ago(days=9)}
     store.add(main_tables.repositories, {**row, "downstream": "flaky/backend"})
     summary = await read(store)
-    assert told(summary.attention.items) == [("in_tree_red", "main"), ("backend_suspended", "flaky/backend")]
+    assert item_summaries(summary.attention.items) == [
+        ("in_tree_red", "main"),
+        ("backend_suspended", "flaky/backend"),
+    ]
     assert summary.health.installed

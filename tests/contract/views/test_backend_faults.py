@@ -1,4 +1,4 @@
-"""A backend's page on a real store: what it counts, what it hides, and what it never calls healthy."""
+"""A backend's page on a real store: counting, visibility, levels and staleness."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -30,7 +30,7 @@ async def store(tmp_path: Path) -> AsyncIterator[StoreRows]:
 # The faults
 
 
-async def test_fault_47_one_build_of_65_jobs_is_one_row(store: StoreRows) -> None:
+async def test_fault_47_a_delivery_with_65_jobs_is_one_row(store: StoreRows) -> None:
     store.allowlist()
     build = dispatched_delivery(store)
     for shard in range(65):
@@ -42,7 +42,7 @@ async def test_fault_47_one_build_of_65_jobs_is_one_row(store: StoreRows) -> Non
     assert page.summary.figures.tally.success == 65
 
 
-async def test_fault_45_an_old_commits_re_run_does_not_stand_for_the_new_commits_first_run(
+async def test_fault_45_a_re_run_of_an_old_commit_does_not_replace_the_result_of_the_new_commit(
     store: StoreRows,
 ) -> None:
     store.allowlist()
@@ -64,7 +64,7 @@ async def test_fault_45_an_old_commits_re_run_does_not_stand_for_the_new_commits
     assert figures.last_result.counted is CountedAs.FAILURE
 
 
-async def test_fault_43_superseded_and_cancelled_runs_are_no_failures(store: StoreRows) -> None:
+async def test_fault_43_superseded_and_cancelled_runs_do_not_count_as_failures(store: StoreRows) -> None:
     store.allowlist()
     build = dispatched_delivery(store)
     store.job(build, "failure", run_id="1", superseded=1)
@@ -74,7 +74,7 @@ async def test_fault_43_superseded_and_cancelled_runs_are_no_failures(store: Sto
     assert (tally.success, tally.failure, tally.other, tally.pass_rate) == (1, 0, 1, 1.0)
 
 
-async def test_fault_44_what_lost_its_start_or_its_end_is_shown(store: StoreRows) -> None:
+async def test_fault_44_jobs_with_a_missing_start_or_end_are_shown(store: StoreRows) -> None:
     store.allowlist()
     build = dispatched_delivery(store)
     store.job(build, None, job_name="lost its end", state="timed_out", swept_at=store.ago(hours=1))
@@ -96,7 +96,7 @@ async def test_fault_44_what_lost_its_start_or_its_end_is_shown(store: StoreRows
     assert (tally.success, tally.failure, tally.timed_out) == (1, 2, 1)
 
 
-async def test_fault_46_pushes_have_their_own_rows_and_numbers(store: StoreRows) -> None:
+async def test_fault_46_pushes_and_merge_groups_have_their_own_rows_and_figures(store: StoreRows) -> None:
     store.allowlist()
     build, pushed = dispatched_delivery(store), dispatched_push(store)
     merging = dispatched_push(store, event="merge_group", action="checks_requested")
@@ -108,15 +108,15 @@ async def test_fault_46_pushes_have_their_own_rows_and_numbers(store: StoreRows)
     assert {row.ref for row in page.matrix.rows} == {"refs/heads/main"}
     tally = page.summary.figures.tally  # type: ignore[union-attr]
     assert (tally.success, tally.failure) == (1, 1)
-    assert {each.delivery for each in page.failures} == {merging}
+    assert {failure.delivery for failure in page.failures} == {merging}
 
 
-async def test_fault_46_a_nightly_is_a_row_for_each_run(store: StoreRows) -> None:
+async def test_fault_46_each_nightly_run_is_one_row(store: StoreRows) -> None:
     store.allowlist()
     for night in (1, 2):
         for job in range(3):
             store.job(
-                ("", "a" * 40, "b" * 40)[job],  # jobs of one run may name no commit, or different ones
+                ("", "a" * 40, "b" * 40)[job],  # jobs of one run may name no commit or different commits
                 "failure" if (night, job) == (1, 0) else "success",
                 event="nightly",
                 number=None,
@@ -132,14 +132,16 @@ async def test_fault_46_a_nightly_is_a_row_for_each_run(store: StoreRows) -> Non
     ]
     tally = page.summary.figures.tally  # type: ignore[union-attr]
     assert (tally.success, tally.failure) == (5, 1)
-    assert [(each.run_id, each.job_name) for each in page.failures] == [("1", "job 0")]
+    assert [(failure.run_id, failure.job_name) for failure in page.failures] == [("1", "job 0")]
 
 
-# Who is seen
+# Visibility
 
 
 @pytest.mark.parametrize("visibility", ["hidden", "name"])
-async def test_who_hides_is_nowhere_but_for_administrators(store: StoreRows, visibility: str) -> None:
+async def test_a_non_public_backends_results_are_shown_to_administrators_only(
+    store: StoreRows, visibility: str
+) -> None:
     store.allowlist(f"L2:\n  - good/backend: {{visibility: {visibility}}}\n")
     build = dispatched_delivery(store)
     store.job(build, "failure")
@@ -166,7 +168,7 @@ async def test_who_hides_is_nowhere_but_for_administrators(store: StoreRows, vis
     assert (await admin.badge(UPSTREAM, GOOD, ResultKind.PULLS, Span.WEEK, now)).tally.failure == 1
 
 
-async def test_who_was_put_back_to_l1_shows_no_rate_of_its_better_days_anywhere(store: StoreRows) -> None:
+async def test_a_backend_moved_back_to_l1_shows_no_pass_rate_of_its_earlier_level(store: StoreRows) -> None:
     store.allowlist("L1: [good/backend]")
     store.job(dispatched_delivery(store), "failure")
     page, now = await backend_page(store), store.clock.now()
@@ -184,22 +186,22 @@ async def test_who_was_put_back_to_l1_shows_no_rate_of_its_better_days_anywhere(
 # Levels
 
 
-async def test_the_history_of_a_level_follows_the_versions_of_the_allowlist(store: StoreRows) -> None:
-    lists = Allowlists(
+async def test_the_level_history_of_a_backend_follows_the_allowlist_versions(store: StoreRows) -> None:
+    allowlists = Allowlists(
         store.database, Downstreams(store.database, CheckRefresher({})), CheckRefresher({}), read_allowlist
     )
     texts = [
         "L1: [good/backend]",
-        "L1: [good/backend, other/one]",  # says nothing new about it
+        "L1: [good/backend, other/one]",  # does not change its level
         "L2: [GOOD/backend, other/one]",
-        "L9: [good/backend]",  # is not taken
+        "L9: [good/backend]",  # invalid, not applied
         "L2: [other/one]",
         "L2: [other/one]\nL4:\n  - good/backend: ann\n",
     ]
     began = store.clock.now()
     for text in texts:
         store.clock.advance(60)
-        await lists.take_reading(UPSTREAM, AllowlistReading("test", text), store.clock.now())
+        await allowlists.take_reading(UPSTREAM, AllowlistReading("test", text), store.clock.now())
     history = (await backend_page(store)).levels
     assert [change.level and change.level.name for change in history] == ["L4", None, "L2", "L1"]
     minutes = [round((change.at - began).total_seconds() / 60) for change in history]
@@ -207,45 +209,47 @@ async def test_the_history_of_a_level_follows_the_versions_of_the_allowlist(stor
     assert [change.version for change in history] == sorted((c.version for c in history), reverse=True)
 
 
-# Never healthy without a word
+# Probes and silent backends
 
 
-async def probes(store: StoreRows, span: Span = Span.FORTNIGHT) -> list[tuple[bool, CountedAs | None]]:
+async def read_probes(store: StoreRows, span: Span = Span.FORTNIGHT) -> list[tuple[bool, CountedAs | None]]:
     store.sum_up()
     health = (await store.views.summary(UPSTREAM, span, store.clock.now())).health
-    return [(each.stale, each.last_result.counted if each.last_result else None) for each in health.probes]
+    return [
+        (probe.stale, probe.last_result.counted if probe.last_result else None) for probe in health.probes
+    ]
 
 
-async def test_fault_42_a_probe_that_never_reported_is_stale(store: StoreRows) -> None:
+async def test_fault_42_a_probe_without_any_report_is_stale(store: StoreRows) -> None:
     store.allowlist(PROBING)
-    assert await probes(store) == [(True, None)]
+    assert await read_probes(store) == [(True, None)]
 
 
 @pytest.mark.parametrize(
     ("conclusion", "counted"), [("failure", CountedAs.SUCCESS), ("success", CountedAs.FAILURE)]
 )
-async def test_a_probe_says_how_the_relay_does_until_its_word_is_old(
+async def test_a_probes_last_result_is_shown_and_becomes_stale_after_a_day(
     store: StoreRows, conclusion: str, counted: CountedAs
 ) -> None:
     store.allowlist(PROBING)
     store.job(dispatched_delivery(store), conclusion, expected="failure")
-    assert await probes(store) == [(False, counted)]
+    assert await read_probes(store) == [(False, counted)]
     store.clock.advance(24 * 3600)
-    assert await probes(store) == [(True, counted)]
+    assert await read_probes(store) == [(True, counted)]
 
 
 @pytest.mark.parametrize("span", Span)
-async def test_fault_42_a_probe_that_stopped_to_answer_is_stale_whatever_range_is_shown(
+async def test_fault_42_a_probe_that_stopped_reporting_is_stale_in_every_range(
     store: StoreRows, span: Span
 ) -> None:
     store.allowlist(PROBING)
     store.job(dispatched_delivery(store, hours_ago=20), "failure", expected="failure", hours_ago=20)
     for _ in range(3):
         dispatched_delivery(store, hours_ago=5)
-    assert await probes(store, span) == [(True, CountedAs.SUCCESS)]
+    assert await read_probes(store, span) == [(True, CountedAs.SUCCESS)]
 
 
-async def test_a_probes_results_are_in_no_total(store: StoreRows) -> None:
+async def test_results_of_a_probe_are_excluded_from_totals(store: StoreRows) -> None:
     store.allowlist(PROBING)
     store.job(dispatched_delivery(store), "failure", expected="failure")
     store.sum_up()
@@ -260,7 +264,7 @@ async def test_a_probes_results_are_in_no_total(store: StoreRows) -> None:
 
 
 @pytest.mark.parametrize("span", Span)
-async def test_fault_42_who_was_sent_something_and_says_nothing_is_silent_whatever_range_is_shown(
+async def test_fault_42_a_backend_without_reports_after_a_dispatch_is_silent_in_every_range(
     store: StoreRows, span: Span
 ) -> None:
     store.allowlist("L2: [good/backend]")
@@ -286,7 +290,7 @@ async def test_fault_42_who_was_sent_something_and_says_nothing_is_silent_whatev
         {"sent_at": None, "state": "waiting"},
     ],
 )
-async def test_what_nobody_need_answer_makes_nobody_silent(
+async def test_dispatches_that_need_no_report_do_not_make_a_backend_silent(
     store: StoreRows, unanswered: dict[str, Any]
 ) -> None:
     store.allowlist("L2: [good/backend]")
@@ -295,13 +299,13 @@ async def test_what_nobody_need_answer_makes_nobody_silent(
     assert not (await backend_page(store)).summary.silent
 
 
-async def test_the_jobs_of_a_day_and_of_a_week_are_counted_by_the_same_rule(store: StoreRows) -> None:
+async def test_the_job_figures_of_a_day_and_of_a_week_follow_the_same_rule(store: StoreRows) -> None:
     store.allowlist()
     build = dispatched_delivery(store)
-    for place, conclusion in enumerate(
+    for index, conclusion in enumerate(
         ("success", "failure", "timed_out", "cancelled", "failure", "success")
     ):
-        run = {"attempt": 1 + place % 2, "run_id": str(place // 2), "execution_s": 10.0 * place}
+        run = {"attempt": 1 + index % 2, "run_id": str(index // 2), "execution_s": 10.0 * index}
         store.job(build, conclusion, **run)
     store.job(build, None, job_name="silent", state="timed_out", execution_s=None)
     day, week = await backend_page(store, span=Span.DAY), await backend_page(store, span=Span.WEEK)

@@ -1,4 +1,4 @@
-"""A backend's matrix on a real store: page after page without gap or double, and filters that mean what they say."""
+"""A backend's matrix on a real store: paging without gaps or duplicates, and filters."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,7 +32,7 @@ async def store(tmp_path: Path) -> AsyncIterator[StoreRows]:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
-async def test_pages_have_each_event_once_also_where_all_came_at_once(store: StoreRows, limit: int) -> None:
+async def test_pages_contain_each_event_once_even_with_equal_times(store: StoreRows, limit: int) -> None:
     store.allowlist()
     older = [dispatched_delivery(store, hours_ago=5) for _ in range(6)]
     at_once = [dispatched_delivery(store, hours_ago=3) for _ in range(9)]
@@ -40,7 +40,7 @@ async def test_pages_have_each_event_once_also_where_all_came_at_once(store: Sto
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-async def test_pages_over_pushes_and_merge_groups_have_each_event_once(store: StoreRows, limit: int) -> None:
+async def test_pages_of_pushes_and_merge_groups_contain_each_event_once(store: StoreRows, limit: int) -> None:
     store.allowlist()
     mixed = []
     for place in range(12):
@@ -50,27 +50,27 @@ async def test_pages_over_pushes_and_merge_groups_have_each_event_once(store: St
     assert await all_deliveries(store, kind=ResultKind.PUSH, limit=limit, text="MAIN") == mixed[::-1]
 
 
-async def test_a_filter_that_looks_through_more_than_a_page_misses_nothing(store: StoreRows) -> None:
+async def test_a_filter_that_searches_more_than_one_page_misses_nothing(store: StoreRows) -> None:
     store.allowlist()
     for number, author in ((1, "ada"), (2, "bob")):
         store.pull(number, author=author)
-    wanted = {0, 1, 1_999, 2_000, 2_001, 3_333, 4_499}  # at most 2,000 events are looked through at a time
+    matching = {0, 1, 1_999, 2_000, 2_001, 3_333, 4_499}  # at most 2,000 events are searched at a time
     store.add(
         main_tables.dispatches,
-        *(_dispatch(store, place, 1 if place in wanted else 2) for place in range(4_500)),
+        *(_dispatch(store, index, 1 if index in matching else 2) for index in range(4_500)),
     )
-    found = await all_deliveries(store, author="ADA", limit=3)
-    assert found == [f"e-{place:04d}" for place in sorted(wanted, reverse=True)]
+    deliveries = await all_deliveries(store, author="ADA", limit=3)
+    assert deliveries == [f"e-{index:04d}" for index in sorted(matching, reverse=True)]
 
 
-def _dispatch(store: StoreRows, place: int, number: int) -> dict[str, Any]:
-    at = store.ago(hours=9, minutes=-(place // 10))
-    row = {"upstream": UPSTREAM.key, "delivery": f"e-{place:04d}", "downstream": GOOD.key, "level": 2}
-    told = {"event": "pull_request", "action": "opened", "number": number, "head_sha": f"{place:040x}"}
-    return {**row, **told, "state": "sent", "lane": "pull/1", "created_at": at, "sent_at": at}
+def _dispatch(store: StoreRows, index: int, number: int) -> dict[str, Any]:
+    at = store.ago(hours=9, minutes=-(index // 10))
+    row = {"upstream": UPSTREAM.key, "delivery": f"e-{index:04d}", "downstream": GOOD.key, "level": 2}
+    columns = {"event": "pull_request", "action": "opened", "number": number, "head_sha": f"{index:040x}"}
+    return {**row, **columns, "state": "sent", "lane": "pull/1", "created_at": at, "sent_at": at}
 
 
-async def test_a_cursor_that_is_not_ours_is_refused(store: StoreRows) -> None:
+async def test_a_forged_cursor_is_refused(store: StoreRows) -> None:
     store.allowlist()
     for after in (("x", 1), (1,), (1, 2)):
         with pytest.raises(BadRequest):
@@ -80,7 +80,7 @@ async def test_a_cursor_that_is_not_ours_is_refused(store: StoreRows) -> None:
 # Filters
 
 
-async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anything(store: StoreRows) -> None:
+async def test_a_text_filter_ignores_case_and_treats_wildcards_literally(store: StoreRows) -> None:
     store.allowlist()
     titles = {
         1: "100% of _all_ tests!",
@@ -92,20 +92,26 @@ async def test_text_is_found_as_it_was_typed_and_nothing_in_it_stands_for_anythi
         store.pull(number, title=title, author=f"author-{number}")
         dispatched_delivery(store, number=number, head_sha=f"{number:x}abc".ljust(40, "0"))
 
-    async def found(text: str) -> list[int]:
+    async def find_numbers(text: str) -> list[int]:
         rows = (await backend_page(store, text=text)).matrix.rows
         return sorted(row.number for row in rows if row.number)
 
-    assert await found("100%") == [1]
-    assert await found("_ALL_") == [1]
-    assert await found("!") == [1]
-    assert await found("GRüße") == await found("ÄPFEL") == await found("Äpfel") == [3]
-    assert await found("#4") == await found("4") == await found("4ABC") == await found("Author-4") == [4]
-    assert await found("") == [1, 2, 3, 4]
-    assert await found("%") == [1]
+    assert await find_numbers("100%") == [1]
+    assert await find_numbers("_ALL_") == [1]
+    assert await find_numbers("!") == [1]
+    assert await find_numbers("GRüße") == await find_numbers("ÄPFEL") == await find_numbers("Äpfel") == [3]
+    assert (
+        await find_numbers("#4")
+        == await find_numbers("4")
+        == await find_numbers("4ABC")
+        == await find_numbers("Author-4")
+        == [4]
+    )
+    assert await find_numbers("") == [1, 2, 3, 4]
+    assert await find_numbers("%") == [1]
 
 
-async def test_an_author_is_one_person_and_not_a_part_of_a_name(store: StoreRows) -> None:
+async def test_the_author_filter_matches_the_whole_name(store: StoreRows) -> None:
     store.allowlist()
     for number, author in ((1, "Ada"), (2, "adamant")):
         store.pull(number, author=author)
@@ -113,10 +119,10 @@ async def test_an_author_is_one_person_and_not_a_part_of_a_name(store: StoreRows
     assert [row.author for row in (await backend_page(store, author="ada")).matrix.rows] == ["Ada"]
 
 
-async def test_a_filter_by_result_means_what_the_cells_show(store: StoreRows) -> None:
+async def test_a_result_filter_matches_the_results_that_the_cells_show(store: StoreRows) -> None:
     store.allowlist()
     failed, running, silent, skipped = (dispatched_delivery(store) for _ in range(4))
-    mended, replaced, old = (
+    repaired, replaced, old = (
         dispatched_delivery(store),
         dispatched_delivery(store),
         dispatched_delivery(store, superseded_at=store.ago(hours=1)),
@@ -126,37 +132,37 @@ async def test_a_filter_by_result_means_what_the_cells_show(store: StoreRows) ->
     store.job(running, None)
     store.job(silent, None, state="timed_out", swept_at=store.ago(hours=1))
     store.job(skipped, "skipped")
-    store.job(mended, None)
-    store.job(mended, "success", attempt=2)  # nobody waits for the first attempt any more
+    store.job(repaired, None)
+    store.job(repaired, "success", attempt=2)  # the first attempt is no longer awaited
     store.job(replaced, "failure", run_id="1", superseded=1)
     store.job(replaced, "success", run_id="2")
     store.job(old, "failure")
 
-    async def found(result: CountedAs, *, older: bool = False) -> set[str]:
+    async def find_deliveries(result: CountedAs, *, older: bool = False) -> set[str]:
         rows = (await backend_page(store, result=result, older=older)).matrix.rows
         for row in rows:
             assert result in {cell.counted for cell in row.cells if cell}
         return {row.delivery for row in rows}
 
-    assert await found(CountedAs.FAILURE) == {failed, silent}
-    assert await found(CountedAs.FAILURE, older=True) == {failed, silent, old}
-    assert await found(CountedAs.RUNNING) == {running}
-    assert await found(CountedAs.SUCCESS) == {failed, mended, replaced}
-    assert await found(CountedAs.OTHER) == {skipped}
+    assert await find_deliveries(CountedAs.FAILURE) == {failed, silent}
+    assert await find_deliveries(CountedAs.FAILURE, older=True) == {failed, silent, old}
+    assert await find_deliveries(CountedAs.RUNNING) == {running}
+    assert await find_deliveries(CountedAs.SUCCESS) == {failed, repaired, replaced}
+    assert await find_deliveries(CountedAs.OTHER) == {skipped}
 
 
-async def test_an_expected_failure_is_found_among_the_passes(store: StoreRows) -> None:
+async def test_an_expected_failure_matches_the_success_filter(store: StoreRows) -> None:
     store.allowlist(PROBING)
-    as_wanted, not_wanted = dispatched_delivery(store), dispatched_delivery(store)
-    store.job(as_wanted, "failure", expected="failure")
-    store.job(not_wanted, "success", expected="failure")
+    expected, unexpected = dispatched_delivery(store), dispatched_delivery(store)
+    store.job(expected, "failure", expected="failure")
+    store.job(unexpected, "success", expected="failure")
     [row] = (await backend_page(store, result=CountedAs.SUCCESS)).matrix.rows
-    assert row.delivery == as_wanted
+    assert row.delivery == expected
     [row] = (await backend_page(store, result=CountedAs.FAILURE)).matrix.rows
-    assert row.delivery == not_wanted
+    assert row.delivery == unexpected
 
 
-async def test_a_filter_by_job_leaves_columns_out_and_no_rows(store: StoreRows) -> None:
+async def test_a_job_filter_removes_columns_and_keeps_all_rows(store: StoreRows) -> None:
     store.allowlist()
     for names in (("build cpu", "test"), ("test",)):
         guid = dispatched_delivery(store)
@@ -167,7 +173,7 @@ async def test_a_filter_by_job_leaves_columns_out_and_no_rows(store: StoreRows) 
     assert len(matrix.rows) == 2
 
 
-async def test_older_commits_and_closings_are_there_for_who_asks(store: StoreRows) -> None:
+async def test_superseded_commits_and_close_events_are_shown_with_the_older_option(store: StoreRows) -> None:
     store.allowlist()
     current = dispatched_delivery(store)
     old = dispatched_delivery(store, superseded_at=store.ago(hours=1))

@@ -1,4 +1,4 @@
-"""The read models of groups of failures: open ones in order, what they count, what is hidden, and one with its failures."""
+"""The views of failure groups: order and counts of open groups, visibility, and one group with its failures."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ L2:
   - flaky/backend
   - secret/one: {visibility: hidden}
 """
-ALIKE, OTHER_MESSAGE = (
+MESSAGE, OTHER_MESSAGE = (
     "NotImplementedError: aten::foo has no kernel",
     "RuntimeError: device ran out of memory",
 )
@@ -34,16 +34,16 @@ async def list_groups(store: StoreRows, **query: Any) -> FailurePage:
 
 
 async def read_group(store: StoreRows, fingerprint: str, **query: Any) -> GroupPage:
-    given: dict[str, Any] = {"after": None, "limit": 50, **query}
-    return await store.views.failure_group(UPSTREAM, fingerprint, store.clock.now(), **given)
+    options: dict[str, Any] = {"after": None, "limit": 50, **query}
+    return await store.views.failure_group(UPSTREAM, fingerprint, store.clock.now(), **options)
 
 
 async def test_a_group_spans_backends_and_commits(store: StoreRows) -> None:
-    store.failure("d-1", "good/backend", ALIKE, hours_ago=30, number=3, head_sha="3" * 40)
-    store.failure("d-2", "flaky/backend", ALIKE, hours_ago=2, job_name="test")
-    fingerprint = store.failure("d-3", "good/backend", ALIKE, hours_ago=5, job_name="test")
+    store.failure("d-1", "good/backend", MESSAGE, hours_ago=30, number=3, head_sha="3" * 40)
+    store.failure("d-2", "flaky/backend", MESSAGE, hours_ago=2, job_name="test")
+    fingerprint = store.failure("d-3", "good/backend", MESSAGE, hours_ago=5, job_name="test")
     (group,) = (await list_groups(store)).items
-    assert (group.fingerprint, group.sample, group.count) == (fingerprint, ALIKE, 3)
+    assert (group.fingerprint, group.sample, group.count) == (fingerprint, MESSAGE, 3)
     assert group.backends == ("flaky/backend", "Good/Backend")
     assert set(group.jobs) == {"Good/Backend:build", "flaky/backend:test", "Good/Backend:test"}
     assert group.first_seen == SeenAt(sha="3" * 40, number=3, at=from_us(store.ago(hours=30)))
@@ -51,66 +51,68 @@ async def test_a_group_spans_backends_and_commits(store: StoreRows) -> None:
     assert group.known is None
 
 
-async def test_groups_that_failed_last_come_first_and_old_ones_are_left_out(store: StoreRows) -> None:
+async def test_groups_are_listed_by_their_last_failure_and_old_ones_are_omitted(store: StoreRows) -> None:
     old = store.failure("d-1", "good/backend", "ValueError: an old fault of the loader", hours_ago=24 * 15)
     first = store.failure("d-2", "good/backend", OTHER_MESSAGE, hours_ago=20)
-    second = store.failure("d-3", "flaky/backend", ALIKE, hours_ago=1)
+    second = store.failure("d-3", "flaky/backend", MESSAGE, hours_ago=1)
     assert [group.fingerprint for group in (await list_groups(store)).items] == [second, first]
     assert not (await read_group(store, old)).is_open
 
 
-async def test_groups_come_in_pages_without_a_gap(store: StoreRows) -> None:
+async def test_groups_are_paged_without_a_gap(store: StoreRows) -> None:
     words = ["kernel", "driver", "loader", "planner", "fuser"]
     expected = [
         store.failure(f"d-{hours}", "good/backend", f"RuntimeError: the {word} is missing", hours_ago=hours)
         for hours, word in enumerate(words, start=1)
     ]
-    query, found = FailureQuery(upstream=UPSTREAM, limit=2), []
+    query, fingerprints = FailureQuery(upstream=UPSTREAM, limit=2), []
     for _ in range(4):
         page = await store.views.failures(query, store.clock.now())
-        found += [group.fingerprint for group in page.items]
+        fingerprints += [group.fingerprint for group in page.items]
         if page.next is None:
             break
         query = replace(query, after=page.next)
-    assert found == expected
+    assert fingerprints == expected
     with pytest.raises(BadRequest):
         await list_groups(store, after=("x", 1))
 
 
-async def test_groups_of_the_same_moment_are_each_listed_once(store: StoreRows) -> None:
+async def test_groups_with_equal_times_are_each_listed_once(store: StoreRows) -> None:
     words = ["kernel", "driver", "loader"]
-    made = {store.failure(f"d-{word}", "good/backend", f"OSError: no {word} installed") for word in words}
+    added = {store.failure(f"d-{word}", "good/backend", f"OSError: no {word} installed") for word in words}
     first = await list_groups(store, limit=1)
     second = await list_groups(store, limit=2, after=first.next)
-    found = [group.fingerprint for group in (*first.items, *second.items)]
-    assert (set(found), len(found), second.next) == (made, 3, None)
+    fingerprints = [group.fingerprint for group in (*first.items, *second.items)]
+    assert (set(fingerprints), len(fingerprints), second.next) == (added, 3, None)
 
 
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ({"text": "ATEN::FOO"}, [ALIKE]),
+        ({"text": "ATEN::FOO"}, [MESSAGE]),
         ({"text": "100%_"}, []),
-        ({"backend": "Flaky"}, [ALIKE]),
-        ({"backend": "good"}, [ALIKE, OTHER_MESSAGE]),
+        ({"backend": "Flaky"}, [MESSAGE]),
+        ({"backend": "good"}, [MESSAGE, OTHER_MESSAGE]),
         ({"backend": "secret"}, []),
         ({"known": KnownFilter.YES}, [OTHER_MESSAGE]),
-        ({"known": KnownFilter.NO}, [ALIKE]),
+        ({"known": KnownFilter.NO}, [MESSAGE]),
     ],
 )
-async def test_groups_are_filtered(store: StoreRows, query: dict[str, Any], expected: list[str]) -> None:
-    store.failure("d-1", "good/backend", ALIKE, hours_ago=1)
-    store.failure("d-2", "flaky/backend", ALIKE, hours_ago=2)
+async def test_groups_can_be_filtered_by_text_backend_and_known_state(
+    store: StoreRows, query: dict[str, Any], expected: list[str]
+) -> None:
+    store.failure("d-1", "good/backend", MESSAGE, hours_ago=1)
+    store.failure("d-2", "flaky/backend", MESSAGE, hours_ago=2)
     store.known(store.failure("d-3", "good/backend", OTHER_MESSAGE, hours_ago=3))
     assert [group.sample for group in (await list_groups(store, **query)).items] == expected
 
 
-async def test_a_hidden_backend_is_neither_shown_nor_counted(store: StoreRows) -> None:
+async def test_failures_of_a_hidden_backend_are_neither_shown_nor_counted(store: StoreRows) -> None:
     store.failure(
-        "d-1", "secret/one", ALIKE, hours_ago=40, number=3, head_sha="3" * 40, job_name="secret job"
+        "d-1", "secret/one", MESSAGE, hours_ago=40, number=3, head_sha="3" * 40, job_name="secret job"
     )
-    shown = store.failure("d-2", "good/backend", ALIKE, hours_ago=3)
-    store.failure("d-3", "secret/one", ALIKE, hours_ago=1, job_name="secret job")
+    shown = store.failure("d-2", "good/backend", MESSAGE, hours_ago=3)
+    store.failure("d-3", "secret/one", MESSAGE, hours_ago=1, job_name="secret job")
     alone = store.failure("d-4", "secret/one", OTHER_MESSAGE)
     (group,) = (await list_groups(store)).items
     assert (group.fingerprint, group.backends, group.count, group.jobs) == (
@@ -128,8 +130,8 @@ async def test_a_hidden_backend_is_neither_shown_nor_counted(store: StoreRows) -
     assert [group.count for group in page.items] == [3, 1]
 
 
-async def test_a_known_failure_names_its_issue_until_it_expires(store: StoreRows) -> None:
-    fingerprint = store.failure("d-1", "good/backend", ALIKE)
+async def test_a_known_failure_shows_its_issue_until_the_link_expires(store: StoreRows) -> None:
+    fingerprint = store.failure("d-1", "good/backend", MESSAGE)
     store.known(fingerprint, until_at=store.ago(days=-2))
     known = (await list_groups(store)).items[0].known
     assert known is not None
@@ -144,19 +146,19 @@ async def test_a_known_failure_names_its_issue_until_it_expires(store: StoreRows
     assert (await list_groups(store)).items[0].known is None
 
 
-async def test_a_group_ends_with_its_issue_and_begins_again_when_it_fails_again(store: StoreRows) -> None:
-    fingerprint = store.failure("d-1", "good/backend", ALIKE, hours_ago=5)
+async def test_a_group_closes_with_its_issue_and_reopens_on_the_next_failure(store: StoreRows) -> None:
+    fingerprint = store.failure("d-1", "good/backend", MESSAGE, hours_ago=5)
     store.known(fingerprint, state="closed", ended_at=store.ago(hours=2))
     assert (await list_groups(store)).items == ()
     assert not (await read_group(store, fingerprint)).is_open
-    store.failure("d-2", "good/backend", ALIKE, hours_ago=1)
+    store.failure("d-2", "good/backend", MESSAGE, hours_ago=1)
     (group,) = (await list_groups(store)).items
     assert (group.count, group.known) == (2, None)
 
 
-async def test_the_failures_of_a_group_come_newest_first_in_pages(store: StoreRows) -> None:
+async def test_the_failures_of_a_group_are_paged_newest_first(store: StoreRows) -> None:
     for hours in (9, 6, 3):
-        fingerprint = store.failure(f"d-{hours}", "good/backend", ALIKE, hours_ago=hours)
+        fingerprint = store.failure(f"d-{hours}", "good/backend", MESSAGE, hours_ago=hours)
     page = await read_group(store, fingerprint, limit=2)
     assert [member.delivery for member in page.failures] == ["d-3", "d-6"]
     rest = await read_group(store, fingerprint, limit=2, after=page.next)
@@ -165,9 +167,9 @@ async def test_the_failures_of_a_group_come_newest_first_in_pages(store: StoreRo
         await read_group(store, fingerprint, after=("x",))
 
 
-async def test_a_deleted_first_failure_leaves_its_time(store: StoreRows) -> None:
-    store.failure("d-1", "good/backend", ALIKE, hours_ago=30)
-    fingerprint = store.failure("d-2", "good/backend", ALIKE, hours_ago=2)
+async def test_the_time_of_a_deleted_first_failure_is_kept(store: StoreRows) -> None:
+    store.failure("d-1", "good/backend", MESSAGE, hours_ago=30)
+    fingerprint = store.failure("d-2", "good/backend", MESSAGE, hours_ago=2)
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM failures WHERE delivery = 'd-1'")
     group = (await read_group(store, fingerprint)).group
@@ -176,7 +178,7 @@ async def test_a_deleted_first_failure_leaves_its_time(store: StoreRows) -> None
 
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if "\0" not in text])
-async def test_any_message_is_found_as_it_was_reported(store: StoreRows, text: str) -> None:
+async def test_a_failure_with_any_message_text_is_found(store: StoreRows, text: str) -> None:
     store.failure("d-1", "good/backend", f"RuntimeError: broken kernel {text}")
     (group,) = (await list_groups(store, text="broken kernel")).items
     assert group.sample.startswith("RuntimeError: broken kernel")

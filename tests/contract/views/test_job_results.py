@@ -31,23 +31,23 @@ async def store(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 
 async def read_job(store: StoreRows, delivery: str, **key: Any) -> JobDetail:
-    found = {"workflow": CI, "run_id": "1", "attempt": 1, "job_name": "build", **key}
-    return await store.views.job(UPSTREAM, GOOD, JobKey(delivery=delivery, **found))
+    key_parts = {"workflow": CI, "run_id": "1", "attempt": 1, "job_name": "build", **key}
+    return await store.views.job(UPSTREAM, GOOD, JobKey(delivery=delivery, **key_parts))
 
 
 def letters(results: tuple[Any, ...]) -> str:
     return "".join("X" if result.conclusion == "failure" else "O" for result in results)
 
 
-async def test_the_last_ten_results_of_a_pull_requests_job_are_those_of_the_newest_events(
+async def test_a_pull_request_job_shows_the_last_ten_results_of_its_newest_events(
     store: StoreRows,
 ) -> None:
-    for place in range(14):
-        delivery = dispatched_delivery(store, hours_ago=40 - place)
-        store.job(delivery, "failure" if place % 5 == 0 else "success", hours_ago=40 - place)
-        store.job(delivery, "failure", hours_ago=40 - place, job_name="lint")
-        store.job(delivery, "failure", hours_ago=40 - place, workflow="other.yml")
-        store.job(delivery, "failure", hours_ago=40 - place, downstream="other/backend")
+    for index in range(14):
+        delivery = dispatched_delivery(store, hours_ago=40 - index)
+        store.job(delivery, "failure" if index % 5 == 0 else "success", hours_ago=40 - index)
+        store.job(delivery, "failure", hours_ago=40 - index, job_name="lint")
+        store.job(delivery, "failure", hours_ago=40 - index, workflow="other.yml")
+        store.job(delivery, "failure", hours_ago=40 - index, downstream="other/backend")
     store.job(delivery, "failure", attempt=2, hours_ago=20)
     for more in ({"action": "closed"}, {"state": "held"}, {"test": 1}):
         store.job(dispatched_delivery(store, hours_ago=1, **more), "failure", run_id="9")
@@ -58,16 +58,22 @@ async def test_the_last_ten_results_of_a_pull_requests_job_are_those_of_the_newe
     assert (shown.on_base, shown.base_ref) == ((), None)
 
 
-async def test_the_base_has_its_own_results_and_other_branches_none(store: StoreRows) -> None:
+async def test_results_on_the_base_exclude_other_branches_and_jobs(store: StoreRows) -> None:
     store.pull(7, base_ref="main")
     pull = dispatched_delivery(store, number=7)
     store.job(pull, "failure")
-    for place, word in enumerate(("success", "failure", "success"), start=1):
-        sha = f"{place:040x}"
-        store.base_commit(sha, place)
-        pushed = dispatched_push(store, hours_ago=9 - place, head_sha=sha)
-        facts = {"event": "push", "number": None, "head_sha": sha, "hours_ago": 9 - place, "ended_as": word}
-        store.job(pushed, word, **facts)
+    for position, conclusion in enumerate(("success", "failure", "success"), start=1):
+        sha = f"{position:040x}"
+        store.base_commit(sha, position)
+        pushed = dispatched_push(store, hours_ago=9 - position, head_sha=sha)
+        facts = {
+            "event": "push",
+            "number": None,
+            "head_sha": sha,
+            "hours_ago": 9 - position,
+            "ended_as": conclusion,
+        }
+        store.job(pushed, conclusion, **facts)
         store.job(pushed, "failure", **{**facts, "job_name": "lint"})
     facts = {"event": "push", "number": None, "ended_as": "failure"}
     store.job(dispatched_push(store), "failure", head_sha="e" * 40, **facts)
@@ -83,37 +89,47 @@ async def test_the_base_has_its_own_results_and_other_branches_none(store: Store
 
 
 def short_of(delivery: str, backend: str = "good/backend", **key: Any) -> str:
-    found = {"workflow": CI, "run_id": "1", "attempt": 1, "job_name": "build", **key}
-    parts = (delivery, found["workflow"], found["run_id"], found["attempt"], found["job_name"])
+    key_parts = {"workflow": CI, "run_id": "1", "attempt": 1, "job_name": "build", **key}
+    parts = (
+        delivery,
+        key_parts["workflow"],
+        key_parts["run_id"],
+        key_parts["attempt"],
+        key_parts["job_name"],
+    )
     token = short_token(UPSTREAM.key, backend, parts)
     assert token is not None
     return token
 
 
-async def test_a_short_address_finds_its_job_and_nothing_hidden(store: StoreRows) -> None:
-    alike = [f"72d3162e-cc78-11e3-81ab-{number:012x}" for number in range(3)]
-    for delivery in alike:
+async def test_a_short_address_finds_its_job_but_no_hidden_one(store: StoreRows) -> None:
+    deliveries = [f"72d3162e-cc78-11e3-81ab-{number:012x}" for number in range(3)]
+    for delivery in deliveries:
         for backend in ("good/backend", "other/backend", "secret/one"):
             for attempt in (1, 2):
                 store.job(delivery, downstream=backend, attempt=attempt)
-    for delivery in alike:
+    for delivery in deliveries:
         for backend, attempt in (("good/backend", 1), ("other/backend", 2)):
             token = short_of(delivery, backend, attempt=attempt)
-            found = await store.views.job_by_short_token(UPSTREAM, token)
-            assert (found.backend.key, found.job.delivery, found.job.attempt) == (backend, delivery, attempt)
-    refused = []
-    for token in (short_of(alike[0], "secret/one"), short_of("72d3162e"), "x", "%" * 17, "a" * 17):
-        with pytest.raises(NotFound) as problem:
+            detail = await store.views.job_by_short_token(UPSTREAM, token)
+            assert (detail.backend.key, detail.job.delivery, detail.job.attempt) == (
+                backend,
+                delivery,
+                attempt,
+            )
+    refusals = []
+    for token in (short_of(deliveries[0], "secret/one"), short_of("72d3162e"), "x", "%" * 17, "a" * 17):
+        with pytest.raises(NotFound) as error:
             await store.views.job_by_short_token(UPSTREAM, token)
-        refused.append((str(problem.value), problem.value.hint))
-    assert len(set(refused)) == 1, "a hidden job is as unknown as any other"
-    secret = short_of(alike[0], "secret/one")
+        refusals.append((str(error.value), error.value.hint))
+    assert len(set(refusals)) == 1, "a hidden job is as unknown as any other"
+    secret = short_of(deliveries[0], "secret/one")
     assert (await store.views.for_admins().job_by_short_token(UPSTREAM, secret)).backend == RepoName(
         "secret/one"
     )
 
 
-async def test_failures_are_grouped_by_cause_and_say_their_first_line(store: StoreRows) -> None:
+async def test_failures_are_grouped_by_cause_and_show_their_first_line(store: StoreRows) -> None:
     first, second, old = (dispatched_delivery(store, hours_ago=hours) for hours in (2, 3, 4))
     replaced = dispatched_delivery(store, hours_ago=5, superseded_at=store.ago(hours=1))
     for delivery, name, message in (
@@ -146,7 +162,9 @@ async def test_failures_are_grouped_by_cause_and_say_their_first_line(store: Sto
     }
 
 
-async def test_only_failing_jobs_leaves_the_columns_that_failed_on_the_events_shown(store: StoreRows) -> None:
+async def test_the_only_failing_filter_keeps_columns_that_failed_on_the_shown_events(
+    store: StoreRows,
+) -> None:
     for hours, failed in ((2, "test"), (3, "none")):
         delivery = dispatched_delivery(store, hours_ago=hours)
         for name in ("build", "lint", "test"):
@@ -157,26 +175,30 @@ async def test_only_failing_jobs_leaves_the_columns_that_failed_on_the_events_sh
 
 
 @pytest.mark.parametrize("kind", [ResultKind.PULLS, ResultKind.PUSH, ResultKind.NIGHTLY])
-async def test_a_day_has_its_own_events_from_midnight_to_midnight(store: StoreRows, kind: ResultKind) -> None:
+async def test_a_day_contains_its_events_from_midnight_to_midnight(
+    store: StoreRows, kind: ResultKind
+) -> None:
     hours = (12.49, 12.51, 30, 36.49, 36.51, 24 * 40)  # NOW is half past twelve
-    for place, ago in enumerate(hours):
+    for index, hours_ago in enumerate(hours):
         if kind is ResultKind.NIGHTLY:
-            facts = {"event": "nightly", "number": None, "run_id": str(place), "ended_as": "success"}
-            store.job(f"{place:040x}", hours_ago=ago, head_sha=f"{place:040x}", **facts)
+            facts = {"event": "nightly", "number": None, "run_id": str(index), "ended_as": "success"}
+            store.job(f"{index:040x}", hours_ago=hours_ago, head_sha=f"{index:040x}", **facts)
         else:
             add = dispatched_delivery if kind is ResultKind.PULLS else dispatched_push
-            add(store, hours_ago=ago, head_sha=f"{place:040x}")
+            add(store, hours_ago=hours_ago, head_sha=f"{index:040x}")
 
-    async def found(day: date, **query: Any) -> list[int]:
+    async def find_commits(day: date, **query: Any) -> list[int]:
         rows = (await backend_page(store, kind=kind, day=day, **query)).matrix.rows
         return [int(row.head_sha or "", 16) for row in rows]
 
-    assert await found(date(2026, 1, 20)) == [0]
-    assert await found(date(2026, 1, 19)) == [1, 2, 3]
-    assert await found(date(2026, 1, 18)) == [4]
-    assert await found(date(2025, 12, 11)) == [5], "also before the range of the figures"
-    assert await found(date(1, 1, 1)) == await found(date(9999, 12, 31)) == []
+    assert await find_commits(date(2026, 1, 20)) == [0]
+    assert await find_commits(date(2026, 1, 19)) == [1, 2, 3]
+    assert await find_commits(date(2026, 1, 18)) == [4]
+    assert await find_commits(date(2025, 12, 11)) == [5], "also before the range of the figures"
+    assert await find_commits(date(1, 1, 1)) == await find_commits(date(9999, 12, 31)) == []
     if kind is not ResultKind.NIGHTLY:
         first = await backend_page(store, kind=kind, day=date(2026, 1, 19), limit=2)
-        assert await found(date(2026, 1, 19), limit=2, after=first.matrix.next) == [3]
-        assert await found(date(2026, 1, 18), after=(2**61, "")) == [4], "a cursor leads to no other day"
+        assert await find_commits(date(2026, 1, 19), limit=2, after=first.matrix.next) == [3]
+        assert await find_commits(date(2026, 1, 18), after=(2**61, "")) == [4], (
+            "a cursor leads to no other day"
+        )

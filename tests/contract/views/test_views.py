@@ -1,4 +1,4 @@
-"""The read models on a real store: what counts, what is seen, and how lists are paged."""
+"""The views on a real store: counting, visibility and paging."""
 
 import pytest
 
@@ -15,10 +15,12 @@ from support.data.store_rows import OTHER, UPSTREAM, StoreRows
 GOOD = RepoName("good/backend")
 
 
-async def numbers(store: StoreRows, name: RepoName = GOOD, span: Span = Span.FORTNIGHT) -> BackendSummary:
+async def backend_summary(
+    store: StoreRows, name: RepoName = GOOD, span: Span = Span.FORTNIGHT
+) -> BackendSummary:
     store.sum_up()
     summary = await store.views.summary(UPSTREAM, span, store.clock.now())
-    return next(each for each in summary.backends if each.name == name)
+    return next(backend for backend in summary.backends if backend.name == name)
 
 
 async def page_of(store: StoreRows, name: RepoName = GOOD) -> BackendPage:
@@ -42,14 +44,14 @@ async def test_an_empty_store_shows_no_backend_and_no_allowlist(store: StoreRows
 
 async def test_a_backend_that_sent_nothing_has_no_pass_rate(store: StoreRows) -> None:
     store.allowlist()
-    backend = await numbers(store)
+    backend = await backend_summary(store)
     assert backend.figures is not None
     assert backend.figures.tally.pass_rate is None
     assert backend.figures.last_result is None
     assert not backend.silent
 
 
-async def test_each_conclusion_counts_as_one_thing(store: StoreRows) -> None:
+async def test_each_job_counts_once_by_its_conclusion(store: StoreRows) -> None:
     store.allowlist()
     delivery = store.delivery()
     store.dispatch(delivery)
@@ -57,7 +59,7 @@ async def test_each_conclusion_counts_as_one_thing(store: StoreRows) -> None:
         store.job(delivery, conclusion.value, job_name=conclusion.value)
     store.job(delivery, None, job_name="still running")
     store.job(delivery, None, job_name="silent", state="timed_out", swept_at=store.ago(hours=1))
-    backend = await numbers(store)
+    backend = await backend_summary(store)
     assert counts(backend) == (1, 5, 1, 3)
     assert backend.figures is not None
     assert backend.figures.tally.pass_rate == pytest.approx(1 / 6)
@@ -70,13 +72,15 @@ async def test_only_the_highest_attempt_of_a_job_counts(store: StoreRows) -> Non
     store.job(delivery, "failure", attempt=1)
     store.job(delivery, "success", attempt=2)
     store.job(delivery, "success", attempt=1, job_name="not run again")
-    backend = await numbers(store)
+    backend = await backend_summary(store)
     assert counts(backend) == (2, 0, 0, 0)
     assert backend.figures is not None
     assert backend.figures.left_out == LeftOut(earlier=1)
 
 
-async def test_superseded_runs_and_commits_and_tests_count_nowhere(store: StoreRows) -> None:
+async def test_superseded_runs_superseded_commits_and_test_dispatches_are_not_counted(
+    store: StoreRows,
+) -> None:
     store.allowlist()
     current, old, by_hand = store.delivery(), store.delivery(), store.delivery()
     store.dispatch(current)
@@ -86,7 +90,7 @@ async def test_superseded_runs_and_commits_and_tests_count_nowhere(store: StoreR
     store.job(current, "success", run_id="2")
     store.job(old, "failure")
     store.job(by_hand, "failure")
-    backend = await numbers(store)
+    backend = await backend_summary(store)
     assert counts(backend) == (1, 0, 0, 0)
     assert backend.figures is not None
     assert backend.figures.left_out == LeftOut(superseded=2)
@@ -95,23 +99,23 @@ async def test_superseded_runs_and_commits_and_tests_count_nowhere(store: StoreR
     assert page.failures == ()
 
 
-async def test_the_range_cuts_and_the_strip_adds_up(store: StoreRows) -> None:
+async def test_figures_count_only_the_range_and_the_strip_sums_to_the_total(store: StoreRows) -> None:
     store.allowlist()
     delivery = store.delivery(hours_ago=30)
     store.dispatch(delivery, hours_ago=30)
     store.job(delivery, "failure", job_name="old", hours_ago=30, queue_s=5.0)
     store.job(delivery, "success", job_name="new", hours_ago=1, queue_s=10.0, execution_s=4.0)
-    day, fortnight = await numbers(store, span=Span.DAY), await numbers(store)
+    day, fortnight = await backend_summary(store, span=Span.DAY), await backend_summary(store)
     assert counts(day) == (1, 0, 0, 0)
     assert counts(fortnight) == (1, 1, 0, 0)
     assert fortnight.figures is not None
     assert fortnight.figures.queue.average_s == pytest.approx(7.5)
     assert fortnight.figures.execution.average_s == pytest.approx(4.0)
     assert sum(part.total for part in fortnight.figures.strip) == 2
-    assert fortnight.figures.strip[-2].success == 1  # it is midnight: an hour ago was yesterday
+    assert fortnight.figures.strip[-2].success == 1  # the clock is at midnight: an hour ago was yesterday
 
 
-async def test_two_upstreams_stay_apart(store: StoreRows) -> None:
+async def test_two_upstreams_are_counted_and_read_separately(store: StoreRows) -> None:
     store.allowlist()
     store.allowlist("L2: [good/backend]", OTHER)
     mine, theirs = store.delivery(), store.delivery(OTHER)
@@ -119,14 +123,14 @@ async def test_two_upstreams_stay_apart(store: StoreRows) -> None:
     store.dispatch(theirs, upstream=OTHER.key)
     store.job(mine, "success")
     store.job(theirs, "failure", upstream=OTHER.key)
-    assert counts(await numbers(store)) == (1, 0, 0, 0)
+    assert counts(await backend_summary(store)) == (1, 0, 0, 0)
     other = await store.views.summary(OTHER, Span.FORTNIGHT, store.clock.now())
     assert counts(other.backends[0]) == (0, 1, 0, 0)
     with pytest.raises(NotFound):
         await store.views.delivery(OTHER, mine)
 
 
-async def test_a_hidden_backend_is_nowhere(store: StoreRows) -> None:
+async def test_a_hidden_backend_is_shown_in_no_view(store: StoreRows) -> None:
     store.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n")
     delivery = store.delivery()
     store.dispatch(delivery, "secret/one")
@@ -135,7 +139,7 @@ async def test_a_hidden_backend_is_nowhere(store: StoreRows) -> None:
     store.change("job", "secret/one")
     now = store.clock.now()
     summary = await store.views.summary(UPSTREAM, Span.FORTNIGHT, now)
-    assert [str(each.name) for each in summary.backends] == ["good/backend"]
+    assert [str(backend.name) for backend in summary.backends] == ["good/backend"]
     with pytest.raises(NotFound):
         await page_of(store, RepoName("secret/one"))
     with pytest.raises(NotFound):
@@ -143,13 +147,15 @@ async def test_a_hidden_backend_is_nowhere(store: StoreRows) -> None:
     assert (await store.views.jobs(JobQuery(upstream=UPSTREAM))).jobs == ()
     assert (await store.views.delivery(UPSTREAM, delivery)).dispatches == ()
     assert (await store.views.effects(UPSTREAM, now)).parked == ()
-    assert [str(each.name) for each in (await store.views.allowlist(UPSTREAM)).backends] == ["good/backend"]
+    assert [str(backend.name) for backend in (await store.views.allowlist(UPSTREAM)).backends] == [
+        "good/backend"
+    ]
     changes = await store.views.changes(0, 500)
     assert changes.items == ()
     assert changes.upto == 1
 
 
-async def test_a_backend_that_shows_its_name_shows_nothing_else(store: StoreRows) -> None:
+async def test_a_name_only_backend_shows_only_its_name_and_level(store: StoreRows) -> None:
     store.allowlist("L2:\n  - shy/one: {visibility: name, oncalls: [ada], hardware: secret}\n")
     delivery = store.delivery()
     store.dispatch(delivery, "shy/one")
@@ -175,19 +181,19 @@ async def test_an_l1_backend_shows_dispatches_only(store: StoreRows) -> None:
     assert (page.jobs, page.failures) == ((), ())
 
 
-async def test_a_backend_that_stops_answering_is_marked_silent(store: StoreRows) -> None:
+async def test_a_backend_that_stops_reporting_is_marked_silent(store: StoreRows) -> None:
     store.allowlist()
     store.dispatch(store.delivery(), "quiet/backend", hours_ago=2)
     store.dispatch(store.delivery(), "flaky/backend", hours_ago=0.2)
-    assert (await numbers(store, RepoName("quiet/backend"))).silent
-    assert not (await numbers(store, RepoName("flaky/backend"))).silent
+    assert (await backend_summary(store, RepoName("quiet/backend"))).silent
+    assert not (await backend_summary(store, RepoName("flaky/backend"))).silent
     first = store.delivery()
     store.dispatch(first, hours_ago=50)
     store.job(first, hours_ago=49)
     for hours_ago in (8, 7, 6):
-        assert not (await numbers(store)).silent
+        assert not (await backend_summary(store)).silent
         store.dispatch(store.delivery(), hours_ago=hours_ago)
-    assert (await numbers(store)).silent
+    assert (await backend_summary(store)).silent
 
 
 async def test_the_matrix_has_a_row_per_dispatch_and_a_column_per_job(store: StoreRows) -> None:
@@ -218,24 +224,24 @@ async def test_the_matrix_has_a_row_per_dispatch_and_a_column_per_job(store: Sto
     assert page.summary.name.full_name == "Good/Backend"
 
 
-async def test_pages_of_jobs_hold_each_job_once(store: StoreRows) -> None:
+async def test_pages_of_jobs_contain_each_job_once(store: StoreRows) -> None:
     store.allowlist()
     delivery = store.delivery()
     for downstream in ("good/backend", "flaky/backend"):
         for number in range(7):
             store.job(delivery, downstream=downstream, job_name=f"job {number}", hours_ago=2)
-    found: list[tuple[str, str]] = []
+    jobs: list[tuple[str, str]] = []
     after: tuple[str | int, ...] | None = None
     while True:
         page = await store.views.jobs(JobQuery(upstream=UPSTREAM, after=after, limit=4))
-        found += [(job.downstream, job.job_name) for job in page.jobs]
+        jobs += [(job.downstream, job.job_name) for job in page.jobs]
         after = page.next
         if after is None:
             break
-    assert len(found) == len(set(found)) == 14
+    assert len(jobs) == len(set(jobs)) == 14
 
 
-async def test_jobs_are_filtered(store: StoreRows) -> None:
+async def test_jobs_can_be_filtered(store: StoreRows) -> None:
     store.allowlist()
     one, two = store.delivery(number=7), store.delivery(number=8)
     store.dispatch(one, number=7)
@@ -243,19 +249,21 @@ async def test_jobs_are_filtered(store: StoreRows) -> None:
     store.job(one, "success")
     store.job(two, None, number=8)
 
-    async def asked(**filters: object) -> list[str]:
+    async def find_deliveries(**filters: object) -> list[str]:
         page = await store.views.jobs(JobQuery(upstream=UPSTREAM, **filters))  # type: ignore[arg-type]
         return [job.delivery for job in page.jobs]
 
-    assert await asked(delivery=one) == [one]
-    assert await asked(number=8) == [two]
-    assert await asked(state=JobState.IN_PROGRESS) == [two]
-    assert await asked(downstream=RepoName("GOOD/backend"), number=7, state=JobState.COMPLETED) == [one]
+    assert await find_deliveries(delivery=one) == [one]
+    assert await find_deliveries(number=8) == [two]
+    assert await find_deliveries(state=JobState.IN_PROGRESS) == [two]
+    assert await find_deliveries(downstream=RepoName("GOOD/backend"), number=7, state=JobState.COMPLETED) == [
+        one
+    ]
     with pytest.raises(BadRequest):
-        await asked(after=("x",))
+        await find_deliveries(after=("x",))
 
 
-async def test_deliveries_are_paged_and_keep_their_bodies(store: StoreRows) -> None:
+async def test_deliveries_are_paged_and_do_not_expose_their_bodies(store: StoreRows) -> None:
     store.allowlist()
     guids = [store.delivery(hours_ago=1) for _ in range(5)]
     store.dispatch(guids[0])
@@ -263,11 +271,11 @@ async def test_deliveries_are_paged_and_keep_their_bodies(store: StoreRows) -> N
     store.job(guids[0], "success", attempt=2)
     first = await store.views.deliveries(DeliveryQuery(upstream=UPSTREAM, limit=3))
     second = await store.views.deliveries(DeliveryQuery(upstream=UPSTREAM, after=first.next, limit=3))
-    assert [each.guid for each in (*first.deliveries, *second.deliveries)] == guids[::-1]
+    assert [delivery.guid for delivery in (*first.deliveries, *second.deliveries)] == guids[::-1]
     assert second.next is None
-    one = await store.views.delivery(UPSTREAM, guids[0])
-    assert [job.attempt for job in one.dispatches[0].jobs] == [1, 2]
-    assert "body" not in {name for name in dir(one) if not name.startswith("_")}
+    detail = await store.views.delivery(UPSTREAM, guids[0])
+    assert [job.attempt for job in detail.dispatches[0].jobs] == [1, 2]
+    assert "body" not in {name for name in dir(detail) if not name.startswith("_")}
 
 
 async def test_health_counts_the_outbox_and_its_lag(store: StoreRows) -> None:
@@ -282,10 +290,13 @@ async def test_health_counts_the_outbox_and_its_lag(store: StoreRows) -> None:
     effects = await store.views.effects(UPSTREAM, store.clock.now())
     assert {(c.state, c.number) for c in effects.counts} == {("waiting", 2), ("parked", 1), ("done", 1)}
     vitals = await store.views.vitals(store.clock.now())
-    assert [(each.has_allowlist, each.waiting) for each in vitals] == [(True, 2), (False, 0)]
+    assert [(upstream_vitals.has_allowlist, upstream_vitals.waiting) for upstream_vitals in vitals] == [
+        (True, 2),
+        (False, 0),
+    ]
 
 
-async def test_a_bad_newest_allowlist_is_shown_beside_the_one_in_force(store: StoreRows) -> None:
+async def test_a_bad_newest_allowlist_is_shown_next_to_the_one_in_force(store: StoreRows) -> None:
     store.allowlist()
     store.allowlist("L9: [a/b]", version=2)
     state = (await store.views.allowlist(UPSTREAM)).state
@@ -293,10 +304,10 @@ async def test_a_bad_newest_allowlist_is_shown_beside_the_one_in_force(store: St
     assert state.problems[0].line == 1
 
 
-async def test_marks_of_a_backend_come_from_its_repository(store: StoreRows) -> None:
+async def test_suspension_alarm_and_parked_count_of_a_backend_are_shown(store: StoreRows) -> None:
     store.allowlist()
     row = {"upstream": UPSTREAM.key, "downstream": GOOD.key, "name": "Good/Backend"}
     store.add(main_tables.repositories, {**row, "suspended_at": 1, "alarm": "identity_changed"})
     store.effect("parked")
-    backend = await numbers(store)
+    backend = await backend_summary(store)
     assert (backend.suspended, backend.alarm, backend.parked) == (True, "identity_changed", 1)

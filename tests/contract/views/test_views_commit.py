@@ -1,4 +1,4 @@
-"""The read models of a pull request and of a commit: the gate and its reasons, jobs, waivers, what is hidden."""
+"""The views of a pull request and of a commit: the gate and its reasons, jobs, waivers, visibility."""
 
 import json
 from datetime import timedelta
@@ -51,7 +51,7 @@ async def read_pull(store: StoreRows, number: int = 7) -> PullView:
     return await store.views.pull(UPSTREAM, number, store.clock.now())
 
 
-async def commit(store: StoreRows, sha: str = HEAD, **more: Any) -> CommitView:
+async def read_commit(store: StoreRows, sha: str = HEAD, **more: Any) -> CommitView:
     return await store.views.commit(UPSTREAM, sha, store.clock.now(), **more)
 
 
@@ -68,19 +68,19 @@ OLD_PULL = {
 }
 
 
-def gating(store: StoreRows, delivery: str, downstream: str = "gate/one", **more: Any) -> None:
+def add_gating_dispatch(store: StoreRows, delivery: str, downstream: str = "gate/one", **more: Any) -> None:
     store.dispatch(delivery, downstream, level=4, head_sha=HEAD, **more)
 
 
-def backend(view: PullView | CommitView, name: str) -> CommitBackend:
-    return next(each for each in view.backends if str(each.name) == name)
+def find_backend(view: PullView | CommitView, name: str) -> CommitBackend:
+    return next(shown for shown in view.backends if str(shown.name) == name)
 
 
 def arrivals(view: PullView | CommitView) -> list[Arrival]:
-    return [each.arrival for each in view.timeline if each.arrival]
+    return [moment.arrival for moment in view.timeline if moment.arrival]
 
 
-async def test_a_pull_request_tells_what_is_known_of_it(store: StoreRows) -> None:
+async def test_a_pull_request_page_has_its_recorded_facts(store: StoreRows) -> None:
     store.pull(draft=1)
     view = await read_pull(store)
     assert (view.title, view.author, view.labels) == ("Fuse it", "ada", ("ciflow/crcr/npu",))
@@ -89,11 +89,11 @@ async def test_a_pull_request_tells_what_is_known_of_it(store: StoreRows) -> Non
 
 
 @pytest.mark.parametrize(("merged", "state"), [(0, PullState.CLOSED), (1, PullState.MERGED)])
-async def test_a_closed_pull_request_shows_its_gate_as_it_stood(
+async def test_a_closed_pull_request_shows_its_recorded_gate(
     store: StoreRows, merged: int, state: PullState
 ) -> None:
     delivery = store.pull(is_open=0, merged=merged)
-    gating(store, delivery)
+    add_gating_dispatch(store, delivery)
     store.gate(HEAD, "over")
     closed = store.delivery(action="closed", head_sha=HEAD, hours_ago=1)
     store.dispatch(closed, "good/backend")
@@ -102,16 +102,16 @@ async def test_a_closed_pull_request_shows_its_gate_as_it_stood(
     assert view.state is state
     assert view.gate is not None
     assert (view.gate.state, view.gate.title, view.gate.subjects) == (GateShown.OVER, "recorded words", ())
-    assert [str(each.name) for each in view.backends] == ["Gate/One"]
-    assert [(str(each.name), each.state) for each in view.after_closing] == [
+    assert [str(shown.name) for shown in view.backends] == ["Gate/One"]
+    assert [(str(shown.name), shown.state) for shown in view.after_closing] == [
         ("Good/Backend", BackendState.FAILED)
     ]
 
 
-async def test_the_gate_is_judged_anew_with_every_reason(store: StoreRows) -> None:
+async def test_the_gate_of_an_open_pull_request_is_judged_again_with_all_reasons(store: StoreRows) -> None:
     delivery = store.pull()
-    gating(store, delivery)
-    gating(store, delivery, "gate/two", state="left_out", reason="paths", sent_at=None)
+    add_gating_dispatch(store, delivery)
+    add_gating_dispatch(store, delivery, "gate/two", state="left_out", reason="paths", sent_at=None)
     store.job(delivery, "failure", downstream="gate/one", job_name="build", level=4)
     store.gate(HEAD)
     gate = (await read_pull(store)).gate
@@ -136,7 +136,7 @@ async def test_the_gate_is_judged_anew_with_every_reason(store: StoreRows) -> No
 
 async def test_a_waiting_backend_has_a_deadline(store: StoreRows) -> None:
     delivery = store.pull()
-    gating(store, delivery)
+    add_gating_dispatch(store, delivery)
     store.gate(HEAD)
     gate = (await read_pull(store)).gate
     assert gate is not None
@@ -146,32 +146,34 @@ async def test_a_waiting_backend_has_a_deadline(store: StoreRows) -> None:
 
 
 @pytest.mark.parametrize(("base", "rows"), [("main", 1), ("stack", 0)])
-async def test_a_delivery_that_an_earlier_release_wrote_counts_for_the_base_in_its_body(
+async def test_a_delivery_of_an_older_release_counts_for_the_base_in_its_webhook_body(
     store: StoreRows, base: str, rows: int
 ) -> None:
     store.pull(head_sha="f" * 40)
     body = compress_body(json.dumps({"pull_request": {"base": {"ref": base}}}).encode())
     delivery = store.delivery(number=8, head_sha=HEAD, base_ref=None, body=body)
     store.add(pulls, {**OLD_PULL, "head_sha": HEAD})
-    gating(store, delivery)
+    add_gating_dispatch(store, delivery)
     store.gate(HEAD)
-    gate = (await commit(store, HEAD)).gate
+    gate = (await read_commit(store, HEAD)).gate
     assert gate is not None
     [subject] = gate.subjects
     assert (subject.in_doubt, len(subject.rows)) == (not rows, rows)
 
 
-async def test_the_gate_of_a_head_that_two_pull_requests_share_has_both(store: StoreRows) -> None:
-    gating(store, store.pull(7))
-    gating(store, store.pull(8, head_sha=HEAD), number=8, state="held", reason="approval", sent_at=None)
+async def test_the_gate_of_a_head_shared_by_two_pull_requests_has_both_subjects(store: StoreRows) -> None:
+    add_gating_dispatch(store, store.pull(7))
+    add_gating_dispatch(
+        store, store.pull(8, head_sha=HEAD), number=8, state="held", reason="approval", sent_at=None
+    )
     store.gate(HEAD)
     gate = (await read_pull(store)).gate
     assert gate is not None
-    assert [one.number for one in gate.subjects] == [7, 8]
-    assert (await commit(store)).numbers == (7, 8)
+    assert [subject.number for subject in gate.subjects] == [7, 8]
+    assert (await read_commit(store)).numbers == (7, 8)
 
 
-async def test_without_a_gate_it_is_said(store: StoreRows) -> None:
+async def test_a_pull_request_without_a_gate_shows_the_state_none(store: StoreRows) -> None:
     store.pull()
     store.gate(HEAD, "none", "")
     gate = (await read_pull(store)).gate
@@ -195,11 +197,11 @@ async def test_without_a_gate_it_is_said(store: StoreRows) -> None:
         ({"answer": "not_listening"}, BackendState.NOT_LISTENING),
     ],
 )
-async def test_a_backend_without_jobs_tells_how_far_it_came(
+async def test_a_backend_without_jobs_shows_the_state_of_its_dispatch(
     store: StoreRows, facts: dict[str, Any], state: BackendState
 ) -> None:
     store.dispatch(store.pull(), "good/backend", **facts)
-    shown = backend(await read_pull(store), "Good/Backend")
+    shown = find_backend(await read_pull(store), "Good/Backend")
     assert shown.state is state
     assert shown.dispatch is not None
     assert shown.dispatch.answer == (DispatchAnswer(facts["answer"]) if "answer" in facts else None)
@@ -214,17 +216,17 @@ async def test_a_backend_without_jobs_tells_how_far_it_came(
         (("skipped", "cancelled"), BackendState.INCONCLUSIVE),
     ],
 )
-async def test_a_backend_is_as_its_worst_job(
+async def test_a_backend_has_the_state_of_its_worst_job(
     store: StoreRows, conclusions: tuple[str | None, ...], state: BackendState
 ) -> None:
     delivery = store.pull()
     store.dispatch(delivery, "good/backend", answer="never_started")
-    for place, conclusion in enumerate(conclusions):
-        store.job(delivery, conclusion, job_name=f"job {place}")
-    assert backend(await read_pull(store), "Good/Backend").state is state
+    for index, conclusion in enumerate(conclusions):
+        store.job(delivery, conclusion, job_name=f"job {index}")
+    assert find_backend(await read_pull(store), "Good/Backend").state is state
 
 
-async def test_jobs_come_failed_first_with_their_tests_and_doubts(store: StoreRows) -> None:
+async def test_jobs_are_listed_failed_first_with_failed_tests_and_verification(store: StoreRows) -> None:
     delivery = store.pull()
     store.dispatch(delivery, "good/backend")
     store.job(delivery, "success", job_name="a", attempt=2, verification="self-reported")
@@ -234,78 +236,78 @@ async def test_jobs_come_failed_first_with_their_tests_and_doubts(store: StoreRo
     doubt = {"verification": "disputed", "github_conclusion": "failure"}
     store.job(delivery, "failure", job_name="z", failed_tests=tests, **doubt)
     store.job(delivery, None, job_name="b")
-    jobs = backend(await read_pull(store), "Good/Backend").jobs
+    jobs = find_backend(await read_pull(store), "Good/Backend").jobs
     assert [(job.job_name, job.attempt) for job in jobs] == [("z", 1), ("b", 1), ("a", 2)]
     assert jobs[0].failed_tests[0].message == "m"
     assert (jobs[0].verification, jobs[0].github_conclusion) == (Verification.DISPUTED, "failure")
     assert jobs[2].verification is Verification.SELF_REPORTED
 
 
-async def test_an_l1_backend_is_notified_and_its_results_are_nobodys(store: StoreRows) -> None:
+async def test_an_l1_backend_is_shown_as_notified_without_its_jobs(store: StoreRows) -> None:
     delivery = store.pull()
     store.dispatch(delivery, "listen/only", level=1)
     store.job(delivery, "failure", downstream="listen/only", level=1)
-    shown = backend(await read_pull(store), "listen/only")
+    shown = find_backend(await read_pull(store), "listen/only")
     assert (shown.state, shown.level, shown.jobs) == (BackendState.NOTIFIED, Level.L1, ())
 
 
-async def test_the_highest_level_comes_first_and_in_it_the_worst(store: StoreRows) -> None:
+async def test_backends_are_ordered_by_level_then_worst_state(store: StoreRows) -> None:
     delivery = store.pull()
     store.dispatch(delivery, "listen/only", level=1)
-    gating(store, delivery, "gate/one", state="left_out", reason="paths", sent_at=None)
-    gating(store, delivery, "gate/two", state="parked", sent_at=None)
-    assert [str(each.name) for each in (await read_pull(store)).backends] == [
+    add_gating_dispatch(store, delivery, "gate/one", state="left_out", reason="paths", sent_at=None)
+    add_gating_dispatch(store, delivery, "gate/two", state="parked", sent_at=None)
+    assert [str(shown.name) for shown in (await read_pull(store)).backends] == [
         "gate/two",
         "Gate/One",
         "listen/only",
     ]
 
 
-async def test_what_is_not_public_is_nowhere_and_the_gate_says_only_that_there_is_more(
+async def test_non_public_backends_are_not_shown_and_the_gate_is_marked_as_incomplete(
     store: StoreRows,
 ) -> None:
     hidden = GATED.replace("{oncalls: [bob]", "{visibility: hidden, oncalls: [bob]")
-    shy = hidden.replace("{oncalls: [eve]", "{visibility: name, oncalls: [eve]")
-    store.allowlist(shy, version=2)
+    non_public = hidden.replace("{oncalls: [eve]", "{visibility: name, oncalls: [eve]")
+    store.allowlist(non_public, version=2)
     delivery = store.pull()
     for name in ("gate/one", "gate/two"):
-        gating(store, delivery, name)
+        add_gating_dispatch(store, delivery, name)
         store.job(delivery, "failure", downstream=name, level=4, job_name="secret job")
         store.waiver(name, head_sha="0" * 40)
         store.check(f"crcr/{name}", name)
     store.check("crcr/gate", title="Gate/One failed")
     store.gate(HEAD, "failed", "Gate/One failed")
-    for view in (await read_pull(store), await commit(store)):
+    for view in (await read_pull(store), await read_commit(store)):
         assert view.gate is not None
         assert (view.gate.state, view.gate.title, view.gate.whole) == (GateShown.FAILED, None, False)
-        assert [one.rows for one in view.gate.subjects] == [()]
-        assert (view.backends, view.waivers, [each.dispatches for each in arrivals(view)]) == ((), (), [()])
-        assert [(each.name, each.title) for each in view.checks] == [("crcr/gate", None)]
+        assert [subject.rows for subject in view.gate.subjects] == [()]
+        assert (view.backends, view.waivers, [item.dispatches for item in arrivals(view)]) == ((), (), [()])
+        assert [(item.name, item.title) for item in view.checks] == [("crcr/gate", None)]
         assert not any(word in repr(view).lower() for word in ("gate/one", "gate/two", "secret", "bob"))
     page = await store.views.waivers(UPSTREAM, store.clock.now(), after=None, limit=5)
     assert page.waivers == ()
 
 
-async def test_a_recorded_gate_of_a_hidden_backend_keeps_its_words(store: StoreRows) -> None:
+async def test_the_recorded_gate_title_of_a_hidden_backend_is_not_shown(store: StoreRows) -> None:
     store.allowlist(GATED.replace("{oncalls: [bob]", "{visibility: hidden, oncalls: [bob]"), version=2)
-    gating(store, store.pull(is_open=0))
+    add_gating_dispatch(store, store.pull(is_open=0))
     store.gate(HEAD, "failed", "Gate/One failed")
     gate = (await read_pull(store)).gate
     assert gate is not None
     assert (gate.title, gate.whole) == (None, False)
 
 
-async def test_waivers_are_in_force_or_past(store: StoreRows) -> None:
+async def test_each_waiver_has_its_state(store: StoreRows) -> None:
     store.pull()
-    soon, gone = store.ago(hours=-1), store.ago(minutes=1)
-    store.waiver(used_at=gone)
+    soon, past = store.ago(hours=-1), store.ago(minutes=1)
+    store.waiver(used_at=past)
     store.waiver(until_at=soon, head_sha="0" * 40, job="build")
-    store.waiver(until_at=gone)
+    store.waiver(until_at=past)
     store.waiver(head_sha="0" * 40)
     store.waiver(until_at=soon, base_ref="stack")
-    store.waiver(ended_at=gone, ended_by="zoe")
+    store.waiver(ended_at=past, ended_by="zoe")
     waivers = (await read_pull(store)).waivers
-    assert [each.state for each in sorted(waivers, key=lambda each: each.waiver_id)] == [
+    assert [waiver.state for waiver in sorted(waivers, key=lambda waiver: waiver.waiver_id)] == [
         WaiverState.IN_FORCE,
         WaiverState.IN_FORCE,
         WaiverState.RUN_OUT,
@@ -314,28 +316,28 @@ async def test_waivers_are_in_force_or_past(store: StoreRows) -> None:
         WaiverState.TAKEN_BACK,
     ]
     assert waivers[-1].used_at is not None
-    assert {each.downstream for each in waivers} == {"Gate/One"}
+    assert {waiver.downstream for waiver in waivers} == {"Gate/One"}
 
 
-async def test_a_waiver_of_a_closed_pull_request_is_over(store: StoreRows) -> None:
+async def test_a_waiver_of_a_closed_pull_request_has_the_state_over(store: StoreRows) -> None:
     store.pull(is_open=0, merged=1)
     store.waiver()
-    assert [each.state for each in (await read_pull(store)).waivers] == [WaiverState.OVER]
+    assert [waiver.state for waiver in (await read_pull(store)).waivers] == [WaiverState.OVER]
 
 
-async def test_pages_of_waivers_hold_each_once_newest_first(store: StoreRows) -> None:
+async def test_pages_of_waivers_contain_each_once_newest_first(store: StoreRows) -> None:
     store.allowlist(GATED.replace("{oncalls: [eve]", "{visibility: hidden, oncalls: [eve]"), version=2)
     for number in range(9):
         store.waiver("gate/two" if number % 3 else "gate/one", number=number, created_at=store.ago(hours=1))
-    found: list[int] = []
+    numbers: list[int] = []
     after: tuple[str | int, ...] | None = None
     while True:
         page = await store.views.waivers(UPSTREAM, store.clock.now(), after=after, limit=2)
-        found += [each.number for each in page.waivers]
+        numbers += [waiver.number for waiver in page.waivers]
         after = page.next
         if after is None:
             break
-    assert found == [6, 3, 0]
+    assert numbers == [6, 3, 0]
     with pytest.raises(BadRequest):
         await store.views.waivers(UPSTREAM, store.clock.now(), after=("x", 1), limit=2)
 
@@ -346,17 +348,17 @@ async def test_the_timeline_counts_dispatches_and_marks_older_heads(store: Store
     new = store.pull()
     store.dispatch(new, "good/backend")
     store.dispatch(new, "listen/only", level=1)
-    gating(store, new, state="left_out", sent_at=None)
-    told = arrivals(await read_pull(store))
-    assert [(each.guid, each.superseded) for each in told] == [(new, False), (old, True)]
-    counts = {count.state: count.number for count in told[0].dispatches}
+    add_gating_dispatch(store, new, state="left_out", sent_at=None)
+    arrival_list = arrivals(await read_pull(store))
+    assert [(arrival.guid, arrival.superseded) for arrival in arrival_list] == [(new, False), (old, True)]
+    counts = {count.state: count.number for count in arrival_list[0].dispatches}
     assert counts == {DispatchState.SENT: 2, DispatchState.LEFT_OUT: 1}
 
 
-async def test_the_timeline_goes_from_the_webhook_to_the_results(store: StoreRows) -> None:
+async def test_the_timeline_has_all_moments_from_the_webhook_to_the_waiver(store: StoreRows) -> None:
     delivery = store.pull()
     store.dispatch(delivery, "good/backend", hours_ago=1.9)
-    gating(store, delivery, hours_ago=1.8)
+    add_gating_dispatch(store, delivery, hours_ago=1.8)
     store.job(delivery, "success", hours_ago=1.7)
     store.job(delivery, "success", job_name="longest", hours_ago=1.6)
     silent = {"state": "timed_out", "swept_at": store.ago(hours=1)}
@@ -365,8 +367,8 @@ async def test_the_timeline_goes_from_the_webhook_to_the_results(store: StoreRow
     store.check("crcr/gate", conclusion="failure", published_at=store.ago(minutes=50))
     now = store.clock.now()
     assert [
-        (each.kind, each.subject, round((now - each.at) / timedelta(hours=1), 2))
-        for each in (await read_pull(store)).timeline
+        (moment.kind, moment.subject, round((now - moment.at) / timedelta(hours=1), 2))
+        for moment in (await read_pull(store)).timeline
     ] == [
         (MomentKind.WAIVED, "Gate/One", 0.5),
         (MomentKind.PUBLISHED, None, 0.83),
@@ -379,27 +381,27 @@ async def test_the_timeline_goes_from_the_webhook_to_the_results(store: StoreRow
     ]
 
 
-async def test_a_job_too_many_for_the_page_is_still_in_the_timeline(store: StoreRows) -> None:
+async def test_a_job_beyond_the_page_limit_still_counts_in_the_timeline(store: StoreRows) -> None:
     delivery = store.pull()
     store.dispatch(delivery, "good/backend")
     for number in range(201):
         store.job(delivery, job_name=f"job {number:03d}", hours_ago=1.5 - number / 1000)
-    shown = backend(await read_pull(store), "Good/Backend")
+    shown = find_backend(await read_pull(store), "Good/Backend")
     assert shown.jobs_left_out == 1
     assert shown.spell.ended_at is not None
     assert shown.spell.ended_at > max(job.completed_at for job in shown.jobs if job.completed_at)
 
 
-async def test_a_check_is_shown_once_as_its_newest_round(store: StoreRows) -> None:
+async def test_only_the_newest_round_of_a_check_is_shown(store: StoreRows) -> None:
     store.pull()
     store.check("crcr/gate/one", "gate/one", title="first")
     store.check("crcr/gate/one", "gate/one", round=2, title="second")
     store.check("crcr/never", "gate/one", check_run_id=None)
     store.check("crcr/secret", "left/list")
-    assert [(each.title, each.round) for each in (await read_pull(store)).checks] == [("second", 2)]
+    assert [(check.title, check.round) for check in (await read_pull(store)).checks] == [("second", 2)]
 
 
-async def test_merge_groups_that_hold_it_are_told_and_have_a_page(store: StoreRows) -> None:
+async def test_merge_groups_of_a_pull_request_are_listed_and_have_a_commit_page(store: StoreRows) -> None:
     store.pull()
     store.pull(9)
     group = "c" * 40
@@ -409,34 +411,36 @@ async def test_merge_groups_that_hold_it_are_told_and_have_a_page(store: StoreRo
     store.group("d" * 40, "[7]", destroyed_at=store.ago(minutes=1))
     store.group("e" * 40, "[8]")
     store.waiver()
-    store.waiver(number=9, head_sha=f"{9:040x}", who="ida")  # of one pull request alone it would not count
-    [held] = (await read_pull(store)).merge_groups
-    assert (held.head_sha, held.numbers, held.gate) == (group, (7, 9), GateShown.PENDING)
-    view = await commit(store, group)
+    store.waiver(
+        number=9, head_sha=f"{9:040x}", who="ida"
+    )  # a waiver of only one of the pull requests would not count
+    [merge_group] = (await read_pull(store)).merge_groups
+    assert (merge_group.head_sha, merge_group.numbers, merge_group.gate) == (group, (7, 9), GateShown.PENDING)
+    view = await read_commit(store, group)
     assert view.group is not None
     assert view.gate is not None
-    assert [one.numbers for one in view.gate.subjects] == [(7, 9)]
+    assert [subject.numbers for subject in view.gate.subjects] == [(7, 9)]
     assert view.gate.subjects[0].rows[0].standing is GateStatus.WAIVED
-    assert {each.who for each in view.waivers} == {"mia", "ida"}
-    assert [str(each.name) for each in view.backends] == ["Gate/One"]
+    assert {item.who for item in view.waivers} == {"mia", "ida"}
+    assert [str(item.name) for item in view.backends] == ["Gate/One"]
 
 
-async def test_a_commit_of_a_push_has_its_backends(store: StoreRows) -> None:
+async def test_the_commit_page_of_a_push_has_its_backends(store: StoreRows) -> None:
     delivery = store.delivery(number=None, head_sha="a" * 40, ref="refs/heads/main")
     store.dispatch(delivery, "good/backend", event="push", action=None, number=None)
     store.job(delivery, "failure")
-    view = await commit(store, "a" * 40)
+    view = await read_commit(store, "a" * 40)
     assert (view.event, view.ref, view.numbers, view.gate) == ("push", "refs/heads/main", (), None)
-    assert backend(view, "Good/Backend").state is BackendState.FAILED
+    assert find_backend(view, "Good/Backend").state is BackendState.FAILED
 
 
 def nightly(store: StoreRows, conclusion: str | None = "success", **more: Any) -> None:
-    """A nightly run's job as its backend reports it, about a commit and without a dispatch."""
-    told = {"event": "nightly", "number": None, "head_sha": "e" * 40, **more}
-    store.job(told.pop("delivery", told["head_sha"]), conclusion, **told)
+    """Add a nightly job as its backend reports it: for a commit, without a dispatch."""
+    columns = {"event": "nightly", "number": None, "head_sha": "e" * 40, **more}
+    store.job(columns.pop("delivery", columns["head_sha"]), conclusion, **columns)
 
 
-async def test_a_nightly_commit_has_who_reported_about_it(store: StoreRows) -> None:
+async def test_a_nightly_commit_has_the_backends_that_reported_on_it(store: StoreRows) -> None:
     tests = '[{"name":"t","file":null,"message":"m"}]'
     nightly(store, "failure", attempt=1)
     nightly(store, "failure", attempt=2, failed_tests=tests)
@@ -444,7 +448,7 @@ async def test_a_nightly_commit_has_who_reported_about_it(store: StoreRows) -> N
     nightly(store, "failure", run_id="0", superseded=1)
     nightly(store, downstream="gate/one", level=4, event="periodic")
     nightly(store, "failure", downstream="listen/only", level=1)
-    view = await commit(store, "e" * 40)
+    view = await read_commit(store, "e" * 40)
     assert (view.event, view.ref, view.numbers, view.gate) == ("periodic", None, (), None)
     gate, good = view.backends
     assert (str(gate.name), gate.event, gate.level, gate.state) == (
@@ -454,26 +458,26 @@ async def test_a_nightly_commit_has_who_reported_about_it(store: StoreRows) -> N
     assert (good.dispatch, good.delivery, good.state) == (None, "e" * 40, BackendState.FAILED)
     assert [(job.job_name, job.attempt) for job in good.jobs] == [("build", 2), ("lint", 1)]
     assert [test.name for test in good.jobs[0].failed_tests] == ["t"]
-    assert {each.kind for each in view.timeline} == {MomentKind.STARTED, MomentKind.ENDED}
+    assert {moment.kind for moment in view.timeline} == {MomentKind.STARTED, MomentKind.ENDED}
 
 
-async def test_a_pushed_commit_has_its_nightly_results_too(store: StoreRows) -> None:
+async def test_a_pushed_commit_also_has_its_nightly_results(store: StoreRows) -> None:
     delivery = store.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
     store.dispatch(delivery, "good/backend", event="push", action=None, number=None)
     store.job(delivery, event="push")
     nightly(store, "failure")
-    view = await commit(store, "e" * 40)
+    view = await read_commit(store, "e" * 40)
     assert view.event == "push"
-    assert [(each.event, each.dispatch is None, each.state) for each in view.backends] == [
+    assert [(shown.event, shown.dispatch is None, shown.state) for shown in view.backends] == [
         ("push", False, BackendState.PASSED),
         ("nightly", True, BackendState.FAILED),
     ]
 
 
-async def test_a_nightly_of_an_unknown_commit_is_on_no_commits_page(store: StoreRows) -> None:
+async def test_a_nightly_without_a_commit_is_shown_on_no_commit_page(store: StoreRows) -> None:
     nightly(store, delivery="", head_sha=None)
     with pytest.raises(NotFound):
-        await commit(store, "e" * 40)
+        await read_commit(store, "e" * 40)
 
 
 @pytest.mark.parametrize(
@@ -486,22 +490,22 @@ async def test_a_nightly_of_an_unknown_commit_is_on_no_commits_page(store: Store
         ({"standing": "base", "branch": "main", "upstream": OTHER.key}, UNCHECKED),
     ],
 )
-async def test_a_commit_that_was_tested_on_its_own_says_where_it_stands(
+async def test_a_commit_with_self_reported_results_shows_its_place(
     store: StoreRows, row: dict[str, Any] | None, place: CommitPlace
 ) -> None:
     nightly(store)
     if row is not None:
         store.add(commits, {"sha": "e" * 40, "upstream": UPSTREAM.key, "seen_at": store.ago(hours=1), **row})
-    assert (await commit(store, "e" * 40)).place == place
+    assert (await read_commit(store, "e" * 40)).place == place
 
 
-async def test_of_a_commit_that_nobody_tested_on_their_own_nobody_asks_where_it_stands(
+async def test_a_commit_without_self_reported_results_has_no_place(
     store: StoreRows,
 ) -> None:
     delivery = store.delivery(number=None, head_sha="e" * 40, ref="refs/heads/main")
     store.dispatch(delivery, "good/backend", event="push", action=None, number=None)
     store.job(delivery, event="push")
-    assert (await commit(store, "e" * 40)).place is None
+    assert (await read_commit(store, "e" * 40)).place is None
 
 
 @pytest.mark.parametrize(
@@ -513,40 +517,44 @@ async def test_of_a_commit_that_nobody_tested_on_their_own_nobody_asks_where_it_
         {"event": "push"},
     ],
 )
-async def test_a_nightly_of_nobody_to_be_seen_is_not_found(store: StoreRows, hidden: dict[str, Any]) -> None:
+async def test_a_commit_with_only_nightlies_of_invisible_backends_is_not_found(
+    store: StoreRows, hidden: dict[str, Any]
+) -> None:
     nightly(store, **hidden)
     with pytest.raises(NotFound):
-        await commit(store, "e" * 40)
+        await read_commit(store, "e" * 40)
 
 
-async def test_an_old_commit_is_found_by_its_sha_and_by_a_delivery_of_it(store: StoreRows) -> None:
+async def test_an_old_commit_is_found_by_its_sha_with_or_without_its_delivery(store: StoreRows) -> None:
     old = store.delivery(head_sha="0" * 40, hours_ago=50)
     store.pull()
-    assert arrivals(await commit(store, "0" * 40, delivery=old))[0].guid == old
-    assert arrivals(await commit(store, "0" * 40))[0].guid == old
+    assert arrivals(await read_commit(store, "0" * 40, delivery=old))[0].guid == old
+    assert arrivals(await read_commit(store, "0" * 40))[0].guid == old
     with pytest.raises(NotFound):
-        await commit(store, "9" * 40, delivery=old)
+        await read_commit(store, "9" * 40, delivery=old)
 
 
-async def test_what_is_not_there_is_not_found(store: StoreRows) -> None:
+async def test_unknown_pull_requests_and_commits_are_not_found(store: StoreRows) -> None:
     store.pull()
     with pytest.raises(NotFound):
         await read_pull(store, 8)
     with pytest.raises(NotFound):
         await store.views.pull(OTHER, 7, store.clock.now())
     with pytest.raises(NotFound):
-        await commit(store, "9" * 40)
+        await read_commit(store, "9" * 40)
 
 
-async def test_what_was_left_out_waits_for_nothing(store: StoreRows) -> None:
+async def test_left_out_dispatches_do_not_count_as_waiting(store: StoreRows) -> None:
     store.dispatch(store.pull(), "good/backend")
     store.dispatch(store.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
     summary = await store.views.summary(UPSTREAM, Span.FORTNIGHT, store.clock.now())
-    shown = next(each for each in summary.backends if str(each.name) == "Good/Backend")
+    shown = next(
+        find_backend for find_backend in summary.backends if str(find_backend.name) == "Good/Backend"
+    )
     assert (shown.waiting, shown.parked) == (0, 0)
 
 
-async def test_open_gates_are_counted_by_head(store: StoreRows) -> None:
+async def test_gates_of_open_pull_requests_are_counted_by_head(store: StoreRows) -> None:
     store.pull(7)
     store.pull(8, head_sha=HEAD)
     store.pull(9)
@@ -558,8 +566,10 @@ async def test_open_gates_are_counted_by_head(store: StoreRows) -> None:
     assert dict(vitals[0].open_gates) == {"failed": 1, "passed": 1}
 
 
-async def test_checks_that_were_given_up_are_among_the_parked_effects(store: StoreRows) -> None:
+async def test_parked_check_effects_are_listed_and_those_of_unlisted_targets_are_not(
+    store: StoreRows,
+) -> None:
     store.effect("parked", "checks/gate", kind="publish_checks")
     store.effect("parked", "left/list")
     effects = await store.views.effects(UPSTREAM, store.clock.now())
-    assert [each.target for each in effects.parked] == ["checks/gate"]
+    assert [effect.target for effect in effects.parked] == ["checks/gate"]

@@ -1,4 +1,4 @@
-"""The upstream's own CI on pages: counts and failing checks of a commit, the trend of the base branch."""
+"""The upstream's own CI in the views: counts and failing checks of a commit, the trend of the default branch."""
 
 from crcr.decide.in_tree.checks import STATUSES, InTreeCheck, Outcome
 from crcr.decide.statistics.window import Span
@@ -14,7 +14,7 @@ def a_check(name: str, conclusion: str | None = "success", app_id: int = 15_368)
     )
 
 
-async def test_a_pull_request_and_its_head_show_the_same_counts_packed_or_not(store: StoreRows) -> None:
+async def test_a_pull_request_and_its_head_show_the_same_counts_packed_or_unpacked(store: StoreRows) -> None:
     checks = (a_check("build"), a_check("test", "failure"), a_check("lint", None))
     legacy = a_check("ci/legacy", "error", STATUSES)
     expected = InTreeView(
@@ -35,25 +35,25 @@ async def test_a_pull_request_and_its_head_show_the_same_counts_packed_or_not(st
         assert pull.in_tree == commit.in_tree == expected
 
 
-async def test_without_a_recorded_check_there_is_nothing_in_tree(store: StoreRows) -> None:
+async def test_without_recorded_checks_the_in_tree_view_is_none(store: StoreRows) -> None:
     store.allowlist()
     store.pull()
     assert (await store.views.pull(UPSTREAM, 7, store.clock.now())).in_tree is None
     assert (await store.views.commit(UPSTREAM, HEAD, store.clock.now())).in_tree is None
 
 
-async def test_a_commit_that_reached_no_backend_is_known_by_its_in_tree_checks(store: StoreRows) -> None:
+async def test_a_commit_with_only_in_tree_checks_has_a_page(store: StoreRows) -> None:
     store.allowlist()
     store.in_tree(HEAD, a_check("build"))
     commit = await store.views.commit(UPSTREAM, HEAD, store.clock.now())
     assert (commit.event, commit.backends, commit.in_tree) == ("push", (), InTreeView(1, 0, 0))
 
 
-async def test_the_trend_has_the_newest_commits_of_the_default_branch_in_order(store: StoreRows) -> None:
+async def test_the_trend_shows_the_newest_commits_of_the_default_branch_in_order(store: StoreRows) -> None:
     store.allowlist()
     for position in range(1, 26):
         store.base_commit(f"{position:040x}", position)
-        if position % 5:  # of a push with several commits only the last has checks
+        if position % 5:  # of a push with several commits, only the last has checks
             store.in_tree(f"{position:040x}", a_check("build", "failure" if position == 24 else "success"))
     store.in_tree("f" * 40, a_check("build", "failure"))  # of a pull request
     summary = await store.views.summary(UPSTREAM, Span.FORTNIGHT, store.clock.now())

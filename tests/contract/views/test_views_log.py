@@ -1,4 +1,4 @@
-"""The readers behind the log pages: filters, pages without gaps or doubles, and what stays hidden."""
+"""The views of the log pages: filters, paging without gaps or duplicates, and visibility."""
 
 import json
 import re
@@ -50,20 +50,20 @@ ALL = Statement(
 
 
 async def read_all_pages(read: Callable[[Any], Awaitable[Any]], query: Any, field: str) -> list[Any]:
-    """All items of a list, page by page, each page full but the last."""
-    found: list[Any] = []
+    """All items of a list, read page by page; every page except the last is full."""
+    all_items: list[Any] = []
     while True:
         page = await read(query)
         items = getattr(page, field)
-        found += items
+        all_items += items
         if page.next is None:
-            return found
+            return all_items
         assert len(items) == query.limit
         query = replace(query, after=page.next)
 
 
 async def guids(store: StoreRows, query: DeliveryQuery) -> list[str]:
-    return [each.guid for each in await read_all_pages(store.views.deliveries, query, "deliveries")]
+    return [delivery.guid for delivery in await read_all_pages(store.views.deliveries, query, "deliveries")]
 
 
 def audit(store: StoreRows, act: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
@@ -81,36 +81,36 @@ async def test_deliveries_are_filtered_by_event_state_number_and_commit(store: S
     pushed = store.delivery(number=None, head_sha="abcdef13" + "0" * 32)
     late = store.delivery(number=7, state="superseded", head_sha="9" * 40)
     store.delivery(OTHER, number=7, head_sha="abcdef12" + "0" * 32)
-    asked: dict[str, tuple[Any, set[str]]] = {
+    cases: dict[str, tuple[Any, set[str]]] = {
         "event": ("push", {pushed}),
         "state": (DeliveryState.SUPERSEDED, {late}),
         "number": (7, {plain, late}),
         "head_sha": ("ABCDEF1", {plain, pushed}),
     }
-    for name, (value, found) in asked.items():
+    for name, (value, expected) in cases.items():
         for oldest_first in (False, True):
             query = replace(DELIVERIES, **{name: value}, oldest_first=oldest_first)
-            assert set(await guids(store, query)) == found
-    both = replace(DELIVERIES, number=7, head_sha="abcdef12" + "0" * 32)
-    assert await guids(store, both) == [plain]
+            assert set(await guids(store, query)) == expected
+    by_number_and_sha = replace(DELIVERIES, number=7, head_sha="abcdef12" + "0" * 32)
+    assert await guids(store, by_number_and_sha) == [plain]
     assert await guids(store, replace(DELIVERIES, head_sha="abcdef12" + "1" * 32)) == []
 
 
 @pytest.mark.parametrize("oldest_first", [False, True])
 @pytest.mark.parametrize("by", [{}, {"number": 7}, {"head_sha": "abcdef1"}, {"event": "pull_request"}])
-async def test_pages_of_deliveries_that_came_at_once_hold_each_once(
+async def test_pages_of_deliveries_with_equal_times_contain_each_once(
     store: StoreRows, by: dict[str, Any], oldest_first: bool
 ) -> None:
     store.allowlist()
-    made = [store.delivery(hours_ago=1 + number // 4, head_sha="abcdef1" + "0" * 33) for number in range(11)]
+    added = [store.delivery(hours_ago=1 + number // 4, head_sha="abcdef1" + "0" * 33) for number in range(11)]
     query = replace(DELIVERIES, **by, oldest_first=oldest_first, limit=3)
-    found = await read_all_pages(store.views.deliveries, query, "deliveries")
-    assert sorted(each.guid for each in found) == sorted(made)
-    times = [each.received_at for each in found]
+    deliveries_read = await read_all_pages(store.views.deliveries, query, "deliveries")
+    assert sorted(delivery.guid for delivery in deliveries_read) == sorted(added)
+    times = [delivery.received_at for delivery in deliveries_read]
     assert times == sorted(times, reverse=not oldest_first)
 
 
-async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(store: StoreRows) -> None:
+async def test_rare_rows_are_searched_in_steps_without_missing_any(store: StoreRows) -> None:
     store.allowlist()
     rare = {store.delivery(hours_ago=hours, number=None) for hours in (9, 30, 50)}
     for hours in range(60):
@@ -120,23 +120,23 @@ async def test_what_is_rare_is_looked_for_in_steps_and_none_is_passed_over(store
         async def read(after: Key, limit: int) -> list[Row]:
             return (await tx.all(ALL))[int(after[0]) : int(after[0]) + limit]
 
-        found, steps = set[str](), 0
-        place: Key | None = (0,)
-        while place is not None:
-            rows, place = await paging.read_matching(
+        matching, steps = set[str](), 0
+        key: Key | None = (0,)
+        while key is not None:
+            rows, key = await paging.read_matching(
                 read,
-                place,
+                key,
                 4,
                 make_key=lambda row: (row["place"],),
                 keep=lambda row: row["event"] == "push",
                 most=10,
             )
-            found |= {row["guid"] for row in rows}
+            matching |= {row["guid"] for row in rows}
             steps += 1
-        return found, steps
+        return matching, steps
 
-    found, steps = await store.database.read(unit)
-    assert found == rare
+    matching, steps = await store.database.read(unit)
+    assert matching == rare
     assert steps > 3
 
 
@@ -146,16 +146,16 @@ async def test_a_delivery_shows_the_dispatches_to_public_backends_only(store: St
     for name in ("good/backend", "secret/one", "shy/one", "left/long-ago"):
         store.dispatch(delivery, name)
     page = await store.views.deliveries(DELIVERIES)
-    assert [each.downstream for each in page.deliveries[0].dispatches] == ["Good/Backend"]
-    eyes = await store.views.for_admins().deliveries(DELIVERIES)
-    assert {each.downstream for each in eyes.deliveries[0].dispatches} == {
+    assert [dispatch.downstream for dispatch in page.deliveries[0].dispatches] == ["Good/Backend"]
+    admin_page = await store.views.for_admins().deliveries(DELIVERIES)
+    assert {dispatch.downstream for dispatch in admin_page.deliveries[0].dispatches} == {
         "Good/Backend",
         "secret/one",
         "shy/one",
     }
 
 
-async def test_pages_know_the_newest_change_and_that_dispatching_is_paused(store: StoreRows) -> None:
+async def test_pages_contain_the_newest_change_and_the_pause_of_dispatching(store: StoreRows) -> None:
     store.allowlist()
     assert (await store.views.deliveries(DELIVERIES)).outbox.paused_at is None
     store.change()
@@ -183,7 +183,7 @@ async def test_a_cursor_of_another_list_is_refused(store: StoreRows, after: tupl
 # Effects
 
 
-async def test_effects_come_parked_first_then_by_target_and_due(store: StoreRows) -> None:
+async def test_effects_are_listed_parked_first_then_by_target_and_due_time(store: StoreRows) -> None:
     store.allowlist()
     store.effect("waiting", "good/backend", due_at=store.ago(minutes=1))
     store.effect("claimed", "flaky/backend", due_at=store.ago(minutes=9))
@@ -191,32 +191,38 @@ async def test_effects_come_parked_first_then_by_target_and_due(store: StoreRows
     store.effect("parked", finished_at=store.ago(hours=2))
     store.effect("parked", finished_at=store.ago(hours=1))
     store.effect("done")
-    found = await read_all_pages(store.views.effect_page, replace(EFFECTS, limit=2), "effects")
-    assert [each.effect_id for each in found] == [5, 4, 2, 3, 1]
+    all_effects = await read_all_pages(store.views.effect_page, replace(EFFECTS, limit=2), "effects")
+    assert [effect.effect_id for effect in all_effects] == [5, 4, 2, 3, 1]
 
 
-async def test_a_page_that_ends_with_the_parked_ones_goes_on_with_the_others(store: StoreRows) -> None:
+async def test_a_page_that_ends_with_the_last_parked_effect_continues_with_the_others(
+    store: StoreRows,
+) -> None:
     store.allowlist()
     for state in ("parked", "parked", "waiting"):
         store.effect(state)
     first = await store.views.effect_page(replace(EFFECTS, limit=2))
     assert (len(first.effects), first.next is None) == (2, False)
     second = await store.views.effect_page(replace(EFFECTS, limit=2, after=first.next))
-    assert ([each.state for each in second.effects], second.next) == (["waiting"], None)
-    only = await store.views.effect_page(replace(EFFECTS, limit=2, state="parked"))
-    assert only.next is None
+    assert ([effect.state for effect in second.effects], second.next) == (["waiting"], None)
+    parked_only = await store.views.effect_page(replace(EFFECTS, limit=2, state="parked"))
+    assert parked_only.next is None
 
 
 @pytest.mark.parametrize("state", [None, "waiting", "parked", "done"])
-async def test_pages_of_effects_at_one_moment_hold_each_once(store: StoreRows, state: str | None) -> None:
+async def test_pages_of_effects_with_equal_times_contain_each_once(
+    store: StoreRows, state: str | None
+) -> None:
     store.allowlist()
     for number in range(9):
         store.effect(state or "waiting", ("good/backend", "flaky/backend")[number % 2])
-    found = await read_all_pages(store.views.effect_page, replace(EFFECTS, state=state, limit=2), "effects")
-    assert sorted(each.effect_id for each in found) == list(range(1, 10))
+    all_effects = await read_all_pages(
+        store.views.effect_page, replace(EFFECTS, state=state, limit=2), "effects"
+    )
+    assert sorted(effect.effect_id for effect in all_effects) == list(range(1, 10))
 
 
-async def test_effects_are_filtered_by_state_target_and_delivery(store: StoreRows) -> None:
+async def test_effects_can_be_filtered_by_state_target_and_delivery(store: StoreRows) -> None:
     store.allowlist()
     store.effect("waiting", attempts=0)
     store.effect("waiting", "flaky/backend", attempts=2, delivery="d-1")
@@ -224,7 +230,7 @@ async def test_effects_are_filtered_by_state_target_and_delivery(store: StoreRow
     store.effect("parked", "flaky/backend", delivery="d-1")
     store.effect("cancelled")
     store.effect("cancelled", upstream=OTHER.key)
-    asked: list[tuple[dict[str, str], set[int]]] = [
+    cases: list[tuple[dict[str, str], set[int]]] = [
         ({"state": "waiting"}, {1, 2}),
         ({"state": "retried"}, {2, 3}),
         ({"state": "claimed"}, {3}),
@@ -233,14 +239,14 @@ async def test_effects_are_filtered_by_state_target_and_delivery(store: StoreRow
         ({"target": "Flaky/Backend"}, {2, 4}),
         ({"delivery": "d-1"}, {2, 4}),
     ]
-    for filters, ids in asked:
+    for filters, ids in cases:
         page = await store.views.effect_page(replace(EFFECTS, **filters))  # type: ignore[arg-type]
-        assert {each.effect_id for each in page.effects} == ids
+        assert {effect.effect_id for effect in page.effects} == ids
     with pytest.raises(BadRequest):
         await store.views.effect_page(replace(EFFECTS, state="lost"))
 
 
-async def test_effects_for_backends_that_are_not_public_and_errors_are_for_administrators(
+async def test_effects_of_non_public_backends_and_errors_are_shown_to_administrators_only(
     store: StoreRows,
 ) -> None:
     store.allowlist(LISTED)
@@ -256,15 +262,15 @@ async def test_effects_for_backends_that_are_not_public_and_errors_are_for_admin
     for target in targets:
         store.effect("parked", target, last_error="a token was refused")
     shown = (await store.views.effect_page(EFFECTS)).effects
-    assert {each.target for each in shown} == {"Good/Backend", "checks/gate", "commands", UPSTREAM.key}
-    assert {each.last_error for each in shown} == {None}
+    assert {effect.target for effect in shown} == {"Good/Backend", "checks/gate", "commands", UPSTREAM.key}
+    assert {effect.last_error for effect in shown} == {None}
     assert (await store.views.effect_page(replace(EFFECTS, target="secret/one"))).effects == ()
-    eyes = (await store.views.for_admins().effect_page(EFFECTS)).effects
-    assert {each.target.lower() for each in eyes} == set(targets)
-    assert {each.last_error for each in eyes} == {"a token was refused"}
+    for_admins = (await store.views.for_admins().effect_page(EFFECTS)).effects
+    assert {effect.target.lower() for effect in for_admins} == set(targets)
+    assert {effect.last_error for effect in for_admins} == {"a token was refused"}
 
 
-async def test_a_backlog_of_a_hidden_backend_neither_ends_a_page_early_nor_stands_in_its_cursor(
+async def test_a_hidden_backends_backlog_neither_shortens_a_page_nor_appears_in_its_cursor(
     store: StoreRows,
 ) -> None:
     store.allowlist(LISTED)
@@ -277,13 +283,16 @@ async def test_a_backlog_of_a_hidden_backend_neither_ends_a_page_early_nor_stand
     first = await store.views.effect_page(replace(EFFECTS, limit=1))
     assert first.next is not None
     assert first.next[1] == "flaky/backend"
-    both = await store.views.effect_page(replace(EFFECTS, limit=2))
-    assert ([each.target for each in both.effects], both.next) == (["flaky/backend", UPSTREAM.key], None)
-    asked = await store.views.effect_page(replace(EFFECTS, target="secret/one"))
-    assert (asked.effects, asked.next) == ((), None)
+    both_visible = await store.views.effect_page(replace(EFFECTS, limit=2))
+    assert ([effect.target for effect in both_visible.effects], both_visible.next) == (
+        ["flaky/backend", UPSTREAM.key],
+        None,
+    )
+    hidden_page = await store.views.effect_page(replace(EFFECTS, target="secret/one"))
+    assert (hidden_page.effects, hidden_page.next) == ((), None)
 
 
-async def test_a_full_page_goes_on_behind_the_last_row_that_it_shows(store: StoreRows) -> None:
+async def test_the_cursor_of_a_full_page_is_its_last_shown_row(store: StoreRows) -> None:
     store.allowlist(LISTED)
     for subject in ("good/backend", "secret/one", "secret/one", "good/backend"):
         audit(store, "suspend", subject)
@@ -304,11 +313,11 @@ async def test_the_audit_log_is_filtered_ordered_and_paged(store: StoreRows) -> 
     for number in range(7):
         audit(store, "pause" if number % 2 else "unpause", who="Ops" if number < 5 else "mia")
     newest = await read_all_pages(store.views.audit, replace(AUDIT, limit=2), "acts")
-    assert [each.audit_id for each in newest] == [7, 6, 5, 4, 3, 2, 1]
+    assert [act.audit_id for act in newest] == [7, 6, 5, 4, 3, 2, 1]
     oldest = await read_all_pages(store.views.audit, replace(AUDIT, limit=2, oldest_first=True), "acts")
-    assert [each.audit_id for each in oldest] == [1, 2, 3, 4, 5, 6, 7]
+    assert [act.audit_id for act in oldest] == [1, 2, 3, 4, 5, 6, 7]
     by_name = await store.views.audit(replace(AUDIT, who="ops", act="pause"))
-    assert [each.audit_id for each in by_name.acts] == [4, 2]
+    assert [act.audit_id for act in by_name.acts] == [4, 2]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +334,7 @@ async def test_the_audit_log_is_filtered_ordered_and_paged(store: StoreRows) -> 
         ("#7", {"secret/one": 1}),
     ],
 )
-async def test_an_act_that_names_a_backend_that_is_not_public_is_hidden(
+async def test_an_act_that_names_a_non_public_backend_is_hidden(
     store: StoreRows, subject: str, detail: dict[str, Any]
 ) -> None:
     store.allowlist(LISTED)
@@ -334,24 +343,26 @@ async def test_an_act_that_names_a_backend_that_is_not_public_is_hidden(
     assert len((await store.views.for_admins().audit(AUDIT)).acts) == 1
 
 
-async def test_an_act_of_very_many_words_is_read_in_the_time_of_its_length(store: StoreRows) -> None:
-    """Twice as long takes twice as long, and not four times."""
+async def test_a_very_long_act_is_checked_in_linear_time(store: StoreRows) -> None:
+    """Twice the length takes twice the time, not four times."""
     store.allowlist(LISTED)
     audit(store, "waive", "#7", detail={"reason": "a" * 100_000, "more": "http://" + "b." * 50_000})
     began = process_time()
     assert len((await store.views.audit(AUDIT)).acts) == 1
     assert process_time() - began < 2
     audit(store, "waive", "#8", detail={"reason": "a" * 100_000 + " secret/one"})
-    assert [each.subject for each in (await store.views.audit(AUDIT)).acts] == ["#7"]
+    assert [act.subject for act in (await store.views.audit(AUDIT)).acts] == ["#7"]
 
 
-async def test_a_check_of_a_hidden_backend_is_hidden_and_of_a_public_one_shown(store: StoreRows) -> None:
+async def test_acts_on_checks_of_hidden_backends_are_hidden_and_of_public_ones_shown(
+    store: StoreRows,
+) -> None:
     store.allowlist(LISTED)
     audit(store, "rerun", "crcr/secret/one/CI/build")
     audit(store, "rerun", "crcr/good/backend/CI/read/write")
     audit(store, "rerun", "crcr/gate")
     audit(store, "waive", "#7", detail={"command": "crcr/good/backend/x secret/one"})
-    assert [each.audit_id for each in (await store.views.audit(AUDIT)).acts] == [3, 2]
+    assert [act.audit_id for act in (await store.views.audit(AUDIT)).acts] == [3, 2]
 
 
 async def test_acts_about_public_backends_and_the_upstream_are_shown(store: StoreRows) -> None:
@@ -359,15 +370,15 @@ async def test_acts_about_public_backends_and_the_upstream_are_shown(store: Stor
     audit(store, "suspend", "good/backend", detail={"reason": None, "obeyed": True, "runs": 3})
     audit(store, "waive", "#7", detail={"reason": f"see https://github.com/{UPSTREAM}/issues/12#note"})
     audit(store, "retry", "2 effects", detail={"ids": [4, 5]})
-    retried, waived, suspended = (await store.views.audit(AUDIT)).acts
+    retried, waiver_ids, suspended = (await store.views.audit(AUDIT)).acts
     assert dict(suspended.detail) == {"obeyed": "yes", "runs": "3"}
-    assert "issues/12" in waived.detail["reason"]
+    assert "issues/12" in waiver_ids.detail["reason"]
     assert dict(retried.detail) == {}
-    eyes = (await store.views.for_admins().audit(AUDIT)).acts
-    assert dict(eyes[0].detail) == {"ids": "4, 5"}
+    for_admins = (await store.views.for_admins().audit(AUDIT)).acts
+    assert dict(for_admins[0].detail) == {"ids": "4, 5"}
 
 
-async def test_who_tried_to_sign_in_is_for_administrators(store: StoreRows) -> None:
+async def test_sign_ins_are_shown_to_administrators_only(store: StoreRows) -> None:
     store.allowlist(LISTED)
     audit(store, "sign_in_failed", "pages", who="unknown")
     audit(store, "sign_in", "pages")
@@ -378,8 +389,8 @@ async def test_who_tried_to_sign_in_is_for_administrators(store: StoreRows) -> N
 # Waivers
 
 
-async def give(store: StoreRows) -> None:
-    """Waivers in each state, two of each of the first two, given at one moment."""
+async def add_waivers(store: StoreRows) -> None:
+    """Add waivers in each state, two of each of the first two, with equal times."""
     store.allowlist(LISTED)
     store.pull(7)
     store.pull(8, is_open=0)
@@ -392,34 +403,34 @@ async def give(store: StoreRows) -> None:
     store.waiver("secret/gate")
 
 
-async def waived(store: StoreRows, **asked: Any) -> list[int]:
+async def waiver_ids(store: StoreRows, **filters: Any) -> list[int]:
     async def read(query: WaiverQuery) -> Any:
         return await store.views.waiver_page(query, store.clock.now())
 
-    found = await read_all_pages(read, replace(WAIVERS, limit=2, **asked), "waivers")
-    return [each.waiver_id for each in found]
+    waivers_read = await read_all_pages(read, replace(WAIVERS, limit=2, **filters), "waivers")
+    return [waiver.waiver_id for waiver in waivers_read]
 
 
-async def test_waivers_in_force_come_first_and_each_once(store: StoreRows) -> None:
-    await give(store)
-    assert await waived(store) == [3, 1, 7, 6, 5, 4, 2]
-    assert await waived(store, newest_first=True) == [7, 6, 5, 4, 3, 2, 1]
+async def test_waivers_in_force_are_listed_first_and_each_once(store: StoreRows) -> None:
+    await add_waivers(store)
+    assert await waiver_ids(store) == [3, 1, 7, 6, 5, 4, 2]
+    assert await waiver_ids(store, newest_first=True) == [7, 6, 5, 4, 3, 2, 1]
 
 
-async def test_waivers_are_filtered(store: StoreRows) -> None:
-    await give(store)
-    assert await waived(store, state=WaiverState.IN_FORCE) == [3, 1]
-    assert await waived(store, state=WaiverState.TAKEN_BACK) == [4, 2]
-    assert await waived(store, state=WaiverState.OVER) == [7]
-    assert await waived(store, who="zoe") == [4, 2]
-    assert await waived(store, number=8) == [7]
-    assert await waived(store, number=7, newest_first=True) == [6, 5, 4, 3, 2, 1]
-    assert await waived(store, backend="Gate/One", state=WaiverState.RUN_OUT) == [5]
-    assert await waived(store, backend="secret/gate") == []
+async def test_waivers_can_be_filtered(store: StoreRows) -> None:
+    await add_waivers(store)
+    assert await waiver_ids(store, state=WaiverState.IN_FORCE) == [3, 1]
+    assert await waiver_ids(store, state=WaiverState.TAKEN_BACK) == [4, 2]
+    assert await waiver_ids(store, state=WaiverState.OVER) == [7]
+    assert await waiver_ids(store, who="zoe") == [4, 2]
+    assert await waiver_ids(store, number=8) == [7]
+    assert await waiver_ids(store, number=7, newest_first=True) == [6, 5, 4, 3, 2, 1]
+    assert await waiver_ids(store, backend="Gate/One", state=WaiverState.RUN_OUT) == [5]
+    assert await waiver_ids(store, backend="secret/gate") == []
 
 
 async def test_an_administrator_sees_the_waivers_of_hidden_backends(store: StoreRows) -> None:
-    await give(store)
+    await add_waivers(store)
     page = await store.views.for_admins().waiver_page(WAIVERS, store.clock.now())
     assert page.waivers[0].downstream == "secret/gate"
 
@@ -427,14 +438,14 @@ async def test_an_administrator_sees_the_waivers_of_hidden_backends(store: Store
 @pytest.mark.parametrize(
     "module", [deliveries, effects, views_audit, waivers, pulls_and_commits, failed_tests, jobs]
 )
-async def test_no_list_walks_all_that_an_upstream_ever_had(store: StoreRows, module: ModuleType) -> None:
-    """A planner without statistics takes `upstream` for something that tells rows apart."""
-    statements = [each for each in vars(module).values() if isinstance(each, Statement)]
+async def test_no_list_query_searches_by_upstream_alone(store: StoreRows, module: ModuleType) -> None:
+    """Without statistics, the planner assumes that `upstream` is selective."""
+    statements = [statement for statement in vars(module).values() if isinstance(statement, Statement)]
     assert statements
-    for each in statements:
-        sql = each.for_dialect("sqlite").sql
+    for statement in statements:
+        sql = statement.for_dialect("sqlite").sql
         params = dict.fromkeys(re.findall(r":(\w+)", sql), "1")
         with store.engine.begin() as connection:
             plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", params)]
-        whole = r"(deliveries|pulls|waivers|audit|[pw]) USING .*\(upstream=\?\)"
-        assert not [step for step in plan if re.search(whole, step)], sql
+        upstream_only = r"(deliveries|pulls|waivers|audit|[pw]) USING .*\(upstream=\?\)"
+        assert not [step for step in plan if re.search(upstream_only, step)], sql

@@ -1,4 +1,4 @@
-"""Thousands of backends: a page reads its own rows in full, and the others give the same numbers in a few statements."""
+"""Thousands of backends: a page reads its own rows in full and the figures of all others in a few statements."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -41,7 +41,7 @@ async def store(
         yield store
 
 
-def fill(store: StoreRows) -> None:
+def add_backends(store: StoreRows) -> None:
     store.allowlist(LISTED)
     for hours in (1.5, 30, 80):
         delivery = store.delivery(hours_ago=hours)
@@ -54,56 +54,60 @@ def fill(store: StoreRows) -> None:
             "name/only",
         ):
             store.dispatch(delivery, name, hours_ago=hours)
-        told = {"hours_ago": hours - 0.5, "queue_s": hours, "execution_s": 60 * hours}
-        store.job(delivery, "success", **told)
-        store.job(delivery, "failure" if hours < 40 else "success", downstream="flaky/backend", **told)
-        store.job(delivery, "failure", downstream="probe/one", **told)
+        times = {"hours_ago": hours - 0.5, "queue_s": hours, "execution_s": 60 * hours}
+        store.job(delivery, "success", **times)
+        store.job(delivery, "failure" if hours < 40 else "success", downstream="flaky/backend", **times)
+        store.job(delivery, "failure", downstream="probe/one", **times)
     running = store.delivery(hours_ago=0.5)
     store.dispatch(running, "gate/one", hours_ago=0.5, level=4)
     store.job(running, None, downstream="gate/one", state="in_progress", hours_ago=0.4)
     store.sum_up()
 
 
-def numbers(figures: Figures | None) -> dict[str, Any] | None:
-    """All but percentiles, which are exact in rows that are read in full, and read from the sums elsewhere."""
+def comparable_figures(figures: Figures | None) -> dict[str, Any] | None:
+    """All figures except percentiles, which are exact only in rows that are read in full."""
     if figures is None:
         return None
     rounded = {
         name: number(figures) for name, number in NUMBERS.items() if "p50" not in name and "p95" not in name
     }
     return {
-        **{name: round(each, 6) if isinstance(each, float) else each for name, each in rounded.items()},
+        **{name: round(value, 6) if isinstance(value, float) else value for name, value in rounded.items()},
         "tally": figures.tally,
         "left_out": figures.left_out,
     }
 
 
 @pytest.mark.parametrize("span", [Span.DAY, Span.FORTNIGHT])
-async def test_what_is_read_of_all_backends_is_what_is_read_of_each(store: StoreRows, span: Span) -> None:
-    fill(store)
+async def test_reading_few_backends_in_full_gives_the_same_figures_as_reading_all(
+    store: StoreRows, span: Span
+) -> None:
+    add_backends(store)
     now = store.clock.now()
     for kind in ResultKind:
         full = await store.views.summary(UPSTREAM, span, now, kind=kind)
         few = await store.views.summary(UPSTREAM, span, now, kind=kind, pick=lambda every: every[:2])
-        by_name = {each.name: each for each in full.backends}
-        assert [each for each in few.rows if each != by_name[each.name]] == []
-        assert {each.name: numbers(each.figures) for each in few.backends} == {
-            each.name: numbers(each.figures) for each in full.backends
+        by_name = {backend.name: backend for backend in full.backends}
+        assert [backend for backend in few.rows if backend != by_name[backend.name]] == []
+        assert {backend.name: comparable_figures(backend.figures) for backend in few.backends} == {
+            backend.name: comparable_figures(backend.figures) for backend in full.backends
         }
         bare: dict[str, Any] = {"figures": None, "last_sent_at": None}
-        assert [replace(each, **bare) for each in few.backends] == [
-            replace(each, **bare) for each in full.backends
+        assert [replace(backend, **bare) for backend in few.backends] == [
+            replace(backend, **bare) for backend in full.backends
         ]
         assert (few.health, few.tally) == (full.health, full.tally)
         metrics = await store.views.metrics(UPSTREAM, span, now, kind=kind)
-        shown = {each.name: each.figures for each in full.backends if each.figures}
-        assert {each.name: each.figures for each in metrics.backends if each.name in shown} == shown
+        shown = {backend.name: backend.figures for backend in full.backends if backend.figures}
+        assert {
+            backend.name: backend.figures for backend in metrics.backends if backend.name in shown
+        } == shown
 
 
-async def test_who_does_not_answer_is_silent_on_every_page(store: StoreRows) -> None:
-    fill(store)
+async def test_a_backend_that_does_not_report_is_silent_also_outside_the_shown_page(store: StoreRows) -> None:
+    add_backends(store)
     few = await store.views.summary(UPSTREAM, Span.FORTNIGHT, store.clock.now(), pick=lambda _: ())
-    assert {each.name.key for each in few.backends if each.silent} == {"silent/backend"}
+    assert {backend.name.key for backend in few.backends if backend.silent} == {"silent/backend"}
 
 
 MANY = 10_000
@@ -111,7 +115,7 @@ MOST_BYTES = 400_000
 
 
 @pytest.mark.slow
-async def test_ten_thousand_entries_come_in_pages_of_a_hundred(tmp_path: Path) -> None:
+async def test_ten_thousand_backends_are_shown_in_pages_of_a_hundred(tmp_path: Path) -> None:
     async with open_store_rows(tmp_path) as store:
         names = [f"org{number % 97}/backend{number:05}" for number in range(MANY - 1)]
         store.allowlist("L4:\n  - gate/one: [ada]\nL2:\n" + "".join(f"  - {name}\n" for name in names))
@@ -122,17 +126,17 @@ async def test_ten_thousand_entries_come_in_pages_of_a_hundred(tmp_path: Path) -
         transport = httpx.ASGITransport(Starlette(routes=routes))
         async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
             for path in ("/crcr", "/crcr/metrics", "/crcr?sort=last", "/crcr?page=57", "/crcr?page=99999"):
-                answer = await browser.get(path)
-                rows = [row for row in _rows(answer.text) if "/" in row]
-                assert (path, answer.status_code, len(rows)) == (path, 200, 100)
-                assert len(answer.content) < MOST_BYTES
-                if path == "/crcr":  # what gates and what fails is first, of all the pages
+                response = await browser.get(path)
+                rows = [row for row in _rows(response.text) if "/" in row]
+                assert (path, response.status_code, len(rows)) == (path, 200, 100)
+                assert len(response.content) < MOST_BYTES
+                if path == "/crcr":  # gating and failing backends come first, across all pages
                     assert rows[:2] == ["gate/one", names[7_777]]
-                    assert "1 to 100 of 10" in answer.text
-                    assert 'rel="next" data-in-place href="/crcr?page=2"' in answer.text
-            found = await browser.get("/crcr?q=backend0777&level=L2")
-            assert len([row for row in _rows(found.text) if "/" in row]) == 10
-            assert 'aria-label="Pages of' not in found.text
+                    assert "1 to 100 of 10" in response.text
+                    assert 'rel="next" data-in-place href="/crcr?page=2"' in response.text
+            search_page = await browser.get("/crcr?q=backend0777&level=L2")
+            assert len([row for row in _rows(search_page.text) if "/" in row]) == 10
+            assert 'aria-label="Pages of' not in search_page.text
 
 
 def _rows(text: str) -> list[str]:
@@ -143,10 +147,10 @@ def _rows(text: str) -> list[str]:
     ]
 
 
-async def test_sums_without_a_shortest_and_longest_leave_percentiles_to_the_counted_ranges(
+async def test_sums_without_minimum_and_maximum_use_the_bucket_bounds_for_percentiles(
     store: StoreRows,
 ) -> None:
-    """Rows that a release before added up have none; those of newer rows do not speak for them."""
+    """Sums of an older release have none, and the extremes of newer rows do not apply to them."""
     store.allowlist(LISTED)
     for hours, seconds in ((30.0, 62.0), (1.5, 110.0)):
         delivery = store.delivery(hours_ago=hours)
@@ -159,7 +163,7 @@ async def test_sums_without_a_shortest_and_longest_leave_percentiles_to_the_coun
 
     async def p50_s() -> float | None:
         summary = await store.views.summary(UPSTREAM, Span.FORTNIGHT, store.clock.now())
-        figures = next(each.figures for each in summary.backends if each.name.key == "good/backend")
+        figures = next(backend.figures for backend in summary.backends if backend.name.key == "good/backend")
         assert figures is not None
         return figures.execution.p50_s
 

@@ -1,4 +1,4 @@
-"""The search and its suggestions: what is found, page by page, with which status, and what stays hidden."""
+"""The search and its suggestions: matches, paging, states and visibility."""
 
 from typing import Any
 
@@ -26,31 +26,33 @@ L4:
 DAY_US = 86_400_000_000
 
 
-def ran(
+def add_job_day(
     store: StoreRows, job_name: str, downstream: str = "good/backend", days: float = 1, **more: Any
 ) -> None:
     day = store.ago(days=days) // DAY_US * DAY_US
     row = {"upstream": UPSTREAM.key, "downstream": downstream, "kind": "pull_request", "day_at": day}
-    what = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
-    store.add(statistics.job_days, {**row, **what, **more})
+    job_columns = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
+    store.add(statistics.job_days, {**row, **job_columns, **more})
 
 
-async def look(store: StoreRows, wanted: str, **more: Any) -> SearchView:
-    return await store.views.search(SearchQuery(upstream=UPSTREAM, text=wanted, **more), store.clock.now())
+async def search(store: StoreRows, search_text: str, **more: Any) -> SearchView:
+    return await store.views.search(
+        SearchQuery(upstream=UPSTREAM, text=search_text, **more), store.clock.now()
+    )
 
 
-async def test_a_number_is_found_however_it_is_written(store: StoreRows) -> None:
+async def test_a_pull_request_number_is_found_in_every_notation(store: StoreRows) -> None:
     store.allowlist()
     store.pull(123, title="Fuse it")
-    for wanted in ("123", "#123", " 123 ", f"https://github.com/{UPSTREAM}/pull/123/files#diff"):
-        found = await look(store, wanted)
-        assert found.exact is not None
-        assert (found.exact.kind, found.exact.number) == (HitKind.PULL, 123)
-    for wanted in ("124", "#0123", "https://github.com/other/repo/pull/123", "#123x"):
-        assert (await look(store, wanted)).exact is None
+    for search_text in ("123", "#123", " 123 ", f"https://github.com/{UPSTREAM}/pull/123/files#diff"):
+        result = await search(store, search_text)
+        assert result.exact is not None
+        assert (result.exact.kind, result.exact.number) == (HitKind.PULL, 123)
+    for search_text in ("124", "#0123", "https://github.com/other/repo/pull/123", "#123x"):
+        assert (await search(store, search_text)).exact is None
 
 
-async def test_a_commit_is_found_by_its_first_digits_and_exact_by_all(store: StoreRows) -> None:
+async def test_a_commit_is_found_by_a_prefix_of_its_sha_and_exactly_by_all_of_it(store: StoreRows) -> None:
     store.allowlist()
     head, group, pushed = "abcdef1" + "1" * 33, "abcdef1" + "2" * 33, "abcdef1" + "3" * 33
     store.pull(7, head_sha=head)
@@ -58,42 +60,42 @@ async def test_a_commit_is_found_by_its_first_digits_and_exact_by_all(store: Sto
     newest = store.delivery(number=None, head_sha=pushed, hours_ago=1)
     store.delivery(number=None, head_sha=pushed, hours_ago=3)
     store.delivery(OTHER, number=None, head_sha="abcdef1" + "4" * 33)
-    found = await look(store, "ABCDEF1")
-    assert {hit.head_sha for hit in found.hits} == {head, group, pushed}
-    assert found.exact is None
-    exact = (await look(store, pushed)).exact
+    result = await search(store, "ABCDEF1")
+    assert {hit.head_sha for hit in result.hits} == {head, group, pushed}
+    assert result.exact is None
+    exact = (await search(store, pushed)).exact
     assert exact is not None
     assert exact.delivery == newest
-    assert (await look(store, f"https://github.com/{UPSTREAM}/commit/{group}")).exact is not None
-    assert (await look(store, "abcdef")).hits == ()
+    assert (await search(store, f"https://github.com/{UPSTREAM}/commit/{group}")).exact is not None
+    assert (await search(store, "abcdef")).hits == ()
 
 
-async def test_digits_that_may_be_a_number_or_a_commit_lead_nowhere_by_themselves(store: StoreRows) -> None:
+async def test_digits_that_match_a_number_and_a_commit_have_no_exact_result(store: StoreRows) -> None:
     store.allowlist()
     store.pull(1234567, head_sha="1234567" + "a" * 33)
-    found = await look(store, "1234567")
-    assert {hit.kind for hit in found.hits} == {HitKind.PULL, HitKind.COMMIT}
-    assert found.exact is None
+    result = await search(store, "1234567")
+    assert {hit.kind for hit in result.hits} == {HitKind.PULL, HitKind.COMMIT}
+    assert result.exact is None
 
 
-async def test_an_author_is_found_in_any_case_newest_first(store: StoreRows) -> None:
+async def test_pull_requests_of_an_author_are_found_case_insensitively_newest_first(store: StoreRows) -> None:
     store.allowlist()
     for number in (5, 9, 7):
         store.pull(number, author="Ada", is_open=number % 2)
     store.pull(6, author="adam")
-    for wanted in ("@ada", "ADA"):
-        hits = [hit for hit in (await look(store, wanted)).hits if hit.kind is HitKind.AUTHOR]
+    for search_text in ("@ada", "ADA"):
+        hits = [hit for hit in (await search(store, search_text)).hits if hit.kind is HitKind.AUTHOR]
         assert [hit.number for hit in hits] == [9, 7, 5]
 
 
-async def test_titles_are_found_by_all_their_words_the_open_ones_first(store: StoreRows) -> None:
+async def test_titles_are_found_by_all_words_with_open_pull_requests_first(store: StoreRows) -> None:
     store.allowlist()
     store.pull(5, title="Fuse the Add kernels")
     store.pull(6, title="Fuse the mul kernels")
     store.pull(7, title="Fuse the add kernels", is_open=0)
     store.pull(4, title="Kernels that add", is_open=0, merged=1)
     store.pull(8, title="Fuse the add kernels", upstream=OTHER.key)
-    hits = (await look(store, "kernels add")).hits
+    hits = (await search(store, "kernels add")).hits
     assert [(hit.number, hit.state) for hit in hits] == [
         (5, PullState.OPEN),
         (7, PullState.CLOSED),
@@ -101,44 +103,44 @@ async def test_titles_are_found_by_all_their_words_the_open_ones_first(store: St
     ]
 
 
-async def test_backends_and_jobs_are_found_by_part_of_their_names_if_they_may_be_seen(
+async def test_visible_backends_and_jobs_are_found_by_part_of_their_names(
     store: StoreRows,
 ) -> None:
     store.allowlist(LISTED)
     for name in ("good/backend", "secret/one", "shy/one", "left/long-ago"):
-        ran(store, "build one", name)
-    ran(store, "build one", kind="push", days=3)
-    ran(store, "build ages ago", days=40)
-    found = await look(store, "ONE")
-    assert [hit.title for hit in found.hits if hit.kind is HitKind.BACKEND] == ["gate/one", "shy/one"]
-    jobs = [(hit.title, str(hit.backend)) for hit in (await look(store, "build")).hits]
+        add_job_day(store, "build one", name)
+    add_job_day(store, "build one", kind="push", days=3)
+    add_job_day(store, "build ages ago", days=40)
+    result = await search(store, "ONE")
+    assert [hit.title for hit in result.hits if hit.kind is HitKind.BACKEND] == ["gate/one", "shy/one"]
+    jobs = [(hit.title, str(hit.backend)) for hit in (await search(store, "build")).hits]
     assert jobs == [("build one", "Good/Backend")]
     query = SearchQuery(upstream=UPSTREAM, text="build")
-    eyes = await store.views.for_admins().search(query, store.clock.now())
-    assert {str(hit.backend) for hit in eyes.hits} == {"Good/Backend", "secret/one", "shy/one"}
+    for_admins = await store.views.for_admins().search(query, store.clock.now())
+    assert {str(hit.backend) for hit in for_admins.hits} == {"Good/Backend", "secret/one", "shy/one"}
 
 
 @pytest.mark.parametrize(
     ("wanted", "found"), [("0%_c", 1), ("%%", 0), ("__", 0), ("!_", 0), ("a!b", 1), ("'--", 0)]
 )
-async def test_wildcards_in_a_search_are_only_letters(store: StoreRows, wanted: str, found: int) -> None:
+async def test_wildcards_in_a_search_are_taken_literally(store: StoreRows, wanted: str, found: int) -> None:
     store.allowlist(LISTED)
     for name in ("100%_cover", "plain", "a!b"):
-        ran(store, name)
-    assert len((await look(store, wanted)).hits) == found
+        add_job_day(store, name)
+    assert len((await search(store, wanted)).hits) == found
 
 
-async def test_the_most_recent_come_first_and_more_is_told(store: StoreRows) -> None:
+async def test_the_most_recent_jobs_come_first_and_further_pages_are_offered(store: StoreRows) -> None:
     store.allowlist(LISTED)
     for number in range(25):
-        ran(store, f"shard {number}", days=number % 3)
-    found = await look(store, "shard")
-    assert (len(found.hits), [page.kind for page in found.more]) == (20, [HitKind.JOB])
-    days = [(hit.detail or "").partition("last on ")[2] for hit in found.hits]
+        add_job_day(store, f"shard {number}", days=number % 3)
+    result = await search(store, "shard")
+    assert (len(result.hits), [page.kind for page in result.more]) == (20, [HitKind.JOB])
+    days = [(hit.detail or "").partition("last on ")[2] for hit in result.hits]
     assert days == sorted(days, reverse=True)
 
 
-async def test_a_found_job_has_the_time_when_it_last_began_and_the_latest_comes_first(
+async def test_found_jobs_have_their_last_start_time_and_are_sorted_by_it(
     store: StoreRows,
 ) -> None:
     store.allowlist(LISTED)
@@ -147,12 +149,12 @@ async def test_a_found_job_has_the_time_when_it_last_began_and_the_latest_comes_
         at = store.ago(hours=hours)
         store.job(delivery, run_id=str(hours), job_name=name, in_progress_at=at, ended_as="success")
     for name in ("shard a", "shard b", "shard c"):
-        ran(store, name, days=0)
-    ran(store, "shard forgotten", days=3)
-    found = [(hit.title, hit.at) for hit in (await look(store, "shard")).hits]
-    last = [("shard b", 1), ("shard c", 2), ("shard a", 3)]
-    assert found == [
-        *((name, from_us(store.ago(hours=hours))) for name, hours in last),
+        add_job_day(store, name, days=0)
+    add_job_day(store, "shard forgotten", days=3)
+    titles_and_times = [(hit.title, hit.at) for hit in (await search(store, "shard")).hits]
+    expected = [("shard b", 1), ("shard c", 2), ("shard a", 3)]
+    assert titles_and_times == [
+        *((name, from_us(store.ago(hours=hours))) for name, hours in expected),
         ("shard forgotten", None),
     ]
 
@@ -162,12 +164,12 @@ async def test_an_authors_pull_requests_are_listed_page_by_page(store: StoreRows
     for number in range(1, 46):
         store.pull(number, author="Ada")
     listed: list[int | None] = []
-    page = await look(store, "ada")
+    page = await search(store, "ada")
     while True:
         listed += [hit.number for hit in page.hits]
         if page.next is None:
             break
-        page = await look(store, "ada", after=page.next)
+        page = await search(store, "ada", after=page.next)
         assert {hit.kind for hit in page.hits} == {HitKind.AUTHOR}
     assert listed == list(range(45, 0, -1))
 
@@ -177,13 +179,13 @@ async def test_an_authors_pull_requests_are_listed_page_by_page(store: StoreRows
 )
 async def test_any_text_can_be_searched_for(store: StoreRows, wanted: str) -> None:
     store.allowlist(LISTED)
-    ran(store, "build")
-    found = await look(store, wanted)
-    assert (found.hits, found.exact) == ((), None)
-    assert len(found.text) <= 200
+    add_job_day(store, "build")
+    result = await search(store, wanted)
+    assert (result.hits, result.exact) == ((), None)
+    assert len(result.text) <= 200
 
 
-async def test_open_pull_requests_have_the_state_of_their_gate_and_closed_ones_have_none(
+async def test_only_open_pull_requests_have_the_state_of_their_gate(
     store: StoreRows,
 ) -> None:
     store.allowlist(LISTED)
@@ -191,14 +193,14 @@ async def test_open_pull_requests_have_the_state_of_their_gate_and_closed_ones_h
         store.pull(number, title="Fuse it", is_open=is_open, author="Ada")
     for number in (5, 7):
         store.gate(f"{number:040x}", "failed")
-    found = {(hit.kind, hit.number): hit.gate for hit in (await look(store, "fuse")).hits}
-    assert found == {
+    gates = {(hit.kind, hit.number): hit.gate for hit in (await search(store, "fuse")).hits}
+    assert gates == {
         (HitKind.PULL, 5): GateShown.FAILED,
         (HitKind.PULL, 6): None,
         (HitKind.PULL, 7): None,
     }
-    assert (await look(store, "#5")).hits[0].gate is GateShown.FAILED
-    commits = (await look(store, "0" * 39)).hits
+    assert (await search(store, "#5")).hits[0].gate is GateShown.FAILED
+    commits = (await search(store, "0" * 39)).hits
     assert {hit.number: hit.gate for hit in commits}[5] is GateShown.FAILED
 
 
@@ -209,67 +211,69 @@ async def test_backends_and_jobs_have_their_level_and_newest_result(store: Store
         at = store.ago(hours=hours)
         ended = {"in_progress_at": at, "completed_at": at, "ended_as": conclusion}
         store.job(delivery, conclusion, run_id=str(hours), job_name="backend build", **ended)
-    ran(store, "backend build", days=0)
-    hits = {hit.title: hit for hit in (await look(store, "backend")).hits}
+    add_job_day(store, "backend build", days=0)
+    hits = {hit.title: hit for hit in (await search(store, "backend")).hits}
     assert (hits["Good/Backend"].level, hits["Good/Backend"].result) == (Level.L2, CountedAs.FAILURE)
     assert hits["flaky/backend"].result is None
     assert hits["backend build"].result is CountedAs.FAILURE
 
 
-def fail_in(store: StoreRows, *names: str, message: str, **more: Any) -> str:
+def add_failures(store: StoreRows, *names: str, message: str, **more: Any) -> str:
     delivery = store.delivery()
     return [store.failure(delivery, name, message, **more) for name in names][-1]
 
 
-async def test_failed_tests_and_messages_are_found_where_they_may_be_seen(store: StoreRows) -> None:
+async def test_failed_tests_and_messages_of_visible_backends_are_found(store: StoreRows) -> None:
     store.allowlist(LISTED)
     message = "RuntimeError: no kernel for Fused_Add"
-    seen = ("good/backend", "flaky/backend")
-    group = fail_in(store, *seen, "secret/one", "shy/one", message=message, test="TestOps::test_addmm")
-    fail_in(store, "secret/one", message="RuntimeError: secretly", test="TestOps::test_addmm_hidden")
-    fail_in(store, "good/backend", message="ValueError: too old", test="test_addmm_old", hours_ago=15 * 24)
+    visible = ("good/backend", "flaky/backend")
+    group = add_failures(
+        store, *visible, "secret/one", "shy/one", message=message, test="TestOps::test_addmm"
+    )
+    add_failures(store, "secret/one", message="RuntimeError: secretly", test="TestOps::test_addmm_hidden")
+    add_failures(
+        store, "good/backend", message="ValueError: too old", test="test_addmm_old", hours_ago=15 * 24
+    )
     store.known(group)
-    tests = (await look(store, "TEST_addmm")).hits
+    tests = (await search(store, "TEST_addmm")).hits
     assert [(hit.kind, hit.title, hit.detail) for hit in tests] == [
         (HitKind.TEST, "TestOps::test_addmm", message)
     ]
-    (found,) = (await look(store, "fused_add")).hits
-    assert (found.kind, found.fingerprint, found.count, found.known) == (HitKind.FAILURE, group, 2, True)
-    assert {name.key for name in found.backends} == {name.key for name in tests[0].backends} == set(seen)
-    assert (await look(store, "secretly")).hits == ()
+    (hit,) = (await search(store, "fused_add")).hits
+    assert (hit.kind, hit.fingerprint, hit.count, hit.known) == (HitKind.FAILURE, group, 2, True)
+    assert {name.key for name in hit.backends} == {name.key for name in tests[0].backends} == set(visible)
+    assert (await search(store, "secretly")).hits == ()
     query = SearchQuery(upstream=UPSTREAM, text="addmm")
-    eyes = await store.views.for_admins().search(query, store.clock.now())
-    assert {hit.title for hit in eyes.hits} == {"TestOps::test_addmm", "TestOps::test_addmm_hidden"}
+    for_admins = await store.views.for_admins().search(query, store.clock.now())
+    assert {hit.title for hit in for_admins.hits} == {"TestOps::test_addmm", "TestOps::test_addmm_hidden"}
 
 
-def fill_with_many(store: StoreRows) -> None:
+def add_45_of_each_kind(store: StoreRows) -> None:
     names = [f"many/thing-{number:02d}" for number in range(45)]
     store.allowlist(
         "L2:\n" + "".join(f"  - {name}\n" for name in names) + "  - secret/one: {visibility: hidden}\n"
     )
     for number, name in enumerate(names, 1):
         store.pull(number, title=f"One thing {number}", is_open=number % 2, author="thing")
-        ran(store, f"thing {number}", name, days=number % 3)
-        fail_in(
+        add_job_day(store, f"thing {number}", name, days=number % 3)
+        add_failures(
             store, name, message=f"KeyError: thing {chr(64 + number)}{'x' * number}", test=f"thing_{number}"
         )
-        fail_in(store, "secret/one", message=f"KeyError: thing {'s' * number}", test=f"thing_s{number}")
+        add_failures(store, "secret/one", message=f"KeyError: thing {'s' * number}", test=f"thing_s{number}")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HitKind if kind is not HitKind.COMMIT])
-async def test_every_kind_is_listed_page_by_page_without_gaps_or_doubles(
-    store: StoreRows, kind: HitKind
-) -> None:
-    fill_with_many(store)
+async def test_every_kind_is_paged_without_gaps_or_duplicates(store: StoreRows, kind: HitKind) -> None:
+    add_45_of_each_kind(store)
     hits: list[Hit] = []
-    first = {page.kind: page.next for page in (await look(store, "thing")).more}
-    page = await look(store, "thing", kind=kind)
+    first = {page.kind: page.next for page in (await search(store, "thing")).more}
+    page = await search(store, "thing", kind=kind)
     assert str(first[kind]) == str(page.next)
     hits += page.hits
     while (after := page.next) is not None:
         assert len(page.hits) == 20
         assert "secret" not in str(after)
-        page = await look(store, "thing", kind=kind, after=after)
+        page = await search(store, "thing", kind=kind, after=after)
         hits += page.hits
     assert {hit.kind for hit in hits} == {kind}
     assert len({(hit.title, hit.backend) for hit in hits}) == len(hits) == 45
@@ -282,17 +286,17 @@ async def test_a_cursor_of_another_list_is_refused_or_harmless(
 ) -> None:
     store.allowlist(LISTED)
     try:
-        found = await look(store, "thing", kind=kind, after=after)
+        result = await search(store, "thing", kind=kind, after=after)
     except BadRequest:
         return
-    assert found.hits == ()
+    assert result.hits == ()
 
 
-async def test_suggestions_are_few_of_every_kind_and_never_of_what_is_hidden(store: StoreRows) -> None:
-    fill_with_many(store)
+async def test_suggestions_are_few_of_every_kind_and_contain_nothing_hidden(store: StoreRows) -> None:
+    add_45_of_each_kind(store)
     query = SearchQuery(upstream=UPSTREAM, text="thing")
-    found = await store.views.suggest(query, store.clock.now())
-    kinds = [hit.kind for hit in found.hits]
+    suggestions = await store.views.suggest(query, store.clock.now())
+    kinds = [hit.kind for hit in suggestions.hits]
     assert kinds[:3] == [HitKind.BACKEND] * 3
     assert len(kinds) == 10
     assert max(kinds.count(kind) for kind in kinds) == 3

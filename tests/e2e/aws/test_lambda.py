@@ -1,7 +1,7 @@
-"""The relay as Lambda functions, from the built package: the whole loop, and what Lambda does to it.
+"""The relay as Lambda functions, from the built package: the whole loop, and Lambda's kills, freezes and redeliveries.
 
-Real parts: the package unpacked in an empty folder, Lambda's runtime interface client, PostgreSQL behind a pooler, SQS's
-stand-in, Redis, and the simulated GitHub over HTTP. A function's process is killed, frozen and woken again in between.
+Real parts: the package unpacked in an empty folder, Lambda's runtime interface client, PostgreSQL behind a pooler, a substitute for
+SQS, Redis, and the simulated GitHub over HTTP. Between the steps the process of a function is killed, frozen and thawed.
 """
 
 import asyncio
@@ -46,11 +46,11 @@ GATING, INFORMING = "owner/gating", "owner/informing"
 ALLOWLIST = f"L4:\n  - {GATING}: {{oncalls: [ada]}}\nL2:\n  - {INFORMING}\n"
 QUIET_US = QUIET // timedelta(microseconds=1)
 FUNCTIONS = ("migrate", "tick", "webhook", "callback", "relay", "worker", "stream")
-"""As in the template: `relay` has the pages, and every path without a route."""
+"""As in the template: `relay` serves the pages and every path without a route."""
 
 
 @dataclass
-class World:
+class LambdaSetup:
     github: GitHub
     queue: TestQueue
     pooler: TransactionPooler
@@ -69,7 +69,7 @@ class World:
         return self.pulls[-1]
 
     async def wake_worker(self) -> int:
-        """Deliver all messages, as Lambda does; return how many batches there were."""
+        """Deliver all messages, as Lambda does; return the number of batches."""
         batches = 0
         while event := await self.queue.receive():
             assert await self.queue.deliver(self.functions["worker"], event) == {"batchItemFailures": []}
@@ -84,7 +84,7 @@ class World:
             return await http.get(f"{self.url}{path}", headers={"accept": "text/html"})
 
     def run_of(self, name: str, pull: PullRequest) -> WorkflowRun:
-        """Each pull request makes one run, in their order; with more or fewer, one was lost or sent twice."""
+        """Each pull request starts one run, in order; with more or fewer, one was lost or sent twice."""
         runs = self.github.runs(name)
         assert len(runs) == len(self.pulls)
         return runs[self.pulls.index(pull)]
@@ -100,7 +100,7 @@ class World:
         return [answer.status_code for answer in answers]
 
     def pass_quiet_time(self) -> None:
-        """Make all runs older, so that no other one may still appear beside them."""
+        """Make all runs older, so that the quiet period is over and no other run is expected beside them."""
         run_on(self.database_url, f"UPDATE runs SET first_seen_at = first_seen_at - {QUIET_US}")  # noqa: S608
         run_on(
             self.database_url,
@@ -128,7 +128,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def lambda_world(package: Path, folder: Path) -> AsyncIterator[World]:
+async def run_lambda_setup(package: Path, folder: Path) -> AsyncIterator[LambdaSetup]:
     redis, database_url = RedisServer.make(), new_database(empty=True)
     code = await asyncio.to_thread(unpack, package, folder)
     async with AsyncExitStack() as stack:
@@ -140,12 +140,12 @@ async def lambda_world(package: Path, folder: Path) -> AsyncIterator[World]:
             github.create_repository(name, workflows=[Workflow(jobs=(JobSpec("build"),))])
         queue = await stack.enter_async_context(run_queue())
         pooler = await stack.enter_async_context(run_pooler(database_url))
-        world = World(github, queue, pooler, redis, database_url)
-        gateway = Server(Gateway(world.function_for), "127.0.0.1", 0)
+        setup = LambdaSetup(github, queue, pooler, redis, database_url)
+        gateway = Server(Gateway(setup.function_for), "127.0.0.1", 0)
         await gateway.start()
         stack.push_async_callback(gateway.stop)
-        world.url = gateway.url
-        github.webhook_url = f"{world.url}/github/webhook"
+        setup.url = gateway.url
+        github.webhook_url = f"{setup.url}/github/webhook"
         environ = replica_environment(
             folder,
             github,
@@ -153,33 +153,33 @@ async def lambda_world(package: Path, folder: Path) -> AsyncIterator[World]:
             CRCR_DATABASE_POOLER="transaction",
             CRCR_DATABASE_POOL="4",
             CRCR_REDIS_URL=redis.url,
-            CRCR_PUBLIC_URL=world.url,
+            CRCR_PUBLIC_URL=setup.url,
             CRCR_WAKEUP_QUEUE_URL=queue.url,
             AWS_ENDPOINT_URL_SQS=queue.gate.url,
         )
         (folder / "allowlist.yml").write_text(ALLOWLIST)
         for name in FUNCTIONS:
             function = LambdaFunction(name, code, environ)
-            world.functions[name] = await stack.enter_async_context(function.running())
-        yield world
-        logs = "".join(line for function in world.functions.values() for line in function.logs)
+            setup.functions[name] = await stack.enter_async_context(function.running())
+        yield setup
+        logs = "".join(line for function in setup.functions.values() for line in function.logs)
         assert "Traceback" not in logs, logs
         assert pooler.refused == []
         github.finish()
 
 
 async def test_the_whole_loop_through_the_package(package: Path, tmp_path: Path) -> None:
-    async with lambda_world(package, tmp_path) as world:
-        await start_functions(world)
-        await a_pull_request_goes_through_the_whole_loop(world)
-        await a_kill_between_commit_and_wakeup_costs_until_the_schedule(world)
-        await a_batch_that_is_delivered_again_changes_nothing(world)
-        await a_worker_without_its_store_returns_all_messages(world)
-        await functions_thawed_after_their_connections_died_answer_at_once(world)
-        await a_worker_whose_time_is_over_hands_on(world)
-        await results_of_another_relay_come_by_its_stream(world)
-        assert await world.wait_for_gates() == {"success"}
-        nothing_is_lost_and_nothing_is_twice(world)
+    async with run_lambda_setup(package, tmp_path) as setup:
+        await start_functions(setup)
+        await check_a_pull_request_completes_the_whole_loop(setup)
+        await check_a_kill_between_commit_and_wakeup_delays_until_the_schedule(setup)
+        await check_a_redelivered_batch_changes_nothing(setup)
+        await check_a_worker_without_its_store_returns_all_messages(setup)
+        await check_thawed_functions_with_dead_connections_answer_at_once(setup)
+        await check_a_worker_out_of_time_hands_over_to_the_next(setup)
+        await check_results_of_another_relay_arrive_by_stream(setup)
+        assert await setup.wait_for_gates() == {"success"}
+        check_nothing_is_lost_or_duplicated(setup)
 
 
 def processor_s(pid: int) -> float:
@@ -187,125 +187,126 @@ def processor_s(pid: int) -> float:
     return sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-async def start_functions(world: World) -> None:
-    migrated = await world.functions["migrate"].invoke({})
+async def start_functions(setup: LambdaSetup) -> None:
+    migrated = await setup.functions["migrate"].invoke({})
     assert (migrated["before"], migrated["after"] > "0017") == (None, True)
-    await asyncio.gather(*(world.functions[name].start() for name in FUNCTIONS[1:]))
-    assert processor_s(world.functions["webhook"].pid) < 1.5  # other work on this machine does not change it
+    await asyncio.gather(*(setup.functions[name].start() for name in FUNCTIONS[1:]))
+    # Processor time is independent of other load on this machine.
+    assert processor_s(setup.functions["webhook"].pid) < 1.5
     assert {"refresh", "sweep", "reconcile", "evaluate_levels", "forget"} <= set(
-        (await world.run_schedule("tick"))["ran"]
+        (await setup.run_schedule("tick"))["ran"]
     )
-    # The next one finds everything done, except for what is due each minute.
-    assert not {"refresh", "forget"} & set((await world.run_schedule("tick"))["ran"])
+    # The next run has nothing left to do, except for what is due each minute.
+    assert not {"refresh", "forget"} & set((await setup.run_schedule("tick"))["ran"])
 
 
-async def a_pull_request_goes_through_the_whole_loop(world: World) -> None:
-    pull = await world.open_pull()
-    assert await world.wake_worker() >= 1
-    assert await world.finish_jobs(pull) == [200] * 4
-    assert await world.wait_for_gates() == {"success"}
-    unsigned = await world.functions["webhook"].invoke(API_GATEWAY)
+async def check_a_pull_request_completes_the_whole_loop(setup: LambdaSetup) -> None:
+    pull = await setup.open_pull()
+    assert await setup.wake_worker() >= 1
+    assert await setup.finish_jobs(pull) == [200] * 4
+    assert await setup.wait_for_gates() == {"success"}
+    unsigned = await setup.functions["webhook"].invoke(API_GATEWAY)
     assert (unsigned["statusCode"], unsigned["isBase64Encoded"]) == (401, False)
-    page = await world.get(f"/crcr/pr/{pull.number}")
+    page = await setup.get(f"/crcr/pr/{pull.number}")
     assert (page.status_code, GATING in page.text, "data-polls" in page.text) == (200, True, True)
     assert "data-events" not in page.text
-    assert (await world.get("/api/v1/events")).status_code == 404
-    async with httpx.AsyncClient() as client:  # no route has the slash at the end
-        unproved = await client.post(f"{world.url}/github/callback/", content=b"{}")
+    assert (await setup.get("/api/v1/events")).status_code == 404
+    async with httpx.AsyncClient() as client:  # the route has no trailing slash
+        unproved = await client.post(f"{setup.url}/github/callback/", content=b"{}")
     assert unproved.json()["error"]["code"] == "not_authentic"
 
 
-async def a_kill_between_commit_and_wakeup_costs_until_the_schedule(world: World) -> None:
-    await world.wake_worker()
-    before = query_value(world.database_url, "SELECT count(*) FROM deliveries")
-    world.queue.gate.is_open = False
-    opening = asyncio.create_task(world.open_pull())
-    await wait_until(lambda: query_value(world.database_url, "SELECT count(*) FROM deliveries") > before)
-    await world.functions["webhook"].end()
+async def check_a_kill_between_commit_and_wakeup_delays_until_the_schedule(setup: LambdaSetup) -> None:
+    await setup.wake_worker()
+    before = query_value(setup.database_url, "SELECT count(*) FROM deliveries")
+    setup.queue.gate.is_open = False
+    opening = asyncio.create_task(setup.open_pull())
+    await wait_until(lambda: query_value(setup.database_url, "SELECT count(*) FROM deliveries") > before)
+    await setup.functions["webhook"].end()
     await opening
-    world.queue.gate.is_open = True
-    pull = world.pulls[-1]
-    assert world.github.deliveries()[-1].status_code == 502
-    assert await world.queue.waiting() == 0
-    await world.run_schedule("worker")
-    assert await world.finish_jobs(pull) == [200] * 4
+    setup.queue.gate.is_open = True
+    pull = setup.pulls[-1]
+    assert setup.github.deliveries()[-1].status_code == 502
+    assert await setup.queue.waiting() == 0
+    await setup.run_schedule("worker")
+    assert await setup.finish_jobs(pull) == [200] * 4
 
 
-async def a_batch_that_is_delivered_again_changes_nothing(world: World) -> None:
-    pull = await world.open_pull()
-    event = await world.queue.receive()
+async def check_a_redelivered_batch_changes_nothing(setup: LambdaSetup) -> None:
+    pull = await setup.open_pull()
+    event = await setup.queue.receive()
     assert event is not None
     for _ in range(2):
-        assert await world.functions["worker"].invoke(event) == {"batchItemFailures": []}
-    await world.queue.deliver(world.functions["worker"], event)
-    assert await world.finish_jobs(pull) == [200] * 4
+        assert await setup.functions["worker"].invoke(event) == {"batchItemFailures": []}
+    await setup.queue.deliver(setup.functions["worker"], event)
+    assert await setup.finish_jobs(pull) == [200] * 4
 
 
-async def a_worker_without_its_store_returns_all_messages(world: World) -> None:
-    pull = await world.open_pull()
-    event = await world.queue.receive()
+async def check_a_worker_without_its_store_returns_all_messages(setup: LambdaSetup) -> None:
+    pull = await setup.open_pull()
+    event = await setup.queue.receive()
     assert event is not None
-    world.pooler.is_down = True
-    world.pooler.drop_clients()
-    answer = await world.queue.deliver(world.functions["worker"], event)
+    setup.pooler.is_down = True
+    setup.pooler.drop_clients()
+    answer = await setup.queue.deliver(setup.functions["worker"], event)
     assert len(answer["batchItemFailures"]) == len(event["Records"])
     with pytest.raises(FunctionFailed, match="StoreUnavailable"):
-        await world.run_schedule("worker")
-    assert (await world.get("/crcr")).status_code == 503
-    world.pooler.is_down = False
-    assert await world.wake_worker() >= 1
-    assert await world.finish_jobs(pull) == [200] * 4
+        await setup.run_schedule("worker")
+    assert (await setup.get("/crcr")).status_code == 503
+    setup.pooler.is_down = False
+    assert await setup.wake_worker() >= 1
+    assert await setup.finish_jobs(pull) == [200] * 4
 
 
-async def functions_thawed_after_their_connections_died_answer_at_once(world: World) -> None:
-    frozen = [world.functions[name] for name in ("webhook", "callback", "worker", "relay")]
+async def check_thawed_functions_with_dead_connections_answer_at_once(setup: LambdaSetup) -> None:
+    frozen = [setup.functions[name] for name in ("webhook", "callback", "worker", "relay")]
     for function in frozen:
         function.freeze()
-    assert world.pooler.drop_clients() >= 4
-    world.redis.drop_clients()
+    assert setup.pooler.drop_clients() >= 4
+    setup.redis.drop_clients()
     for function in frozen:
         function.thaw()
-    pull = await world.open_pull()
-    assert world.github.deliveries()[-1].status_code == 202
-    assert await world.wake_worker() >= 1
-    assert await world.finish_jobs(pull) == [200] * 4
-    assert (await world.get("/crcr")).status_code == 200
+    pull = await setup.open_pull()
+    assert setup.github.deliveries()[-1].status_code == 202
+    assert await setup.wake_worker() >= 1
+    assert await setup.finish_jobs(pull) == [200] * 4
+    assert (await setup.get("/crcr")).status_code == 200
 
 
-async def a_worker_whose_time_is_over_hands_on(world: World) -> None:
-    await world.wake_worker()
-    pull = await world.open_pull()
-    event = await world.queue.receive()
+async def check_a_worker_out_of_time_hands_over_to_the_next(setup: LambdaSetup) -> None:
+    await setup.wake_worker()
+    pull = await setup.open_pull()
+    event = await setup.queue.receive()
     assert event is not None
-    await world.functions["worker"].invoke(event, timeout_s=12)  # too little to begin anything
-    assert len(world.github.runs(GATING)) == len(world.pulls) - 1
-    assert await world.queue.waiting() >= 2  # its own message, and one for the next worker
-    assert await world.wake_worker() >= 1
-    assert await world.finish_jobs(pull) == [200] * 4
+    await setup.functions["worker"].invoke(event, timeout_s=12)  # too little to begin anything
+    assert len(setup.github.runs(GATING)) == len(setup.pulls) - 1
+    assert await setup.queue.waiting() >= 2  # its own message, and one for the next worker
+    assert await setup.wake_worker() >= 1
+    assert await setup.finish_jobs(pull) == [200] * 4
 
 
-async def results_of_another_relay_come_by_its_stream(world: World) -> None:
+async def check_results_of_another_relay_arrive_by_stream(setup: LambdaSetup) -> None:
     batch = stream_batch(an_item("of-another-relay", downstream_repo=INFORMING))
     for _ in range(2):
-        assert await world.functions["stream"].invoke(batch) == {"batchItemFailures": []}
-    rows = query_rows(world.database_url, "SELECT delivery, conclusion FROM ingested")
+        assert await setup.functions["stream"].invoke(batch) == {"batchItemFailures": []}
+    rows = query_rows(setup.database_url, "SELECT delivery, conclusion FROM ingested")
     assert [tuple(row.values()) for row in rows] == [("of-another-relay", "failure")]
 
 
-def nothing_is_lost_and_nothing_is_twice(world: World) -> None:
+def check_nothing_is_lost_or_duplicated(setup: LambdaSetup) -> None:
     for name in (GATING, INFORMING):
-        assert len({dispatch.delivery_id for dispatch in world.github.dispatches(name)}) == len(world.pulls)
-        assert len(world.github.dispatches(name)) == len(world.pulls)
-    jobs = query_rows(world.database_url, "SELECT state, conclusion FROM jobs")
+        assert len({dispatch.delivery_id for dispatch in setup.github.dispatches(name)}) == len(setup.pulls)
+        assert len(setup.github.dispatches(name)) == len(setup.pulls)
+    jobs = query_rows(setup.database_url, "SELECT state, conclusion FROM jobs")
     assert Counter((row["state"], row["conclusion"]) for row in jobs) == {
-        ("completed", "success"): 2 * len(world.pulls)
+        ("completed", "success"): 2 * len(setup.pulls)
     }
-    states = query_rows(world.database_url, "SELECT DISTINCT state FROM effects")
+    states = query_rows(setup.database_url, "SELECT DISTINCT state FROM effects")
     assert {row["state"] for row in states} <= {"done", "waiting", "cancelled"}
-    assert query_value(world.database_url, "SELECT count(*) FROM leaders WHERE duty LIKE 'present %'") == 0
+    assert query_value(setup.database_url, "SELECT count(*) FROM leaders WHERE duty LIKE 'present %'") == 0
 
 
-def test_the_package_is_small_and_built_twice_it_has_the_same_bytes(package: Path, tmp_path: Path) -> None:
+def test_the_package_is_small_and_its_build_is_reproducible(package: Path, tmp_path: Path) -> None:
     again = build_package(tmp_path)
     assert sha256(again.read_bytes()).digest() == sha256(package.read_bytes()).digest()
     assert package.stat().st_size < 50_000_000

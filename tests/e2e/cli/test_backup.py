@@ -1,4 +1,4 @@
-"""Back up and restore as docs/maintain.md says, with its own commands, on relays that take webhooks meanwhile."""
+"""Back up and restore with the commands of docs/maintain.md, on relays that receive webhooks meanwhile."""
 
 import asyncio
 import os
@@ -30,12 +30,12 @@ ROLE = "plain_relay"
 
 
 def documented(word: str) -> str:
-    """The commands of the one block in docs/maintain.md that has a line beginning so."""
+    """The commands of the one block in docs/maintain.md that has a line with this beginning."""
     [block] = [body for body in blocks(DOCS / "maintain.md", "sh") if f"\n{word}" in f"\n{body}"]
     return block
 
 
-def test_a_copy_is_one_file_of_its_owners_with_all_that_is_committed(tmp_path: Path) -> None:
+def test_a_copy_is_one_private_file_with_all_committed_rows(tmp_path: Path) -> None:
     with closing(connect(tmp_path / "crcr.db")) as writing:
         writing.execute("CREATE TABLE t (n)")
         writing.execute("INSERT INTO t VALUES (1)")
@@ -49,7 +49,7 @@ def test_a_copy_is_one_file_of_its_owners_with_all_that_is_committed(tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir() if "copy" in path.name) == ["copy.db"]
 
 
-def test_nothing_is_overwritten_and_nothing_broken_is_kept(tmp_path: Path) -> None:
+def test_a_backup_overwrites_no_file_and_keeps_no_broken_copy(tmp_path: Path) -> None:
     (tmp_path / "there.db").write_text("precious")
     with closing(connect(tmp_path / "crcr.db")) as writing:
         writing.execute("CREATE TABLE t (n)")
@@ -67,10 +67,10 @@ def test_nothing_is_overwritten_and_nothing_broken_is_kept(tmp_path: Path) -> No
     assert (tmp_path / "there.db").read_text() == "precious"
 
 
-def test_with_postgresql_it_names_the_tools_that_do_it(tmp_path: Path) -> None:
+def test_with_postgresql_it_names_pg_dump(tmp_path: Path) -> None:
     shell = OperatorShell(tmp_path, relay_environment(tmp_path, CRCR_DATABASE_URL=new_database()))
-    told = shell.crcr("backup", str(tmp_path / "copy.db"))
-    assert (told.exit_code, "pg_dump" in told.stderr) == (1, True)
+    result = shell.crcr("backup", str(tmp_path / "copy.db"))
+    assert (result.exit_code, "pg_dump" in result.stderr) == (1, True)
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Installation:
             "RESTORED_NAME": self.restored_url.rpartition("/")[2],
             "RESTORED_URL": self.restored_url,
         }
-        told = await asyncio.to_thread(
+        done = await asyncio.to_thread(
             subprocess.run,
             ["sh", "-euc", commands],
             cwd=self.folder,
@@ -125,7 +125,7 @@ class Installation:
             text=True,
             check=False,
         )
-        assert told.returncode == 0, told.stderr
+        assert done.returncode == 0, done.stderr
 
     def guids(self) -> set[str]:
         sql = "SELECT guid FROM deliveries"
@@ -141,7 +141,7 @@ def _role_url(database: str) -> str:
 
 
 def _plain_database(name: str) -> str:
-    """A database of an ordinary role's own, as a careful operator has it; the address is that role's."""
+    """A database owned by an ordinary role; the URL is that role's."""
     run_on(cluster().admin_url, f"CREATE ROLE {ROLE} LOGIN")
     run_on(cluster().admin_url, f"CREATE DATABASE {name} OWNER {ROLE} TEMPLATE template0")
     return _role_url(name)
@@ -169,7 +169,7 @@ async def run_installation(kind: str, folder: Path) -> AsyncIterator[Installatio
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", STORES)
-async def test_a_copy_made_under_load_is_whole_and_what_it_lacks_comes_back(
+async def test_a_backup_under_load_is_complete_and_missing_webhooks_are_recovered(
     kind: str, tmp_path: Path
 ) -> None:
     async with run_installation(kind, tmp_path) as installation:
@@ -198,7 +198,7 @@ async def _keep_opening(github: GitHub, stop: asyncio.Event) -> None:
 
 
 async def _after(github: GitHub, many: int) -> set[str]:
-    """Wait for so many deliveries, and return those that were acknowledged."""
+    """Wait for this number of deliveries, and return those that were acknowledged."""
     while len(github.deliveries()) < many:
         await asyncio.sleep(0.05)
     return {each.guid for each in github.deliveries() if each.status_code == 202}

@@ -1,4 +1,4 @@
-"""Acts by hand: suspend, pause, test dispatch, rebind. At once, and in the audit log by name."""
+"""Operator actions: suspend, pause, test dispatch, rebind. They take effect at once and are in the audit log with the user."""
 
 import getpass
 from pathlib import Path
@@ -37,12 +37,12 @@ def test_a_suspension_holds_until_it_is_lifted(shell: OperatorShell) -> None:
     assert "reason noisy" in shell.ok("audit", "list")
 
 
-def test_suspending_somebody_unlisted_is_done_with_a_warning(shell: OperatorShell) -> None:
+def test_suspending_an_unlisted_repository_succeeds_with_a_warning(shell: OperatorShell) -> None:
     result = shell.crcr("suspend", "org/unknown")
     assert (result.exit_code, "not on the allowlist" in result.stderr) == (0, True)
 
 
-def test_dispatching_is_paused_and_goes_on(shell: OperatorShell) -> None:
+def test_dispatching_is_paused_and_resumed(shell: OperatorShell) -> None:
     shell.ok("pause", "--reason", "GitHub is down")
     assert shell.rows("SELECT paused_at FROM upstreams")[0]["paused_at"] is not None
     shell.ok("pause", "--lift")
@@ -50,7 +50,7 @@ def test_dispatching_is_paused_and_goes_on(shell: OperatorShell) -> None:
     assert [act for _, act, _ in acts(shell)] == ["unpause", "pause"]
 
 
-def test_a_test_dispatch_is_recorded_as_one(shell: OperatorShell) -> None:
+def test_a_test_dispatch_is_recorded_as_a_test(shell: OperatorShell) -> None:
     out = shell.ok("dispatch", "--test", "org/reporter")
     guid = out.split()[4]
     assert f"crcr deliveries show {guid}" in out
@@ -58,19 +58,19 @@ def test_a_test_dispatch_is_recorded_as_one(shell: OperatorShell) -> None:
     assert (dispatch["test"], dispatch["state"]) == (True, "waiting")
 
 
-def test_waiting_for_a_dispatch_that_nobody_sends_ends(shell: OperatorShell) -> None:
+def test_waiting_for_a_dispatch_that_is_never_sent_times_out(shell: OperatorShell) -> None:
     result = shell.crcr("dispatch", "--test", "org/reporter", "--wait", "--timeout", "0.3s")
     assert (result.exit_code, "not sent yet" in result.stderr) == (1, True)
 
 
-def test_only_tests_are_dispatched_by_hand_and_only_to_the_listed(shell: OperatorShell) -> None:
+def test_only_test_dispatches_to_listed_and_active_backends_are_allowed(shell: OperatorShell) -> None:
     assert shell.crcr("dispatch", "org/reporter").exit_code == 2
     assert shell.crcr("dispatch", "--test", "org/unknown").exit_code == 1
     shell.ok("suspend", "org/reporter")
     assert "is suspended" in shell.crcr("dispatch", "--test", "org/reporter").stderr
 
 
-def test_a_changed_identity_is_accepted_after_a_question(shell: OperatorShell) -> None:
+def test_a_changed_identity_is_accepted_after_confirmation(shell: OperatorShell) -> None:
     refused = shell.crcr("repos", "rebind", "org/secret", "77", given="n\n")
     assert refused.exit_code == 1
     assert "is bound to id 70" in refused.output
@@ -87,7 +87,7 @@ def test_an_unknown_repository_is_not_bound(shell: OperatorShell) -> None:
     assert (result.exit_code, "is not known" in result.stderr) == (1, True)
 
 
-def test_of_several_upstreams_none_is_guessed_for_an_act(two_upstreams: OperatorShell) -> None:
+def test_with_several_upstreams_an_action_must_name_one(two_upstreams: OperatorShell) -> None:
     config = ("--config", str(two_upstreams.folder / "crcr.toml"))
     result = two_upstreams.crcr("pause", *config)
     assert result.exit_code == 2
@@ -98,7 +98,7 @@ def test_of_several_upstreams_none_is_guessed_for_an_act(two_upstreams: Operator
     assert two_upstreams.crcr("pause", *config, "-u", "no/one").exit_code == 2
 
 
-def test_the_only_upstream_needs_no_naming(shell: OperatorShell) -> None:
+def test_the_only_upstream_need_not_be_named(shell: OperatorShell) -> None:
     assert f"dispatching for {UPSTREAM} paused;" in shell.ok("pause")
 
 
@@ -110,7 +110,7 @@ def test_resume_ends_a_pause_and_a_suspension(shell: OperatorShell) -> None:
     assert [act for _, act, _ in acts(shell)] == ["resume", "suspend", "unpause", "pause"]
 
 
-def test_every_act_says_as_json_what_it_did(shell: OperatorShell) -> None:
+def test_every_action_prints_its_result_as_json(shell: OperatorShell) -> None:
     upstream, repository = UPSTREAM, "org/reporter"
     suspension = {"upstream": upstream, "repository": repository, "suspended": True}
     assert shell.json("suspend", repository) == suspension

@@ -1,4 +1,4 @@
-"""`crcr allowlist`: files are checked and compared without settings; the source is read and shown with them."""
+"""`crcr allowlist`: `check` and `diff` need no settings; `refresh` and `show` use the configured source."""
 
 import json
 from pathlib import Path
@@ -18,12 +18,12 @@ def check(*words: str, given: str | None = None) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_public_file_is_good() -> None:
+def test_the_public_allowlist_is_valid() -> None:
     code, out = check("check", str(PUBLIC))
     assert (code, "is valid: 10 repositories" in out) == (0, True)
 
 
-def test_all_problems_are_told_with_line_and_hint() -> None:
+def test_all_problems_are_printed_with_line_and_hint() -> None:
     code, out = check("check", "-", given=BAD)
     assert code == 1
     assert "<stdin>:3: error unknown level 'L5'" in out
@@ -31,15 +31,15 @@ def test_all_problems_are_told_with_line_and_hint() -> None:
     assert "<stdin>:6: error c/d is at L4 and has no on-calls" in out
 
 
-def test_problems_as_json() -> None:
+def test_problems_are_printed_as_json() -> None:
     code, out = check("check", "-", "--json", given=BAD)
-    told = json.loads(out)
-    assert (code, told["ok"]) == (1, False)
-    first = told["problems"][0]
+    report = json.loads(out)
+    assert (code, report["ok"]) == (1, False)
+    first = report["problems"][0]
     assert (first["line"], first["severity"]) == (3, "error")
 
 
-def test_a_file_that_is_not_there_is_a_usage_error() -> None:
+def test_a_missing_file_is_a_usage_error() -> None:
     code, out = check("check", "no-such-file.yml")
     assert (code, "cannot be read" in out) == (2, True)
 
@@ -68,7 +68,7 @@ def test_a_hostile_name_is_printed_as_text() -> None:
     assert "\x1b" not in out
 
 
-def test_a_comparison_tells_what_would_change(tmp_path: Path) -> None:
+def test_a_comparison_prints_the_changes(tmp_path: Path) -> None:
     new = tmp_path / "new.yml"
     new.write_text(PUBLIC.read_text().replace("L2:", "L2:\n  - new/comer"))
     code, out = check("diff", str(PUBLIC), str(new))
@@ -80,14 +80,14 @@ def test_a_comparison_tells_what_would_change(tmp_path: Path) -> None:
     assert check("diff", str(PUBLIC), str(PUBLIC)) == (0, "no changes\n")
 
 
-def test_a_bad_file_is_not_compared(tmp_path: Path) -> None:
+def test_an_invalid_file_is_not_compared(tmp_path: Path) -> None:
     bad = tmp_path / "bad.yml"
     bad.write_text(BAD)
     code, out = check("diff", str(PUBLIC), str(bad))
     assert (code, "bad.yml:3: error" in out) == (1, True)
 
 
-def test_what_is_in_force_is_shown_hidden_ones_included(shell: OperatorShell) -> None:
+def test_the_allowlist_in_force_is_shown_with_hidden_backends(shell: OperatorShell) -> None:
     out = shell.ok("allowlist", "show")
     assert "version 1 from" in out
     assert "Org/Reporter" in out
@@ -96,7 +96,7 @@ def test_what_is_in_force_is_shown_hidden_ones_included(shell: OperatorShell) ->
     assert [each["repository"] for each in listed] == ["org/refused", "Org/Reporter", "org/secret"]
 
 
-def test_into_a_pipe_what_is_in_force_is_shown_whole(shell: OperatorShell) -> None:
+def test_the_allowlist_in_force_is_not_truncated_in_a_pipe(shell: OperatorShell) -> None:
     oncalls, hardware = [f"somebody-{each}" for each in range(12)], "8 x Ascend 910B, 64 GB each; " * 8
     entry = f"  - new/comer: {{oncalls: [{', '.join(oncalls)}], hardware: '{hardware.strip()}'}}\n"
     (shell.folder / "allowlist.yml").write_text(ALLOWLIST + entry)
@@ -116,7 +116,7 @@ def test_a_refresh_reads_the_source_now_and_is_audited(shell: OperatorShell) -> 
     assert acts.count("refresh_allowlist") == 2
 
 
-def test_a_bad_source_changes_nothing_and_says_so(shell: OperatorShell) -> None:
+def test_an_invalid_source_leaves_the_allowlist_in_force_unchanged(shell: OperatorShell) -> None:
     (shell.folder / "allowlist.yml").write_text(BAD)
     for _ in range(2):
         result = shell.crcr("allowlist", "refresh")

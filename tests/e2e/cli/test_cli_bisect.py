@@ -1,4 +1,4 @@
-"""`crcr bisect`: begins, lists, shows, stops, and waits until the commit is found."""
+"""`crcr bisect`: begins, lists, shows and stops bisections, and waits until the commit is found."""
 
 import asyncio
 import getpass
@@ -28,8 +28,10 @@ BEGIN = ("bisect", BISECTED, "--job", "build")
 
 
 @asynccontextmanager
-async def broken_now(folder: Path, allowlist: str = BISECTABLE) -> AsyncIterator[RunningRelay]:
-    """The relay's clock shows the time of the commands."""
+async def relay_with_broken_upstream(
+    folder: Path, allowlist: str = BISECTABLE
+) -> AsyncIterator[RunningRelay]:
+    """The relay's clock shows the commands' time."""
     began_at = datetime.now(UTC) - timedelta(hours=3)
     async with broken_upstream(folder, allowlist, began_at=began_at) as relay:
         relay.clock.advance(datetime.now(UTC) - relay.clock.now())
@@ -38,11 +40,11 @@ async def broken_now(folder: Path, allowlist: str = BISECTABLE) -> AsyncIterator
 
 @pytest.fixture
 def relay_shell(tmp_path: Path) -> Iterator[OperatorShell]:
-    with serve_relay(tmp_path, broken_now) as (_, relay):
+    with serve_relay(tmp_path, relay_with_broken_upstream) as (_, relay):
         yield OperatorShell(tmp_path, environment(tmp_path, relay.github, tmp_path / "allowlist.yml"))
 
 
-def test_a_bisection_is_begun_listed_shown_and_stopped(relay_shell: OperatorShell) -> None:
+def test_a_bisection_is_started_listed_shown_and_stopped(relay_shell: OperatorShell) -> None:
     assert relay_shell.ok("bisect", "--list") == "no bisections\n"
     printed = relay_shell.ok(*BEGIN, "--runs", "5", "--hours", "3")
     commits = [row["sha"] for row in relay_shell.rows("SELECT sha FROM base_commits ORDER BY position")][-5:]
@@ -61,7 +63,7 @@ def test_a_bisection_is_begun_listed_shown_and_stopped(relay_shell: OperatorShel
     assert acts == [("crcr", "bisection_ended"), (me, "stop_bisection"), (me, "bisect")]
 
 
-def test_a_refusal_says_what_to_do(relay_shell: OperatorShell) -> None:
+def test_a_refusal_prints_a_hint(relay_shell: OperatorShell) -> None:
     def refusal(*words: str) -> str:
         result = relay_shell.crcr("bisect", *words)
         assert result.exit_code == 1
@@ -86,17 +88,17 @@ def test_a_refusal_says_what_to_do(relay_shell: OperatorShell) -> None:
         *(("--show", str(2**63)), ("--stop", str(2**63)), ("--show", "0")),
     ],
 )
-def test_words_that_make_no_order_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_invalid_combinations_of_options_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert OperatorShell(tmp_path, {}).crcr("bisect", *words).exit_code == 2
 
 
-async def answer_until_it_exits(relay: RunningRelay, process: CrcrProcess, culprit: str | None) -> int:
-    """Send what waits, and answer each run: commits from the culprit on fail, without one nothing does."""
+async def complete_runs_until_exit(relay: RunningRelay, process: CrcrProcess, culprit: str | None) -> int:
+    """Deliver what is queued, and complete each run: commits from the culprit on fail; without a culprit none fails."""
     commits, answered = pushed_commits(relay), 0
     while process.process.returncode is None:
         relay.clock.advance(
             datetime.now(UTC) - relay.clock.now()
-        )  # the command writes the time of its own clock
+        )  # the command writes timestamps of its own clock
         await relay.drain()
         for run in bisection_runs(relay)[answered:]:
             answered += 1
@@ -109,26 +111,26 @@ async def answer_until_it_exits(relay: RunningRelay, process: CrcrProcess, culpr
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-async def test_waiting_ends_with_the_commit_that_was_found(tmp_path: Path, as_json: bool) -> None:
-    async with broken_now(tmp_path) as relay:
+async def test_waiting_ends_with_the_culprit_commit(tmp_path: Path, as_json: bool) -> None:
+    async with relay_with_broken_upstream(tmp_path) as relay:
         environ = environment(tmp_path, relay.github, tmp_path / "allowlist.yml")
         words = (*BEGIN, "--wait", *(["--json"] if as_json else []))
         culprit = pushed_commits(relay)[-2]
         async with crcr(*words, folder=tmp_path, environ=environ) as process:
-            assert await answer_until_it_exits(relay, process, culprit) == 0
+            assert await complete_runs_until_exit(relay, process, culprit) == 0
             printed = await process.output.rest()
     if as_json:
-        found: dict[str, Any] = json.loads(printed)
-        assert found["bisection"]["culprit"]["sha"] == culprit
-        assert [run["result"] for run in found["runs"]] == ["failed", "passed", "passed", "failed"]
+        result: dict[str, Any] = json.loads(printed)
+        assert result["bisection"]["culprit"]["sha"] == culprit
+        assert [run["result"] for run in result["runs"]] == ["failed", "passed", "passed", "failed"]
     else:
         assert f"run 4 {culprit[:12]} failed" in printed
         assert f"{culprit[:10]} broke it" in printed
 
 
-async def test_waiting_ends_with_1_when_no_commit_is_found(tmp_path: Path) -> None:
-    async with broken_now(tmp_path) as relay:
+async def test_waiting_exits_with_1_when_no_commit_is_found(tmp_path: Path) -> None:
+    async with relay_with_broken_upstream(tmp_path) as relay:
         environ = environment(tmp_path, relay.github, tmp_path / "allowlist.yml")
         async with crcr(*BEGIN, "--wait", folder=tmp_path, environ=environ) as process:
-            assert await answer_until_it_exits(relay, process, None) == 1
+            assert await complete_runs_until_exit(relay, process, None) == 1
             assert "passes with today's downstream" in await process.output.rest()

@@ -1,4 +1,4 @@
-"""`crcr failing`: a relay's failing jobs for its operator, and with --hud for anybody, from a served relay."""
+"""`crcr failing`: a relay's failing jobs for its operator, and with --hud from a served relay for everybody."""
 
 import json
 import subprocess
@@ -57,8 +57,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def anybody(tmp_path: Path) -> OperatorShell:
-    """Somebody without settings."""
+def public_shell(tmp_path: Path) -> OperatorShell:
+    """A shell without settings."""
     return OperatorShell(tmp_path, {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)})
 
 
@@ -79,48 +79,50 @@ def test_the_operator_sees_hidden_backends_too(served: Served) -> None:
     assert jobs(served.shell.ok("failing", "--json", "--backend", "SECRET")) == [("org/secret", "build", 2)]
 
 
-def test_anybody_reads_the_public_list_without_settings(served: Served, anybody: OperatorShell) -> None:
-    printed = anybody.ok("failing", "--hud", served.address, "--format", "json")
+def test_the_public_list_is_read_without_settings(served: Served, public_shell: OperatorShell) -> None:
+    printed = public_shell.ok("failing", "--hud", served.address, "--format", "json")
     assert jobs(printed) == [("Org/Reporter", "build", 2)]
-    table = anybody.ok("failing", "--hud", f"{served.address}/crcr/failing")
+    table = public_shell.ok("failing", "--hud", f"{served.address}/crcr/failing")
     assert "Org/Reporter" in table
     assert served.commits[1][:8] in table
-    markdown = anybody.ok("failing", "--hud", served.address, "--format", "markdown").splitlines()
+    markdown = public_shell.ok("failing", "--hud", served.address, "--format", "markdown").splitlines()
     assert markdown[0].startswith("**1 failing job**")
     assert markdown[4].startswith("| `Org/Reporter` | `build` | ")
-    assert anybody.ok("failing", "--hud", served.address, "--known") == "no job is failing\n"
+    assert public_shell.ok("failing", "--hud", served.address, "--known") == "no job is failing\n"
 
 
 @pytest.mark.parametrize(("most", "code"), [("1", 1), ("2", 0)])
-def test_a_script_learns_when_too_many_jobs_fail(
-    served: Served, anybody: OperatorShell, most: str, code: int
+def test_fail_on_sets_the_exit_code_when_too_many_jobs_fail(
+    served: Served, public_shell: OperatorShell, most: str, code: int
 ) -> None:
-    result = anybody.crcr("failing", "--hud", served.address, "--fail-on", most)
+    result = public_shell.crcr("failing", "--hud", served.address, "--fail-on", most)
     assert result.exit_code == code
     assert "Org/Reporter" in result.stdout
     assert ("1 failing job, --fail-on 1" in result.stderr) == bool(code)
 
 
-def test_answers_are_kept_for_a_moment_unless_they_must_not_be(
-    served: Served, anybody: OperatorShell
+def test_responses_are_cached_and_revalidated_unless_no_cache_is_given(
+    served: Served, public_shell: OperatorShell
 ) -> None:
-    anybody.ok("failing", "--hud", served.address, "--no-cache")
-    assert not (anybody.folder / "cache").exists()
-    anybody.ok("failing", "--hud", served.address)
-    (kept,) = (anybody.folder / "cache" / "crcr").iterdir()
+    public_shell.ok("failing", "--hud", served.address, "--no-cache")
+    assert not (public_shell.folder / "cache").exists()
+    public_shell.ok("failing", "--hud", served.address)
+    (kept,) = (public_shell.folder / "cache" / "crcr").iterdir()
     content = json.loads(kept.read_text())
     assert content["etag"], "the relay names the version of its answers"
     content["body"] = json.dumps({"items": [], "next": None})
     kept.write_text(json.dumps(content))
-    assert anybody.ok("failing", "--hud", served.address) == "no job is failing\n", "it is fresh"
+    assert public_shell.ok("failing", "--hud", served.address) == "no job is failing\n", "it is fresh"
     kept.write_text(json.dumps({**content, "at": 0}))
-    assert anybody.ok("failing", "--hud", served.address) == "no job is failing\n", "its version is confirmed"
+    assert public_shell.ok("failing", "--hud", served.address) == "no job is failing\n", (
+        "its version is confirmed"
+    )
     kept.write_text(json.dumps({**content, "at": 0, "etag": '"another"'}))
-    assert "Org/Reporter" in anybody.ok("failing", "--hud", served.address)
+    assert "Org/Reporter" in public_shell.ok("failing", "--hud", served.address)
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "expected"),
     [
         (("--hud", "nowhere"), 2, "is not the address of a relay"),
         (("--hud", "http://127.0.0.1:9", "--config", "crcr.toml"), 2, "about this machine's relay"),
@@ -129,21 +131,23 @@ def test_answers_are_kept_for_a_moment_unless_they_must_not_be(
         ((), 2, "CRCR_"),
     ],
 )
-def test_wrong_words_are_explained(
-    anybody: OperatorShell, words: tuple[str, ...], code: int, said: str
+def test_invalid_options_are_explained(
+    public_shell: OperatorShell, words: tuple[str, ...], code: int, expected: str
 ) -> None:
-    result = anybody.crcr("failing", *words)
+    result = public_shell.crcr("failing", *words)
     assert result.exit_code == code
-    assert said in result.output
+    assert expected in result.output
 
 
-def test_an_upstream_that_the_relay_does_not_serve_is_told(served: Served, anybody: OperatorShell) -> None:
-    result = anybody.crcr("failing", "--hud", served.address, "--upstream", "no/body", "--no-cache")
+def test_an_upstream_that_the_relay_does_not_serve_is_reported(
+    served: Served, public_shell: OperatorShell
+) -> None:
+    result = public_shell.crcr("failing", "--hud", served.address, "--upstream", "no/body", "--no-cache")
     assert result.exit_code == 1
     assert "serves no upstream" in result.output
 
 
-def test_reading_another_relay_loads_no_database_code(served: Served, tmp_path: Path) -> None:
+def test_reading_another_relay_imports_no_database_code(served: Served, tmp_path: Path) -> None:
     code = (
         "import sys\nfrom crcr.cli.main import app\n"
         f"app(['failing', '--hud', {served.address!r}, '--no-cache'], standalone_mode=False)\n"

@@ -1,4 +1,4 @@
-"""`crcr history backfill` on a grown installation, and what `crcr doctor` says of ClickHouse."""
+"""`crcr history backfill` on a grown installation, and the findings of `crcr doctor` about ClickHouse."""
 
 import asyncio
 import shutil
@@ -47,21 +47,21 @@ def findings(shell: OperatorShell, **more: str) -> dict[str, SetupFinding]:
     }
 
 
-def test_a_grown_installation_is_filled_up_and_may_be_again(grown: OperatorShell) -> None:
+def test_a_backfill_copies_all_jobs_and_can_be_repeated(grown: OperatorShell) -> None:
     assert findings(grown)["clickhouse_fed"].state is State.WARNING
     jobs = grown.rows("SELECT count(*) AS n FROM jobs WHERE ended_as IS NOT NULL")[0]["n"]
     assert jobs > 4_000
     for words in ((), (), ("--anew",)):
-        told = {each["table"]: each for each in grown.json("history", "backfill", *words)}
-        assert told["crcr_jobs"] == {"table": "crcr_jobs", "here": jobs, "there": jobs}
-        assert told["crcr_dispatches"]["here"] == told["crcr_dispatches"]["there"] > 0
+        counts = {each["table"]: each for each in grown.json("history", "backfill", *words)}
+        assert counts["crcr_jobs"] == {"table": "crcr_jobs", "here": jobs, "there": jobs}
+        assert counts["crcr_dispatches"]["here"] == counts["crcr_dispatches"]["there"] > 0
     assert "crcr_jobs" in grown.ok("history", "backfill")
-    said = findings(grown)
-    assert {each.state for each in said.values()} == {State.OK}
-    assert set(said) == {"clickhouse", "clickhouse_schema", "clickhouse_lag"}
+    clickhouse_findings = findings(grown)
+    assert {each.state for each in clickhouse_findings.values()} == {State.OK}
+    assert set(clickhouse_findings) == {"clickhouse", "clickhouse_schema", "clickhouse_lag"}
 
 
-def test_without_clickhouse_there_is_nothing_to_fill(grown: OperatorShell) -> None:
+def test_without_clickhouse_a_backfill_is_an_error(grown: OperatorShell) -> None:
     environ = {name: value for name, value in grown.environ.items() if name != "CRCR_CLICKHOUSE_URL"}
     plain = OperatorShell(grown.folder, environ)
     result = plain.crcr("history", "backfill")
@@ -69,17 +69,17 @@ def test_without_clickhouse_there_is_nothing_to_fill(grown: OperatorShell) -> No
     assert findings(plain)["clickhouse"].state is State.OK
 
 
-def test_what_cannot_be_reached_is_said_without_its_password(grown: OperatorShell) -> None:
+def test_an_unreachable_clickhouse_is_reported_without_its_password(grown: OperatorShell) -> None:
     away = OperatorShell(
         grown.folder, {**grown.environ, "CRCR_CLICKHOUSE_URL": "clickhouse://u:hunter2@127.0.0.1:1"}
     )
     result = away.crcr("history", "backfill")
     assert (result.exit_code, "does not answer" in result.stderr) == (1, True)
-    said = findings(away)["clickhouse"]
-    assert said.state is State.PROBLEM
-    assert "hunter2" not in result.output + result.stderr + said.text
+    finding = findings(away)["clickhouse"]
+    assert finding.state is State.PROBLEM
+    assert "hunter2" not in result.output + result.stderr + finding.text
 
 
-def test_how_long_it_keeps_is_compared_with_the_setting(grown: OperatorShell) -> None:
+def test_the_retention_is_compared_with_the_setting(grown: OperatorShell) -> None:
     grown.ok("history", "backfill")
     assert findings(grown, CRCR_CLICKHOUSE_KEEP_DAYS="200")["clickhouse_schema"].state is State.WARNING

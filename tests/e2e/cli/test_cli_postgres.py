@@ -1,6 +1,7 @@
-"""The operator's commands on PostgreSQL: the move itself, and all that worked on the file.
+"""The operator's commands on PostgreSQL: the move itself, and all that worked on SQLite.
 
-The commands run in this process, and for each kind (a move, a look, an act, the doctor, wrong words) once as a process.
+The commands run in this process, and for each kind (a move, a query, an action, the doctor, invalid arguments) once as a separate
+process.
 """
 
 import json
@@ -89,7 +90,7 @@ def runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[CommandRunner, Co
     ],
     ids=" ".join,
 )
-def test_a_look_shows_the_same_before_and_after_the_move(
+def test_queries_print_the_same_before_and_after_the_move(
     runners: tuple[CommandRunner, CommandRunner], words: tuple[str, ...]
 ) -> None:
     before, after = runners
@@ -103,13 +104,13 @@ def test_one_delivery_shows_the_same_with_its_body(runners: tuple[CommandRunner,
     assert json.loads(went_well(after.start(*words, "--json"))) == before.json(*words)
 
 
-def test_acts_by_hand_take_effect_and_are_audited(runners: tuple[CommandRunner, CommandRunner]) -> None:
+def test_operator_actions_take_effect_and_are_audited(runners: tuple[CommandRunner, CommandRunner]) -> None:
     _, after = runners
     [line] = after.json("deliveries", "list")
     assert "2 retried" in after.ok("effects", "retry", "--all")
     assert "sent again to 2" in after.ok(
         "deliveries", "replay", line["guid"], "--everyone"
-    )  # one waits already
+    )  # one is waiting already
     went_well(after.start("suspend", "org/secret", "--reason", "a test"))
     after.ok("pause")
     after.ok("pause", "--lift")
@@ -118,40 +119,40 @@ def test_acts_by_hand_take_effect_and_are_audited(runners: tuple[CommandRunner, 
     assert {"replay", "suspend", "pause"} <= set(acts)
 
 
-def test_the_doctor_looks_at_the_server_and_prints_no_secret(
+def test_the_doctor_checks_the_server_and_prints_no_secret(
     runners: tuple[CommandRunner, CommandRunner],
 ) -> None:
     _, after = runners
     done = after.start("doctor", "--json")
-    found = {each["name"]: each for each in json.loads(done.out)["findings"]}
-    states = {name: found[name]["state"] for name in ("store", "writing", "connections", "size", "outbox")}
-    assert set(states.values()) == {"ok"}, found
-    assert "PostgreSQL" in found["store"]["text"]
-    assert found["durability"]["state"] == "warning"  # the tests' server forgets
-    tried = "SELECT 1 FROM watermarks WHERE name = 'crcr doctor'"
-    assert run_on(after.environ["CRCR_DATABASE_URL"], tried) == []
+    findings = {each["name"]: each for each in json.loads(done.out)["findings"]}
+    states = {name: findings[name]["state"] for name in ("store", "writing", "connections", "size", "outbox")}
+    assert set(states.values()) == {"ok"}, findings
+    assert "PostgreSQL" in findings["store"]["text"]
+    assert findings["durability"]["state"] == "warning"  # the tests' server runs without fsync
+    query = "SELECT 1 FROM watermarks WHERE name = 'crcr doctor'"
+    assert run_on(after.environ["CRCR_DATABASE_URL"], query) == []
 
 
-def test_the_doctor_tells_a_database_without_tables_or_of_a_newer_release_and_a_server_that_is_away(
+def test_the_doctor_reports_missing_tables_a_newer_schema_and_an_unreachable_server(
     tmp_path: Path,
 ) -> None:
-    def told(url: str) -> tuple[str, str]:
+    def store_finding(url: str) -> tuple[str, str]:
         done = command_runner(tmp_path, url).run("doctor", "--json")
         assert (done.code, PASSWORD in done.out + done.errors) == (1, False)
         [store] = [each for each in json.loads(done.out)["findings"] if each["name"] == "store"]
         return store["state"], store["text"]
 
-    state, text = told(new_database(empty=True))
+    state, text = store_finding(new_database(empty=True))
     assert (state, "There is no crcr database" in text) == ("problem", True)
     newer = new_database()
     run_on(newer, "UPDATE alembic_version SET version_num = '9999'")
-    state, text = told(newer)
+    state, text = store_finding(newer)
     assert (state, "a newer release upgraded it" in text) == ("problem", True)
-    state, text = told(f"postgresql://crcr:{PASSWORD}@127.0.0.1:9/crcr")
+    state, text = store_finding(f"postgresql://crcr:{PASSWORD}@127.0.0.1:9/crcr")
     assert (state, "cannot be used" in text) == ("problem", True)
 
 
-def test_migrating_settings_and_backup_speak_of_the_server_without_its_password(tmp_path: Path) -> None:
+def test_migrate_check_config_and_backup_never_print_the_password(tmp_path: Path) -> None:
     url = new_database(empty=True).replace("crcr@", f"crcr:{PASSWORD}@")
     shell = command_runner(tmp_path, url)
     assert shell.json("migrate")["before"] is None
@@ -169,14 +170,14 @@ def test_migrating_settings_and_backup_speak_of_the_server_without_its_password(
     assert "the data is in PostgreSQL" in shell.run("backup", "copy.db").errors
 
 
-def test_commands_before_any_relay_make_no_tables(tmp_path: Path) -> None:
+def test_commands_before_the_first_migration_create_no_tables(tmp_path: Path) -> None:
     url = new_database(empty=True)
     done = command_runner(tmp_path, url).run("effects", "list")
     assert (done.code, "there is no database" in done.errors) == (1, True)
     assert run_on(url, "SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == []
 
 
-def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None:
+def test_a_move_reports_its_rows_and_its_remarks(tmp_path: Path) -> None:
     path, url = filled_database(tmp_path / "crcr.db"), new_database()
     execute_sql(path, "UPDATE pulls SET title = ? WHERE number = 1", "a\0b")
     execute_sql(path, "UPDATE effects SET state = 'claimed' WHERE effect_id < 3")
@@ -193,16 +194,16 @@ def test_a_move_tells_what_it_did_and_what_is_remarkable(tmp_path: Path) -> None
     assert f"{7 * (len(row_counts(url)))} rows" in done.out
 
 
-def test_a_move_for_scripts_is_json_alone(tmp_path: Path) -> None:
+def test_a_move_with_json_prints_only_json(tmp_path: Path) -> None:
     filled_database(tmp_path / "crcr.db")
     done = CommandRunner(tmp_path, {}).run(
         "migrate", "--from", "sqlite:///crcr.db", "--to", new_database(), "--json"
     )
     assert done.code == 0, done.errors
-    told = json.loads(done.out)
-    assert (done.errors, told["replaced"], told["left_tables"]) == ("", 0, [])
-    assert told["rows"] == sum(each["rows"] for each in told["tables"]) > 0
-    assert {len(each["checksum"]) for each in told["tables"]} == {32}
+    result = json.loads(done.out)
+    assert (done.errors, result["replaced"], result["left_tables"]) == ("", 0, [])
+    assert result["rows"] == sum(each["rows"] for each in result["tables"]) > 0
+    assert {len(each["checksum"]) for each in result["tables"]} == {32}
 
 
 WRONG_WORDS = (
@@ -226,12 +227,12 @@ WRONG_WORDS = (
 )
 
 
-def test_wrong_words_are_told_before_anything_is_touched(tmp_path: Path) -> None:
+def test_invalid_arguments_are_reported_before_anything_is_changed(tmp_path: Path) -> None:
     shell = command_runner(tmp_path, f"sqlite:///{tmp_path / 'crcr.db'}")
-    for run, (words, said) in zip(chain([shell.start], repeat(shell.run)), WRONG_WORDS, strict=False):
+    for run, (words, expected) in zip(chain([shell.start], repeat(shell.run)), WRONG_WORDS, strict=False):
         done = run("migrate", *words)
-        told = " ".join(done.errors.replace("│", " ").split())
-        assert (done.code, said in told, PASSWORD in told) == (2, True, False), (words, told)
+        text = " ".join(done.errors.replace("│", " ").split())
+        assert (done.code, expected in text, PASSWORD in text) == (2, True, False), (words, text)
         assert not (tmp_path / "crcr.db").exists()
 
 

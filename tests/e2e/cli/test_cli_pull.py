@@ -37,7 +37,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
         yield Terminal(folder, url, environment(folder, relay.github, folder / "allowlist.yml"))
 
 
-def test_a_pull_request_shows_gate_backends_causes_and_where_to_look(terminal: Terminal) -> None:
+def test_a_pull_request_shows_gate_backends_causes_and_hints(terminal: Terminal) -> None:
     done = terminal.anybody("pr", "1")
     assert done.code == 0, done.errors
     first, about, gate, *_ = done.out.splitlines()
@@ -50,7 +50,7 @@ def test_a_pull_request_shows_gate_backends_causes_and_where_to_look(terminal: T
     assert HIDDEN_BACKEND in terminal.operator("pr", "1").out
 
 
-def test_both_ways_give_the_same_json_but_for_what_is_hidden(terminal: Terminal) -> None:
+def test_database_and_public_api_give_the_same_json_except_hidden_backends(terminal: Terminal) -> None:
     own = json.loads(terminal.operator("pr", "2", "--json").out)
     public = json.loads(terminal.anybody("pr", "2", "--json").out)
     assert set(own) == set(public)
@@ -59,24 +59,24 @@ def test_both_ways_give_the_same_json_but_for_what_is_hidden(terminal: Terminal)
     assert [each["name"] for each in own["backends"] if each["name"] != HIDDEN_BACKEND] == names
 
 
-def test_an_unknown_pull_request_is_an_error_with_a_next_step(terminal: Terminal) -> None:
+def test_an_unknown_pull_request_is_an_error_with_a_hint(terminal: Terminal) -> None:
     for done in (terminal.anybody("pr", "99"), terminal.operator("pr", "99")):
         assert (done.code, done.out) == (1, "")
         assert f"no event of {UPSTREAM}#99 has arrived\nhint: " in done.errors
 
 
-def test_status_of_any_relay_needs_no_settings(terminal: Terminal) -> None:
+def test_the_status_of_any_relay_needs_no_settings(terminal: Terminal) -> None:
     done = terminal.anybody("status")
     assert (done.code, done.out.splitlines()[0]) == (0, f"{UPSTREAM}: green")
     assert "org/gating     L4     success" in done.out
     assert HIDDEN_BACKEND not in done.out
-    [found] = json.loads(terminal.anybody("status", "--json").out)
-    assert (found["upstream"], found["health"]["state"]) == (UPSTREAM, "green")
+    [status] = json.loads(terminal.anybody("status", "--json").out)
+    assert (status["upstream"], status["health"]["state"]) == (UPSTREAM, "green")
     own = json.loads(terminal.operator("status", "--json").out)
-    assert set(own[0]) == set(found)
+    assert set(own[0]) == set(status)
 
 
-def test_what_needs_attention_is_said_with_the_highest_level_first() -> None:
+def test_attention_items_are_listed_by_descending_level() -> None:
     backends = [
         {"name": "o/two", "level": "L2", "silent": True, "figures": None, "parked": 1234},
         {"name": "o/four", "level": "L4", "figures": {"last_result": None}},

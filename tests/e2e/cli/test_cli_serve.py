@@ -1,4 +1,4 @@
-"""The relay as processes on loopback: serving and working in one or in two, and refusing to start with a reason."""
+"""The relay as processes on loopback: server and worker in one process or in two, and start-up errors with a reason."""
 
 import asyncio
 import json
@@ -50,19 +50,21 @@ def environ(folder: Path, github: GitHub, port: int) -> dict[str, str]:
     return known
 
 
-async def started_run(github: GitHub) -> None:
+async def wait_for_run(github: GitHub) -> None:
     async with asyncio.timeout(20):
         while not github.runs("org/reporter"):
             await asyncio.sleep(0.05)
 
 
-async def refused(folder: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
+async def run_until_refused(folder: Path, env: dict[str, str], *words: str) -> tuple[int, str]:
     async with crcr(*words, folder=folder, environ=env) as process:
         errors = await process.errors()
         return await process.wait(), errors
 
 
-async def test_the_whole_loop_in_one_process_which_stops_cleanly_while_a_page_is_live(tmp_path: Path) -> None:
+async def test_the_whole_loop_in_one_process_which_stops_cleanly_with_an_open_live_stream(
+    tmp_path: Path,
+) -> None:
     port = free_port()
     async with (
         github_on_a_port() as github,
@@ -73,7 +75,7 @@ async def test_the_whole_loop_in_one_process_which_stops_cleanly_while_a_page_is
         reachable = await relay.wait_for_line("GitHub at ")
         assert f"{github.base_url}: reachable, App {github.app_id} (crcr-simulated)" in reachable
         await github.open_pr(UPSTREAM)
-        await started_run(github)
+        await wait_for_run(github)
         run = github.runs("org/reporter")[0]
         assert (await github.start_job(run, "build")).status_code == 200
         await stop_while_a_page_is_live(relay, f"http://127.0.0.1:{port}", signal.SIGTERM)
@@ -84,7 +86,7 @@ async def test_the_whole_loop_in_one_process_which_stops_cleanly_while_a_page_is
 
 
 async def stop_while_a_page_is_live(relay: CrcrProcess, url: str, by: signal.Signals) -> None:
-    """An open live stream does not hold up the end."""
+    """An open live stream does not delay the stop."""
     async with (
         httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http,
         http.stream("GET", f"{url}/api/v1/events", timeout=20) as stream,
@@ -94,7 +96,7 @@ async def stop_while_a_page_is_live(relay: CrcrProcess, url: str, by: signal.Sig
             assert await relay.stop(by) == 0
 
 
-async def test_any_free_port_can_be_asked_for_and_an_interrupt_ends_it_like_a_termination(
+async def test_any_free_port_can_be_requested_and_sigint_stops_the_process_like_sigterm(
     tmp_path: Path,
 ) -> None:
     async with crcr("serve", "--port", "0", folder=tmp_path, environ=relay_environment(tmp_path)) as relay:
@@ -105,7 +107,9 @@ async def test_any_free_port_can_be_asked_for_and_an_interrupt_ends_it_like_a_te
         await stop_while_a_page_is_live(relay, url, signal.SIGINT)
 
 
-async def test_two_halves_work_together_and_see_acts_by_hand_at_once(tmp_path: Path) -> None:
+async def test_server_and_worker_processes_cooperate_and_operator_actions_take_effect_at_once(
+    tmp_path: Path,
+) -> None:
     port = free_port()
     async with github_on_a_port() as github:
         env = environ(tmp_path, github, port)
@@ -132,19 +136,21 @@ async def _pause_holds_back(folder: Path, env: dict[str, str], github: GitHub) -
     assert github.runs("org/reporter") == []
     lifted = await asyncio.to_thread(run_in_process, "pause", "--lift", folder=folder, environ=env)
     assert lifted.code == 0
-    await started_run(github)
+    await wait_for_run(github)
 
 
-async def test_a_port_in_use_is_told_with_a_way_out(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_reported_with_a_hint(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, errors = await refused(tmp_path, relay_environment(tmp_path), "serve", "--port", str(port))
+        code, errors = await run_until_refused(
+            tmp_path, relay_environment(tmp_path), "serve", "--port", str(port)
+        )
     assert (code, "Traceback" in errors) == (1, False)
     assert f"port {port} is in use" in errors
     assert "--port" in errors
 
 
-def test_a_database_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+def test_an_unusable_database_is_reported(tmp_path: Path) -> None:
     env = relay_environment(tmp_path)
     (tmp_path / "crcr.db").write_bytes(b"something else" * 100)
     for words in (("serve", "--port", "0"), ("worker",)):

@@ -56,7 +56,7 @@ async def click(client: httpx.AsyncClient, address: str) -> httpx.Response:
 
 
 @dataclass(frozen=True)
-class Place:
+class SetupFolder:
     """An empty folder, and a GitHub where the App does not exist yet."""
 
     folder: Path
@@ -79,10 +79,10 @@ class Place:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+async def setup_folder(tmp_path: Path) -> AsyncIterator[SetupFolder]:
     async with GitHub(seed=7) as github, serve(github):
         github.create_repository(UPSTREAM, installed=False)
-        yield Place(tmp_path, github, free_port())
+        yield SetupFolder(tmp_path, github, free_port())
         github.finish()
 
 
@@ -90,59 +90,59 @@ async def page_address(process: CrcrProcess) -> str:
     return (await process.wait_for_line("http://127.0.0.1:")).strip()
 
 
-async def test_one_command_and_one_click_end_with_a_doctor_that_is_all_green(place: Place) -> None:
-    """With attacks before the click, and the same command again while the relay runs, which --serve lets it do."""
-    async with place.setup("--serve") as process, browser() as client, browser() as stranger:
+async def test_one_command_and_one_click_end_with_all_doctor_checks_green(setup_folder: SetupFolder) -> None:
+    """Includes attacks before the click, and the same command again while the relay runs, which --serve makes possible."""
+    async with setup_folder.setup("--serve") as process, browser() as client, browser() as attacker:
         address = await page_address(process)
         form = Form((await client.get(address)).text)
         forged = f"{address.rpartition('/')[0]}/created?code=stolen-code-0123456789&state="
         assert (await client.get(f"{forged}guessed")).status_code == 403
-        assert (await stranger.get(address)).status_code == 403
+        assert (await attacker.get(address)).status_code == 403
         installed = await client.post(form.action, data=form.fields)
         assert "is installed on" in installed.text
         summary = await process.wait_for_line("checks passed")
         assert re.fullmatch(r"No problems: (\d+) of \1 checks passed\n", summary), process.lines
         await process.wait_for_line("crcr is listening on")
         again = await asyncio.to_thread(
-            run_in_process, *place.words, "--json", folder=place.folder, environ={}
+            run_in_process, *setup_folder.words, "--json", folder=setup_folder.folder, environ={}
         )
         assert await process.stop() == 0
-    _assert_private(place, "".join(process.lines) + await process.errors() + again.out + again.errors)
-    found = json.loads(again.out)
-    assert (again.code, found["ok"], {each["state"] for each in found["findings"]}) == (0, True, {"ok"})
-    steps = {each["name"]: each["text"] for each in found["findings"] if each["section"] == "Set-up"}
+    _assert_private(setup_folder, "".join(process.lines) + await process.errors() + again.out + again.errors)
+    report = json.loads(again.out)
+    assert (again.code, report["ok"], {each["state"] for each in report["findings"]}) == (0, True, {"ok"})
+    steps = {each["name"]: each["text"] for each in report["findings"] if each["section"] == "Set-up"}
     assert steps["app"].startswith("Already done")
     assert steps["installation"].startswith("Already done")
     assert "already running" in steps["relay"]
-    assert found["webhook_url"] == f"http://127.0.0.1:{place.port}/github/webhook"
-    assert len(place.github.calls_to("POST", "/app-manifests/*")) == 1
+    assert report["webhook_url"] == f"http://127.0.0.1:{setup_folder.port}/github/webhook"
+    assert len(setup_folder.github.calls_to("POST", "/app-manifests/*")) == 1
     words = ("setup", "--upstream", "other/one")
-    other = await asyncio.to_thread(run_in_process, *words, folder=place.folder, environ={})
+    other = await asyncio.to_thread(run_in_process, *words, folder=setup_folder.folder, environ={})
     assert (other.code, f"the settings are for {UPSTREAM}, not for other/one" in other.errors) == (1, True)
 
 
-def _assert_private(place: Place, printed: str) -> None:
-    """Nobody else can read the secrets, and none was printed."""
-    modes = {name: place.mode(name) for name in ("crcr.toml", "secrets/app.pem", "secrets/webhook")}
-    assert (set(modes.values()), place.mode("secrets")) == ({0o600}, 0o700)
-    assert sorted(path.name for path in (place.folder / "secrets").iterdir()) == ["app.pem", "webhook"]
-    config = (place.folder / "crcr.toml").read_text()
-    [conversion] = place.github.calls_to("POST", "/app-manifests/*")
-    for secret in (place.github.webhook_secret, "PRIVATE KEY", conversion.path.split("/")[2]):
+def _assert_private(setup_folder: SetupFolder, printed: str) -> None:
+    """Only the owner can read the secrets, and none was printed."""
+    modes = {name: setup_folder.mode(name) for name in ("crcr.toml", "secrets/app.pem", "secrets/webhook")}
+    assert (set(modes.values()), setup_folder.mode("secrets")) == ({0o600}, 0o700)
+    assert sorted(path.name for path in (setup_folder.folder / "secrets").iterdir()) == ["app.pem", "webhook"]
+    config = (setup_folder.folder / "crcr.toml").read_text()
+    [conversion] = setup_folder.github.calls_to("POST", "/app-manifests/*")
+    for secret in (setup_folder.github.webhook_secret, "PRIVATE KEY", conversion.path.split("/")[2]):
         assert secret not in printed + config
     assert "warning: the set-up page refused" in printed
 
 
-async def test_an_interrupted_set_up_goes_on_with_the_same_code(place: Place) -> None:
-    place.github.faults.lose_request(on=Match(method="POST", path="/app-manifests/*"), times=1)
-    async with place.setup() as process, browser() as client:
+async def test_an_interrupted_set_up_resumes_with_the_same_code(setup_folder: SetupFolder) -> None:
+    setup_folder.github.faults.lose_request(on=Match(method="POST", path="/app-manifests/*"), times=1)
+    async with setup_folder.setup() as process, browser() as client:
         failed = await click(client, await page_address(process))
         code, _, errors = await process.finish()
     assert (code, failed.status_code) == (1, 500)
     assert "hint: run `crcr setup` again within an hour" in errors
-    assert place.mode("secrets/new-app.json") == 0o600
-    assert not (place.folder / "crcr.toml").exists()
-    async with place.setup("--json") as process, browser() as client:
+    assert setup_folder.mode("secrets/new-app.json") == 0o600
+    assert not (setup_folder.folder / "crcr.toml").exists()
+    async with setup_folder.setup("--json") as process, browser() as client:
         line = await process.next_error_line()
         while "/installations/new" not in line:
             line = await process.next_error_line()
@@ -152,7 +152,7 @@ async def test_an_interrupted_set_up_goes_on_with_the_same_code(place: Place) ->
 
 
 @pytest.mark.parametrize(
-    ("more", "environ", "code", "said"),
+    ("more", "environ", "code", "expected"),
     [
         (("--timeout", "0.1s"), {}, 1, "nobody created the App in time; nothing was changed"),
         (
@@ -166,48 +166,52 @@ async def test_an_interrupted_set_up_goes_on_with_the_same_code(place: Place) ->
         (("--app-id", "7"), {}, 2, "belong together"),
     ],
 )
-async def test_what_goes_wrong_is_told_and_leaves_nothing(
-    place: Place, more: tuple[str, ...], environ: dict[str, str], code: int, said: str
+async def test_an_error_is_reported_and_leaves_no_files(
+    setup_folder: SetupFolder, more: tuple[str, ...], environ: dict[str, str], code: int, expected: str
 ) -> None:
-    words = (*place.words, *more)
-    done = await asyncio.to_thread(run_in_process, *words, folder=place.folder, environ=environ)
-    assert (done.code, said in done.errors) == (code, True), done.errors
+    words = (*setup_folder.words, *more)
+    done = await asyncio.to_thread(run_in_process, *words, folder=setup_folder.folder, environ=environ)
+    assert (done.code, expected in done.errors) == (code, True), done.errors
     assert done.errors.startswith("error: ")
-    assert [path for path in place.folder.rglob("*") if path.is_file()] == []
+    assert [path for path in setup_folder.folder.rglob("*") if path.is_file()] == []
 
 
-async def test_missing_options_and_existing_secrets_stop_it_before_anything_is_created(place: Place) -> None:
-    done = await asyncio.to_thread(run_in_process, "setup", folder=place.folder, environ={})
+async def test_missing_options_and_existing_secrets_stop_it_before_anything_is_created(
+    setup_folder: SetupFolder,
+) -> None:
+    done = await asyncio.to_thread(run_in_process, "setup", folder=setup_folder.folder, environ={})
     assert (done.code, "error: --upstream is missing" in done.errors) == (2, True)
-    (place.folder / "secrets").mkdir()
-    (place.folder / "secrets/app.pem").write_text("mine")
-    done = await asyncio.to_thread(run_in_process, *place.words, folder=place.folder, environ={})
+    (setup_folder.folder / "secrets").mkdir()
+    (setup_folder.folder / "secrets/app.pem").write_text("mine")
+    done = await asyncio.to_thread(
+        run_in_process, *setup_folder.words, folder=setup_folder.folder, environ={}
+    )
     assert (done.code, "--replace" in done.errors) == (1, True)
-    assert (place.folder / "secrets/app.pem").read_text() == "mine"
+    assert (setup_folder.folder / "secrets/app.pem").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "expected"),
     [
         (404, "it was used already, or is older than an hour"),
         (422, "GitHub refuses the App (422"),
         (403, "GitHub refuses the App (403"),
     ],
 )
-async def test_a_conversion_that_github_refuses_is_told_without_the_code(
-    place: Place, status: int, said: str
+async def test_a_conversion_that_github_refuses_is_reported_without_the_code(
+    setup_folder: SetupFolder, status: int, expected: str
 ) -> None:
-    place.github.faults.answer(status, on=Match(method="POST", path="/app-manifests/*"))
-    addresses = GitHubAddresses.from_web_url(place.github.base_url)
+    setup_folder.github.faults.answer(status, on=Match(method="POST", path="/app-manifests/*"))
+    addresses = GitHubAddresses.from_web_url(setup_folder.github.base_url)
     with pytest.raises(NotPossible) as refusal:
         await asyncio.to_thread(convert_code, "code-0123456789", addresses, "org")
-    assert said in refusal.value.detail
+    assert expected in refusal.value.detail
     assert "code-0123456789" not in f"{refusal.value.detail} {refusal.value.hint}"
     assert "/organizations/org/settings/apps" in (refusal.value.hint or "")
 
 
-async def test_an_answer_that_is_not_githubs_is_refused(place: Place) -> None:
-    place.github.faults.malformed(on=Match(method="POST", path="/app-manifests/*"))
-    addresses = GitHubAddresses.from_web_url(place.github.base_url)
+async def test_a_malformed_response_is_refused(setup_folder: SetupFolder) -> None:
+    setup_folder.github.faults.malformed(on=Match(method="POST", path="/app-manifests/*"))
+    addresses = GitHubAddresses.from_web_url(setup_folder.github.base_url)
     with pytest.raises(NotPossible):
         await asyncio.to_thread(convert_code, "code-0123456789", addresses, None)

@@ -1,4 +1,4 @@
-"""`crcr status` and `crcr effects list`: what GitHub's rate limit holds back and until when, in a terminal.
+"""`crcr status` and `crcr effects list`: the effects that GitHub's rate limit holds back and until when, in a terminal.
 
 The effects are held back by a real relay, on a simulated GitHub whose hour is used up; the commands read its database.
 """
@@ -22,7 +22,7 @@ from support.running_relay import UPSTREAM, environment
 
 
 def now() -> datetime:
-    """The minute that the commands see on their clock."""
+    """The current time, to the minute, as the commands see it."""
     return datetime.now(UTC).replace(second=0, microsecond=0)
 
 
@@ -32,13 +32,13 @@ def minute(at: datetime) -> str:
 
 
 def held_back_text(at: datetime) -> str:
-    """GitHub's hour begins with the first call, and the relay waits a moment longer."""
+    """GitHub's hour begins with the first call, and the relay waits slightly longer."""
     until = minute(at + timedelta(minutes=61))
     return f"held back by GitHub's rate limit until {until} (requests per hour)"
 
 
 def relay_with(folder: Path, at: datetime, *, calls_left: int, gate_shown: str = "success") -> OperatorShell:
-    """A backend has passed, when so many calls of the upstream's hour were left; then the relay has ended."""
+    """One backend passed with this number of calls left in the upstream's hour; then the relay was stopped."""
     return OperatorShell(folder, asyncio.run(_live(folder, at, calls_left, gate_shown)))
 
 
@@ -53,17 +53,17 @@ async def _live(folder: Path, at: datetime, calls_left: int, gate_shown: str) ->
         return environment(folder, relay.github, folder / "allowlist.yml")
 
 
-def test_a_relay_in_order_is_green(tmp_path: Path) -> None:
+def test_a_healthy_relay_is_green(tmp_path: Path) -> None:
     shell = relay_with(tmp_path, now(), calls_left=5_000)
     lines = shell.ok("status").splitlines()
     assert lines[:3] == [f"{UPSTREAM}: green", "  Nothing delayed, nothing undelivered.", ""]
     assert re.match(r"org/gating +L4 +success +\S+ ago +100\.0% ", lines[4])
-    [found] = shell.json("status")
-    assert (found["upstream"], found["health"]["state"], found["attention"]) == (UPSTREAM, "green", [])
-    assert [each["name"] for each in found["backends"]] == ["org/gating", "org/informing"]
+    [status] = shell.json("status")
+    assert (status["upstream"], status["health"]["state"], status["attention"]) == (UPSTREAM, "green", [])
+    assert [each["name"] for each in status["backends"]] == ["org/gating", "org/informing"]
 
 
-def test_what_is_held_back_is_told_with_its_end(tmp_path: Path) -> None:
+def test_effects_held_back_by_the_rate_limit_are_shown_with_the_end_of_the_wait(tmp_path: Path) -> None:
     at = now()
     shell = relay_with(tmp_path, at, calls_left=200)
     out = shell.ok("status")
@@ -76,7 +76,7 @@ def test_what_is_held_back_is_told_with_its_end(tmp_path: Path) -> None:
     }
 
 
-def test_red_is_a_failure_for_scripts(tmp_path: Path) -> None:
+def test_a_red_state_exits_with_1_for_scripts(tmp_path: Path) -> None:
     at = now()
     shell = relay_with(tmp_path, at, calls_left=0, gate_shown="pending")
     result = shell.crcr("status")
@@ -87,7 +87,7 @@ def test_red_is_a_failure_for_scripts(tmp_path: Path) -> None:
     assert shell.crcr("status", "--upstream", "no/such").exit_code == 2
 
 
-def test_the_progress_of_new_fingerprints_is_told(tmp_path: Path) -> None:
+def test_the_progress_of_recomputed_fingerprints_is_shown(tmp_path: Path) -> None:
     shell = relay_with(tmp_path, now(), calls_left=5_000)
     assert shell.json("status")[0]["outdated_fingerprints"] == 0
     connection = sqlite3.connect(tmp_path / "crcr.db")

@@ -1,4 +1,4 @@
-"""`crcr doctor` against something that answers as a hostile relay would: calm findings, and nothing that steers a terminal."""
+"""`crcr doctor` against a hostile server: findings without a traceback, and no control characters in the terminal."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ from crcr.cli.main import app
 HEALTHY = {"ok": True, "version": "9"}
 LISTED: dict[str, Any] = {"listed": True, "findings": []}
 DEEP = b"[" * 200_000
-STEERING = "\x1b]0;pwned\x07[bold]\x9b31m\u202e\r\nx"
+CONTROL_CHARACTERS = "\x1b]0;pwned\x07[bold]\x9b31m\u202e\r\nx"
 DISPATCHES: tuple[Any, ...] = (
     DEEP,
     b"\xff",
@@ -30,13 +30,13 @@ DISPATCHES: tuple[Any, ...] = (
 
 
 @contextmanager
-def answering(told: dict[str, Any]) -> Iterator[str]:
-    """A server with an answer for each beginning of a path; the longest that fits is given."""
+def serve_responses(responses: dict[str, Any]) -> Iterator[str]:
+    """A server with one response per path prefix; the longest matching prefix wins."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = told[max((each for each in told if self.path.startswith(each)), key=len)]
-            body = found if isinstance(found, bytes) else json.dumps(found).encode()
+            content = responses[max((each for each in responses if self.path.startswith(each)), key=len)]
+            body = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -59,8 +59,8 @@ def answering(told: dict[str, Any]) -> Iterator[str]:
 
 
 def doctor(url: str, *words: str) -> tuple[int, str]:
-    asked = ["doctor", "--relay", url, "--repo", "org/backend", "--token", "t", "--timeout", "1s", *words]
-    result = CliRunner().invoke(app, asked)
+    arguments = ["doctor", "--relay", url, "--repo", "org/backend", "--token", "t", "--timeout", "1s", *words]
+    result = CliRunner().invoke(app, arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.output + result.stderr
 
@@ -70,68 +70,70 @@ def doctor(url: str, *words: str) -> tuple[int, str]:
     [DEEP, b"", b"\xff\xfe", [], 5, {"listed": True, "findings": 5}, {"listed": True, "findings": {}}, {}],
     ids=lambda each: str(each)[:40],
 )
-def test_a_set_up_that_cannot_be_read_is_one_calm_finding(setup: Any) -> None:
-    with answering({"/healthz": HEALTHY, "/": setup}) as url:
+def test_an_unreadable_set_up_is_one_finding_without_a_traceback(setup: Any) -> None:
+    with serve_responses({"/healthz": HEALTHY, "/": setup}) as url:
         code, out = doctor(url)
     assert (code, "set-up: The relay's answer is unreadable." in out) == (1, True), out
 
 
-def test_a_finding_that_cannot_be_read_is_left_out() -> None:
+def test_an_unreadable_finding_is_left_out() -> None:
     good = {"name": "app", "state": "ok", "text": "fine", "hint": None}
     findings = [5, "x", None, {}, {"name": "a", "state": [], "text": ""}, good]
-    with answering({"/healthz": HEALTHY, "/": {"listed": True, "findings": findings}}) as url:
+    with serve_responses({"/healthz": HEALTHY, "/": {"listed": True, "findings": findings}}) as url:
         code, out = doctor(url)
     assert (code, "app: fine" in out, "No problems" in out) == (0, True, True), out
 
 
 @pytest.mark.parametrize("dispatch", DISPATCHES, ids=lambda each: str(each)[:60])
-def test_a_test_whose_way_cannot_be_read_is_one_calm_finding(dispatch: Any) -> None:
-    told = {
+def test_an_unreadable_test_dispatch_is_one_finding_without_a_traceback(dispatch: Any) -> None:
+    responses = {
         "/healthz": HEALTHY,
         "/": LISTED,
         "/api/v1/setup/org/backend/test": {"delivery": "abc"},
         "/api/v1/deliveries/": dispatch,
     }
-    with answering(told) as url:
+    with serve_responses(responses) as url:
         code, out = doctor(url, "--test")
     assert (code, "test: The relay's answer is unreadable." in out) == (1, True), out
 
 
 @pytest.mark.parametrize("delivery", [None, 5, "", "../admin", "//evil.example/x?y", "a b", "x" * 500])
-def test_a_delivery_that_is_no_id_is_asked_for_nowhere(delivery: Any) -> None:
-    told = {
+def test_an_invalid_delivery_id_is_never_requested(delivery: Any) -> None:
+    responses = {
         "/healthz": HEALTHY,
         "/": LISTED,
         "/api/v1/setup/org/backend/test": {"delivery": delivery},
         "/api/v1/deliveries": DEEP,
     }
-    with answering(told) as url:
+    with serve_responses(responses) as url:
         code, out = doctor(url, "--test")
     assert (code, out.count("The relay's answer is unreadable.")) == (1, 1), out
 
 
-def test_a_relay_whose_health_cannot_be_read_is_something_else() -> None:
-    with answering({"/": DEEP}) as url:
+def test_an_unreadable_health_response_is_reported_as_no_relay() -> None:
+    with serve_responses({"/": DEEP}) as url:
         code, out = doctor(url)
     assert (code, "The server there is not a relay" in out) == (1, True)
 
 
-def test_nothing_that_a_relay_says_steers_the_terminal() -> None:
-    each = {"name": STEERING, "state": "ok", "text": STEERING, "hint": STEERING}
+def test_no_text_of_a_relay_controls_the_terminal() -> None:
+    each = {"name": CONTROL_CHARACTERS, "state": "ok", "text": CONTROL_CHARACTERS, "hint": CONTROL_CHARACTERS}
     job = {
         "run_id": "1",
-        "job_name": STEERING,
-        "state": STEERING,
-        "completed_at": STEERING,
-        "conclusion": STEERING,
+        "job_name": CONTROL_CHARACTERS,
+        "state": CONTROL_CHARACTERS,
+        "completed_at": CONTROL_CHARACTERS,
+        "conclusion": CONTROL_CHARACTERS,
     }
-    told = {
-        "/healthz": {"ok": True, "version": STEERING},
+    responses = {
+        "/healthz": {"ok": True, "version": CONTROL_CHARACTERS},
         "/": {"listed": True, "findings": [each]},
         "/api/v1/setup/org/backend/test": {"delivery": "abc"},
-        "/api/v1/deliveries/": {"dispatches": [{"state": "sent", "sent_at": STEERING, "jobs": [job]}]},
+        "/api/v1/deliveries/": {
+            "dispatches": [{"state": "sent", "sent_at": CONTROL_CHARACTERS, "jobs": [job]}]
+        },
     }
-    with answering(told) as url:
+    with serve_responses(responses) as url:
         _, out = doctor(url, "--test")
         _, as_json = doctor(url, "--test", "--json")
     assert "pwned" in out

@@ -1,4 +1,4 @@
-"""A repository of one's own takes part in the running demo: generated files, really run, seen on the relay's pages."""
+"""A user's own repository joins the running demo: generated files, really run, with a result on the relay's pages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ class Demo:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def demo(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Demo]:
-    """One demo for those who join it; it ends in silence and leaves nothing behind."""
+    """One demo for all tests of the module; it ends without errors and leaves no files behind."""
     folder = tmp_path_factory.mktemp("demo")
     env, port, github_port = environ(folder), free_port(), free_port()
     words = ("demo", "--port", str(port), "--github-port", str(github_port), "--speed", "2", "--no-history")
@@ -55,54 +55,54 @@ async def demo(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Demo]:
 async def succeed(*words: str, folder: Path, environ: dict[str, str]) -> str:
     """Run a command as a process."""
     async with crcr(*words, folder=folder, environ=environ) as command:
-        code, said, errors = await command.finish()
-        assert code == 0, (said, errors)
-        return said
+        code, output, errors = await command.finish()
+        assert code == 0, (output, errors)
+        return output
 
 
 async def run_here(*words: str, folder: Path, environ: dict[str, str]) -> CommandResult:
     return await asyncio.to_thread(run_in_process, *words, folder=folder, environ=environ)
 
 
-async def first_result(relay: str, name: str) -> dict[str, Any]:
+async def wait_for_result(relay: str, name: str) -> dict[str, Any]:
     async with asyncio.timeout(90), httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
         while True:
             summary = (await http.get(f"{relay}/api/v1/summary")).raise_for_status().json()
             for backend in summary["backends"]:
-                found: dict[str, Any] = backend
+                listed_backend: dict[str, Any] = backend
                 if backend["name"] == name and backend["figures"]["last_result"]:
-                    return found
+                    return listed_backend
             await asyncio.sleep(0.2)
 
 
-async def test_from_an_empty_folder_to_a_result_on_the_dashboard(demo: Demo, tmp_path: Path) -> None:
+async def test_an_empty_folder_becomes_a_result_on_the_dashboard(demo: Demo, tmp_path: Path) -> None:
     mine = tmp_path / "my-backend"
     mine.mkdir()
     assert f"{demo.relay}/crcr/onboarding" in demo.said
-    told = ("--relay", demo.relay, "--upstream", "tensorium/tensorium", "--audience", "crcr-demo")
-    asked = (*told, "--repo", "me/my-backend", "--command", "true", "--yes")
-    await succeed("init", *asked, folder=mine, environ=demo.environ)
+    relay_options = ("--relay", demo.relay, "--upstream", "tensorium/tensorium", "--audience", "crcr-demo")
+    init_options = (*relay_options, "--repo", "me/my-backend", "--command", "true", "--yes")
+    await succeed("init", *init_options, folder=mine, environ=demo.environ)
     join = ("demo-join", "me/my-backend", "--github", demo.github)
-    said = await succeed(*join, folder=mine, environ=demo.environ)
-    assert ".github/workflows/crcr.yml" in said
-    assert f"{demo.relay}/crcr/me/my-backend" in said
-    result = await first_result(demo.relay, "me/my-backend")
+    joined = await succeed(*join, folder=mine, environ=demo.environ)
+    assert ".github/workflows/crcr.yml" in joined
+    assert f"{demo.relay}/crcr/me/my-backend" in joined
+    result = await wait_for_result(demo.relay, "me/my-backend")
     assert result["figures"]["last_result"]["job_name"] == "build"
 
 
-async def first_trial(relay: str) -> dict[str, Any]:
-    """What the sandbox's one job came to, once it is over."""
+async def wait_for_trial(relay: str) -> dict[str, Any]:
+    """The sandbox's only job, as soon as it is completed."""
     async with asyncio.timeout(60), httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
         while True:
             jobs = (await http.get(f"{relay}/api/v1/sandbox")).raise_for_status().json()["jobs"]
             for job in jobs:
                 if job["state"] == "completed":
-                    found: dict[str, Any] = job
-                    return found
+                    completed: dict[str, Any] = job
+                    return completed
             await asyncio.sleep(0.2)
 
 
-async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(demo: Demo, tmp_path: Path) -> None:
+async def test_an_unlisted_repository_finds_its_report_in_the_sandbox(demo: Demo, tmp_path: Path) -> None:
     mine = tmp_path / "newcomer"
     mine.mkdir()
     join = ("demo-join", "me/newcomer", "--unlisted", "--github", demo.github)
@@ -114,7 +114,7 @@ async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(demo: Demo, t
     joined = await run_here(*join, folder=mine, environ=demo.environ)
     assert joined.code == 0, joined
     assert f"{demo.relay}/crcr/sandbox" in joined.out
-    job = await first_trial(demo.relay)
+    job = await wait_for_trial(demo.relay)
     assert (job["job_name"], job["event_type"], job["conclusion"]) == ("build", "crcr_test", "skipped")
 
 
@@ -122,7 +122,9 @@ async def test_one_on_no_allowlist_finds_its_report_in_the_sandbox(demo: Demo, t
     ("address", "words"),
     [("http://127.0.0.1:9", "demo-9.key"), ("https://github.example:443", "is not a demo on this machine")],
 )
-async def test_without_a_demo_it_says_what_to_do(tmp_path: Path, address: str, words: str) -> None:
+async def test_joining_without_a_demo_is_an_error_with_a_hint(
+    tmp_path: Path, address: str, words: str
+) -> None:
     join = ("demo-join", "me/my-backend", "--github", address)
     refusal = await run_here(*join, folder=tmp_path, environ=environ(tmp_path))
     assert refusal.code == 1

@@ -1,4 +1,4 @@
-"""docs/downstream.md as a newcomer reads it: its commands, in its order, lead from nothing to a result on the page."""
+"""The commands of docs/downstream.md, run in their order, produce a result on the page."""
 
 import asyncio
 import re
@@ -18,14 +18,14 @@ MOST = 9
 
 
 def commands() -> list[str]:
-    """The commands of the section that a newcomer starts with."""
+    """The commands of the section "Try it first"."""
     text = (ROOT / "docs" / "downstream.md").read_text()
     section = text[text.index("## Try it first") : text.index("## For real")]
     blocks: list[str] = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     return [line for block in blocks for line in block.splitlines() if line]
 
 
-def test_a_newcomer_needs_fewer_than_ten_commands() -> None:
+def test_the_tutorial_needs_fewer_than_ten_commands() -> None:
     assert commands()[0] == "make demo"
     assert len(commands()) <= MOST
 
@@ -40,13 +40,13 @@ async def run(script: str, home: Path) -> str:
         stderr=asyncio.subprocess.STDOUT,
     )
     async with asyncio.timeout(60):
-        said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
 
 
-async def result(url: str) -> dict[str, Any]:
-    """The backend's last result, once there is one."""
+async def wait_for_result(url: str) -> dict[str, Any]:
+    """The backend's last result, as soon as there is one."""
     async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http, asyncio.timeout(90):
         while True:
             answer = await http.get(f"{url}/api/v1/summary")
@@ -57,7 +57,7 @@ async def result(url: str) -> dict[str, Any]:
             await asyncio.sleep(0.1)
 
 
-async def test_the_commands_lead_from_nothing_to_a_result_on_the_page(tmp_path: Path) -> None:
+async def test_the_commands_of_the_tutorial_produce_a_result_on_the_page(tmp_path: Path) -> None:
     port, github, home = free_port(), free_port(), tmp_path
     words = (
         "demo",
@@ -74,16 +74,16 @@ async def test_the_commands_lead_from_nothing_to_a_result_on_the_page(tmp_path: 
     environ = {**NO_NETWORK, "XDG_RUNTIME_DIR": str(home)}
     async with crcr(*words, folder=tmp_path, environ=environ) as demo:
         await demo.wait_for_line("to stop")
-        # The demo of the page runs on its usual ports; this one beside whatever runs here.
+        # The demo of the page uses its default ports; this one uses free ports.
         script = "\n".join(commands()[1:]).replace("127.0.0.1:8000", f"127.0.0.1:{port}")
         script = script.replace(
             "demo-join me/my-backend", f"demo-join me/my-backend --github http://127.0.0.1:{github}"
         )
-        said = await run(script, home)
-        assert "me/my-backend joined the demo" in said
-        assert "✓ allowlist" in said
+        output = await run(script, home)
+        assert "me/my-backend joined the demo" in output
+        assert "✓ allowlist" in output
 
-        last = await result(f"http://127.0.0.1:{port}")
+        last = await wait_for_result(f"http://127.0.0.1:{port}")
         assert last["conclusion"] == "success"
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport()) as http:
             page = await http.get(

@@ -1,4 +1,4 @@
-"""Files that `crcr init` writes, really run for each CI: a change upstream, and what the relay hears of it."""
+"""Files that `crcr init` writes, run for each CI: a change upstream, and the reports that the relay receives."""
 
 import asyncio
 import json
@@ -28,26 +28,26 @@ WAITS = 'echo begun > "%s"; sleep 120'
 
 
 def job_logs(downstream: RunningDownstream) -> str:
-    """Everything that the jobs wrote, for a failing test to show."""
+    """All output of the jobs, for the message of a failing test."""
     runs = [step.log for run in downstream.github.runs(DOWNSTREAM) for job in run.jobs for step in job.steps]
     builds = [job.log for build in downstream.builds for job in build.jobs.values()]
     return "".join([*runs, *builds])
 
 
-async def begun(downstream: RunningDownstream, place: Path) -> None:
-    """Let the relay act until the build has begun."""
+async def wait_until_build_started(downstream: RunningDownstream, marker: Path) -> None:
+    """Let the relay work until the build has started."""
     async with asyncio.timeout(60):
-        while not has(place):
+        while not path_exists(marker):
             await downstream.relay.drain()
             await asyncio.sleep(0.05)
 
 
-def has(place: Path) -> bool:
-    return place.exists()
+def path_exists(path: Path) -> bool:
+    return path.exists()
 
 
 @EVERY_CI
-async def test_a_pull_request_is_built_and_reported_and_its_strange_title_and_branch_do_nothing(
+async def test_a_pull_request_with_a_hostile_title_and_branch_is_built_and_reported_safely(
     tmp_path: Path, ci: Ci
 ) -> None:
     hostile = (
@@ -68,16 +68,14 @@ async def test_a_pull_request_is_built_and_reported_and_its_strange_title_and_br
 
 
 @EVERY_CI
-async def test_a_build_that_fails_is_reported_as_failed_with_the_counts_of_its_junit_file(
-    tmp_path: Path, ci: Ci
-) -> None:
-    wish = downstream_request(ci, junit="out/*.xml")
-    async with running_downstream(tmp_path, wish, build=FAILS) as downstream:
+async def test_a_failed_build_is_reported_with_the_counts_of_its_junit_file(tmp_path: Path, ci: Ci) -> None:
+    join = downstream_request(ci, junit="out/*.xml")
+    async with running_downstream(tmp_path, join, build=FAILS) as downstream:
         await downstream.github.push(UPSTREAM)
         await downstream.run_to_end()
         assert downstream.job_conclusions() == [("build", "failure")], job_logs(downstream)
         (job,) = downstream.jobs()
-        # Elsewhere the build may see secrets of its project or its agent: the log is sent only by choice.
+        # On other CIs the build may see secrets of its project or its agent: the log is sent only on request.
         shown = {
             "first_error": "ld: error: undefined symbol f",
             "tail": "ld: error: undefined symbol f\npassword=***",
@@ -119,7 +117,7 @@ async def test_a_test_dispatch_reports_without_building(tmp_path: Path, ci: Ci) 
 
 
 @pytest.mark.parametrize("ci", [Ci.GITHUB, Ci.BUILDKITE])
-async def test_a_person_without_a_token_tests_the_round_trip_in_the_actions_tab(
+async def test_a_manual_run_in_the_actions_tab_tests_the_round_trip_without_a_token(
     tmp_path: Path, ci: Ci
 ) -> None:
     async with running_downstream(tmp_path, downstream_request(ci), build="echo never-built") as downstream:
@@ -133,10 +131,10 @@ async def test_a_person_without_a_token_tests_the_round_trip_in_the_actions_tab(
         assert downstream.runner.problems == []
 
 
-async def test_before_it_is_listed_the_same_button_makes_a_trial_in_the_sandbox(tmp_path: Path) -> None:
-    wish = downstream_request()
+async def test_a_manual_run_of_an_unlisted_repository_makes_a_trial_in_the_sandbox(tmp_path: Path) -> None:
+    join = downstream_request()
     async with running_downstream(
-        tmp_path, wish, listed="L1:\n  - org/other\n", CRCR_SANDBOX="on"
+        tmp_path, join, listed="L1:\n  - org/other\n", CRCR_SANDBOX="on"
     ) as downstream:
         downstream.github.start_run(DOWNSTREAM, event="workflow_dispatch")
         await downstream.runner.settle()
@@ -146,11 +144,11 @@ async def test_before_it_is_listed_the_same_button_makes_a_trial_in_the_sandbox(
         assert downstream.jobs() == []
 
 
-async def test_a_closed_pull_request_ends_what_runs_for_it(tmp_path: Path) -> None:
-    place = tmp_path / "begun"
-    async with running_downstream(tmp_path, downstream_request(), build=WAITS % place) as downstream:
+async def test_closing_a_pull_request_cancels_its_running_build(tmp_path: Path) -> None:
+    marker = tmp_path / "begun"
+    async with running_downstream(tmp_path, downstream_request(), build=WAITS % marker) as downstream:
         pull = await downstream.github.open_pr(UPSTREAM)
-        await begun(downstream, place)
+        await wait_until_build_started(downstream, marker)
         await downstream.github.close_pr(pull)
         async with asyncio.timeout(60):
             await downstream.run_to_end()
@@ -159,12 +157,12 @@ async def test_a_closed_pull_request_ends_what_runs_for_it(tmp_path: Path) -> No
         assert downstream.job_conclusions() == [("build", "cancelled")], job_logs(downstream)
 
 
-async def test_a_newer_head_ends_the_older_ones_build(tmp_path: Path) -> None:
-    place = tmp_path / "begun"
-    build = f'if [ -e "{place}" ]; then exit 0; fi; {WAITS % place}'
+async def test_a_newer_head_cancels_the_build_of_the_older_one(tmp_path: Path) -> None:
+    marker = tmp_path / "begun"
+    build = f'if [ -e "{marker}" ]; then exit 0; fi; {WAITS % marker}'
     async with running_downstream(tmp_path, downstream_request(), build=build) as downstream:
         pull = await downstream.github.open_pr(UPSTREAM)
-        await begun(downstream, place)
+        await wait_until_build_started(downstream, marker)
         await downstream.github.push_to_pr(pull)
         async with asyncio.timeout(60):
             await downstream.run_to_end()
@@ -174,19 +172,19 @@ async def test_a_newer_head_ends_the_older_ones_build(tmp_path: Path) -> None:
 
 
 async def test_a_buildkite_build_of_a_closed_pull_request_is_cancelled(tmp_path: Path) -> None:
-    place = tmp_path / "begun"
+    marker = tmp_path / "begun"
     async with running_downstream(
-        tmp_path, downstream_request(Ci.BUILDKITE), build=WAITS % place
+        tmp_path, downstream_request(Ci.BUILDKITE), build=WAITS % marker
     ) as downstream:
         pull = await downstream.github.open_pr(UPSTREAM)
-        await begun(downstream, place)
+        await wait_until_build_started(downstream, marker)
         await downstream.github.close_pr(pull)
         async with asyncio.timeout(60):
             await downstream.run_to_end()
         assert [build.state for build in downstream.builds] == ["canceled"]
 
 
-async def test_the_code_of_a_pull_request_cannot_ask_for_a_token(tmp_path: Path) -> None:
+async def test_the_code_of_a_pull_request_cannot_request_a_token(tmp_path: Path) -> None:
     async with running_downstream(
         tmp_path, downstream_request(), build='echo "url=${ACTIONS_ID_TOKEN_REQUEST_URL-none}"'
     ) as downstream:
@@ -198,7 +196,7 @@ async def test_the_code_of_a_pull_request_cannot_ask_for_a_token(tmp_path: Path)
 
 
 @EVERY_CI
-async def test_the_newest_commit_is_tested_at_night_and_reported(tmp_path: Path, ci: Ci) -> None:
+async def test_a_nightly_run_tests_the_newest_commit_and_reports_it(tmp_path: Path, ci: Ci) -> None:
     async with running_downstream(
         tmp_path, downstream_request(ci, nightly=True), build='echo "testing $UPSTREAM_SHA"'
     ) as downstream:
@@ -211,7 +209,7 @@ async def test_the_newest_commit_is_tested_at_night_and_reported(tmp_path: Path,
         assert json.loads(job["untrusted"])["workflow"]["started_at"]
 
 
-async def test_the_composite_action_reports_as_well(tmp_path: Path) -> None:
+async def test_the_composite_action_reports_the_result(tmp_path: Path) -> None:
     action = f"acme/relay/action@{'a' * 40}"
     async with running_downstream(tmp_path, downstream_request(action=action)) as downstream:
         downstream.runner.actions["acme/relay/action"] = ROOT / "action"
@@ -221,11 +219,11 @@ async def test_the_composite_action_reports_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("build", "verdict"), [("true", "success"), ("false", "failure")])
-async def test_a_gating_backend_decides_by_its_generated_workflow(
+async def test_the_verdict_of_a_gating_backend_follows_its_generated_workflow(
     tmp_path: Path, build: str, verdict: str
 ) -> None:
-    wish = downstream_request(level=Level.L4, oncalls=("anja",))
-    async with running_downstream(tmp_path, wish, build=build) as downstream:
+    join = downstream_request(level=Level.L4, oncalls=("anja",))
+    async with running_downstream(tmp_path, join, build=build) as downstream:
         downstream.github.repository(DOWNSTREAM).sends_run_webhooks = True
         pull = await downstream.github.open_pr(UPSTREAM)
         await downstream.run_to_end()
@@ -241,5 +239,5 @@ async def test_a_rerun_from_github_is_reported_as_its_next_attempt(tmp_path: Pat
         (run,) = downstream.github.runs(DOWNSTREAM)
         await downstream.github.rerun(run)
         await downstream.run_to_end()
-        found = [(job["attempt"], job["conclusion"]) for job in downstream.jobs()]
-        assert found == [(1, "failure"), (2, "success")], job_logs(downstream)
+        attempts = [(job["attempt"], job["conclusion"]) for job in downstream.jobs()]
+        assert attempts == [(1, "failure"), (2, "success")], job_logs(downstream)

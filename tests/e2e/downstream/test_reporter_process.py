@@ -73,19 +73,19 @@ def issue_token(github: GitHub, ci: str) -> str:
     return github.circleci.token(AUDIENCE, vcs_origin=f"github.com/{BACKEND}", workflow_id="wf-1")
 
 
-def program(folder: Path, name: str, wanted: list[str], token: str) -> str:
-    """A CI's own program, which gives the token when it is asked with exactly these words."""
+def program(folder: Path, name: str, expected_args: list[str], token: str) -> str:
+    """A CI's own program, which prints the token when it is called with exactly these arguments."""
     path = folder / "bin" / name
     path.parent.mkdir(exist_ok=True)
     words = [sys.executable, "-c", "import json,sys; sys.exit(sys.argv[2:] != json.loads(sys.argv[1]))"]
-    quoted = " ".join(f"'{word}'" for word in [*words, json.dumps(wanted)])
+    quoted = " ".join(f"'{word}'" for word in [*words, json.dumps(expected_args)])
     path.write_text(f"#!/bin/sh\n{quoted} \"$@\" && echo '{token}'\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return f"{path.parent}:/usr/bin:/bin"
 
 
-def asking(folder: Path, ci: str, token: str) -> dict[str, str]:
-    """How the job of that CI comes to its token."""
+def token_environment(folder: Path, ci: str, token: str) -> dict[str, str]:
+    """The environment from which a job of that CI gets its token."""
     if ci == "buildkite":
         words = ["oidc", "request-token", "--audience", AUDIENCE, "--claim", "organization_id,pipeline_id"]
         return {"PATH": program(folder, "buildkite-agent", words, token)}
@@ -95,66 +95,66 @@ def asking(folder: Path, ci: str, token: str) -> dict[str, str]:
     return {"CRCR_ID_TOKEN": token}
 
 
-async def test_github_two_short_steps_are_all_that_it_takes(tmp_path: Path) -> None:
+async def test_github_two_short_steps_report_a_job(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "junit.xml").write_text(JUNIT)
-    async with reporter_setup(tmp_path) as world:
-        env = world.github_env("build")
-        code, said = await world.report("--strict", env={**env, "CRCR_STATUS": "in_progress"})
-        assert (code, world.results()) == (0, {"build": "in_progress"}), said
-        world.relay.clock.advance(300)
+    async with reporter_setup(tmp_path) as setup:
+        env = setup.github_env("build")
+        code, output = await setup.report("--strict", env={**env, "CRCR_STATUS": "in_progress"})
+        assert (code, setup.results()) == (0, {"build": "in_progress"}), output
+        setup.relay.clock.advance(300)
         more = {"CRCR_STATUS": "completed", "CRCR_CONCLUSION": "failure", "CRCR_JUNIT": "results/**/*.xml"}
-        code, said = await world.report("--strict", env={**env, **more})
-        assert (code, world.results()) == (0, {"build": "failure"}), said
+        code, output = await setup.report("--strict", env={**env, **more})
+        assert (code, setup.results()) == (0, {"build": "failure"}), output
 
-        [job] = world.relay.jobs(BACKEND)
+        [job] = setup.relay.jobs(BACKEND)
         assert (job["execution_s"], job_marks(job)) == (300, set())
         assert (job["tests_passed"], job["tests_failed"], job["tests_skipped"]) == (1, 1, 1)
         failed = json.loads(job["failed_tests"])
         assert failed == [{"name": "TestOps.mul", "file": "test_ops.py", "message": "1 != 2"}]
-        assert "recorded: build is completed (failure)" in said
+        assert "recorded: build is completed (failure)" in output
 
 
 async def test_github_a_lost_start_is_sent_late_before_the_result(tmp_path: Path) -> None:
-    async with reporter_setup(tmp_path) as world:
-        code, said = await world.report(
-            "--strict", "--status", "completed", "--conclusion", "success", env=world.github_env()
+    async with reporter_setup(tmp_path) as setup:
+        code, output = await setup.report(
+            "--strict", "--status", "completed", "--conclusion", "success", env=setup.github_env()
         )
-        assert (code, world.results()) == (0, {"build": "success"}), said
-        [job] = world.relay.jobs(BACKEND)
+        assert (code, setup.results()) == (0, {"build": "success"}), output
+        [job] = setup.relay.jobs(BACKEND)
         assert job["queue_s"] is None
-        assert "marked late" in said
+        assert "marked late" in output
 
 
-async def test_github_a_second_workflow_is_handed_the_delivery_as_inputs(tmp_path: Path) -> None:
+async def test_github_a_second_workflow_gets_the_delivery_as_inputs(tmp_path: Path) -> None:
     allowlist = f"L2:\n  - {BACKEND}: {{allow_events: [workflow_dispatch]}}\n"
-    async with reporter_setup(tmp_path, allowlist) as world:
-        dispatch = world.dispatch_env()
+    async with reporter_setup(tmp_path, allowlist) as setup:
+        dispatch = setup.dispatch_env()
         inputs = {name[5:].lower(): value for name, value in dispatch.items()}
-        world.run.event = "workflow_dispatch"
-        env = world.github_env(GITHUB_EVENT_NAME="workflow_dispatch")
-        env["GITHUB_EVENT_PATH"] = str(world.event_file("inputs.json", inputs=inputs))
-        code, said = await world.report("--strict", "--status", "in_progress", env=env)
-        assert (code, world.results()) == (0, {"build": "in_progress"}), said
+        setup.run.event = "workflow_dispatch"
+        env = setup.github_env(GITHUB_EVENT_NAME="workflow_dispatch")
+        env["GITHUB_EVENT_PATH"] = str(setup.event_file("inputs.json", inputs=inputs))
+        code, output = await setup.report("--strict", "--status", "in_progress", env=env)
+        assert (code, setup.results()) == (0, {"build": "in_progress"}), output
 
 
 @pytest.mark.parametrize("ci", REGISTERED)
-async def test_another_ci_reports_with_its_own_token_and_words(tmp_path: Path, ci: str) -> None:
+async def test_another_ci_reports_with_its_own_token_and_variables(tmp_path: Path, ci: str) -> None:
     github = {"issuer": SIM.issuer_url, "kind": "github", "jwks_url": SIM.jwks_url}
     registration = {"repository": BACKEND, "kind": ci, **REGISTERED[ci]}
     more = {
         "CRCR_OIDC_ISSUERS": json.dumps([github]),
         "CRCR_OIDC_REGISTRATIONS": json.dumps([registration]),
     }
-    async with reporter_setup(tmp_path, LISTED, **more) as world:
-        own = asking(tmp_path, ci, issue_token(world.relay.github, ci))
-        env = {**ENVIRONMENTS[ci], **world.dispatch_env(), **own}
+    async with reporter_setup(tmp_path, LISTED, **more) as setup:
+        own = token_environment(tmp_path, ci, issue_token(setup.relay.github, ci))
+        env = {**ENVIRONMENTS[ci], **setup.dispatch_env(), **own}
         for status in ("in_progress", "completed"):
-            code, said = await world.report("--strict", "--status", status, env=env)
-            assert code == 0, said
-            assert world.relay.github.issuer_url not in said
-        assert world.results() == {NAMES[ci]: "failure"}
-        [job] = world.relay.jobs(BACKEND)
+            code, output = await setup.report("--strict", "--status", status, env=env)
+            assert code == 0, output
+            assert setup.relay.github.issuer_url not in output
+        assert setup.results() == {NAMES[ci]: "failure"}
+        [job] = setup.relay.jobs(BACKEND)
         assert job["run_id"] in (
             env.get("BUILDKITE_BUILD_ID"),
             env.get("CI_PIPELINE_ID"),
@@ -163,13 +163,13 @@ async def test_another_ci_reports_with_its_own_token_and_words(tmp_path: Path, c
 
 
 async def test_any_other_ci_reports_by_flags(tmp_path: Path) -> None:
-    async with reporter_setup(tmp_path) as world:
-        job = world.run.job("test")
+    async with reporter_setup(tmp_path) as setup:
+        job = setup.run.job("test")
         token = tmp_path / "token"
-        token.write_text(world.relay.github.oidc_token(world.run, job, audience=AUDIENCE) + "\n")
+        token.write_text(setup.relay.github.oidc_token(setup.run, job, audience=AUDIENCE) + "\n")
         words = [
             "--run-id",
-            str(world.run.id),
+            str(setup.run.id),
             "--workflow-name",
             "CI",
             "--job-name",
@@ -178,92 +178,94 @@ async def test_any_other_ci_reports_by_flags(tmp_path: Path) -> None:
             str(token),
         ]
         for status in (["in_progress"], ["completed", "--conclusion", "0"]):
-            code, said = await world.report("--strict", *words, "--status", *status, env=world.dispatch_env())
-            assert code == 0, said
-        assert world.results() == {"test": "success"}
+            code, output = await setup.report(
+                "--strict", *words, "--status", *status, env=setup.dispatch_env()
+            )
+            assert code == 0, output
+        assert setup.results() == {"test": "success"}
 
 
-async def test_a_refusal_is_told_and_turns_the_build_red_only_when_asked_to(tmp_path: Path) -> None:
-    async with reporter_setup(tmp_path) as world:
-        env = world.github_env(CRCR_STATUS="in_progress", CRCR_DELIVERY_ID="made-up")
-        code, said = await world.report(env=env)
+async def test_a_refusal_is_printed_and_fails_the_build_only_with_strict(tmp_path: Path) -> None:
+    async with reporter_setup(tmp_path) as setup:
+        env = setup.github_env(CRCR_STATUS="in_progress", CRCR_DELIVERY_ID="made-up")
+        code, output = await setup.report(env=env)
         assert code == 0
-        assert "::warning title=CRCR relay::not recorded (404 unknown_delivery)" in said
-        assert "delivery made-up was not dispatched" in said
-        code, said = await world.report("--strict", env=env)
+        assert "::warning title=CRCR relay::not recorded (404 unknown_delivery)" in output
+        assert "delivery made-up was not dispatched" in output
+        code, output = await setup.report("--strict", env=env)
         assert code == 1
-        assert "::error title=CRCR relay::" in said
-        assert world.results() == {}
+        assert "::error title=CRCR relay::" in output
+        assert setup.results() == {}
 
 
-async def test_at_level_one_a_report_is_ignored_and_says_so(tmp_path: Path) -> None:
-    async with reporter_setup(tmp_path, f"L1:\n  - {BACKEND}\n") as world:
-        code, said = await world.report("--strict", "--status", "in_progress", env=world.github_env())
+async def test_a_report_at_level_one_is_ignored_with_a_notice(tmp_path: Path) -> None:
+    async with reporter_setup(tmp_path, f"L1:\n  - {BACKEND}\n") as setup:
+        code, output = await setup.report("--strict", "--status", "in_progress", env=setup.github_env())
         assert code == 0
-        assert "::notice title=CRCR relay::the relay ignores this report: L1" in said
+        assert "::notice title=CRCR relay::the relay ignores this report: L1" in output
 
 
-async def test_a_leg_without_its_own_name_is_told_what_it_is_called_now(tmp_path: Path) -> None:
-    async with reporter_setup(tmp_path) as world:
+async def test_a_matrix_leg_without_its_own_name_gets_a_numbered_name_and_a_notice(tmp_path: Path) -> None:
+    async with reporter_setup(tmp_path) as setup:
         for job in ("build", "test"):
-            env = world.github_env(job, CRCR_JOB_NAME="leg", CRCR_STATUS="in_progress")
-            code, said = await world.report("--strict", env=env)
+            env = setup.github_env(job, CRCR_JOB_NAME="leg", CRCR_STATUS="in_progress")
+            code, output = await setup.report("--strict", env=env)
             assert code == 0
-        assert "It is recorded as 'leg (2)'" in said
-        assert set(world.results()) == {"leg", "leg (2)"}
+        assert "It is recorded as 'leg (2)'" in output
+        assert set(setup.results()) == {"leg", "leg (2)"}
 
 
-def visible_log(said: str) -> str:
-    """What a reader of GitHub's log sees: the line that hides the token is taken out by the runner."""
-    return "\n".join(line for line in said.splitlines() if not line.startswith("::add-mask::"))
+def visible_log(output: str) -> str:
+    """The log as shown by GitHub: the runner removes the line that masks the token."""
+    return "\n".join(line for line in output.splitlines() if not line.startswith("::add-mask::"))
 
 
-async def test_the_token_is_hidden_and_never_said(tmp_path: Path) -> None:
-    async with reporter_setup(tmp_path) as world:
-        env = world.github_env(CRCR_STATUS="in_progress")
-        _, said = await world.report(env=env)
-        [masked] = [line for line in said.splitlines() if line.startswith("::add-mask::")]
+async def test_the_token_is_masked_and_never_printed(tmp_path: Path) -> None:
+    async with reporter_setup(tmp_path) as setup:
+        env = setup.github_env(CRCR_STATUS="in_progress")
+        _, output = await setup.report(env=env)
+        [masked] = [line for line in output.splitlines() if line.startswith("::add-mask::")]
         token = masked.removeprefix("::add-mask::")
         assert token.count(".") == 2
-        assert token not in visible_log(said)
-        assert env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"] not in said
+        assert token not in visible_log(output)
+        assert env["ACTIONS_ID_TOKEN_REQUEST_TOKEN"] not in output
 
 
-async def test_dry_run_shows_the_report_and_asks_for_no_token(tmp_path: Path) -> None:
-    async with reporter_setup(tmp_path) as world:
-        env = world.github_env("build", CRCR_STATUS="completed", CRCR_CONCLUSION="success")
-        code, said = await world.report("--strict", "--dry-run", env=env)
+async def test_a_dry_run_prints_the_report_and_requests_no_token(tmp_path: Path) -> None:
+    async with reporter_setup(tmp_path) as setup:
+        env = setup.github_env("build", CRCR_STATUS="completed", CRCR_CONCLUSION="success")
+        code, output = await setup.report("--strict", "--dry-run", env=env)
         assert code == 0
-        assert f"would be sent to {world.url}/github/callback" in said
-        body = json.loads(said[said.index("\n{") :])
-        assert (body["delivery_id"], body["payload"]) == (world.run.delivery_id, {})
-        assert body["workflow"]["run_id"] == str(world.run.id)
-        assert world.relay.github.request_tokens.minted == {}
-        assert world.results() == {}
+        assert f"would be sent to {setup.url}/github/callback" in output
+        body = json.loads(output[output.index("\n{") :])
+        assert (body["delivery_id"], body["payload"]) == (setup.run.delivery_id, {})
+        assert body["workflow"]["run_id"] == str(setup.run.id)
+        assert setup.relay.github.request_tokens.minted == {}
+        assert setup.results() == {}
 
 
 async def test_a_nightly_is_recorded_with_the_commit_that_it_names(tmp_path: Path) -> None:
-    async with reporter_setup(tmp_path, workflows=NIGHTLY) as world:
-        commit = world.relay.github.repository(UPSTREAM).head_sha
-        world.run = world.relay.github.start_run(BACKEND, event="schedule")
-        env = world.github_env(
+    async with reporter_setup(tmp_path, workflows=NIGHTLY) as setup:
+        commit = setup.relay.github.repository(UPSTREAM).head_sha
+        setup.run = setup.relay.github.start_run(BACKEND, event="schedule")
+        env = setup.github_env(
             GITHUB_EVENT_NAME="schedule", CRCR_EVENT_TYPE="nightly", CRCR_UPSTREAM=UPSTREAM
         )
         env |= {
-            "GITHUB_EVENT_PATH": str(world.event_file("schedule.json", schedule="0 3 * * *")),
+            "GITHUB_EVENT_PATH": str(setup.event_file("schedule.json", schedule="0 3 * * *")),
             "CRCR_HEAD_SHA": commit,
         }
         for words in (["in_progress"], ["completed", "--conclusion", "success"]):
-            code, said = await world.report("--strict", "--status", *words, env=env)
-            assert code == 0, said
-        assert world.results() == {"build": "success"}
-        await world.relay.drain()
+            code, output = await setup.report("--strict", "--status", *words, env=env)
+            assert code == 0, output
+        assert setup.results() == {"build": "success"}
+        await setup.relay.drain()
 
 
-async def test_a_sandbox_says_that_it_counts_for_nothing(tmp_path: Path) -> None:
-    async with reporter_setup(tmp_path, CRCR_SANDBOX="on") as world:
-        world.relay.write_allowlist("L2:\n  - org/other\n")
-        await world.relay.refresh()
-        code, said = await world.report("--strict", "--status", "in_progress", env=world.github_env())
-        assert code == 0, said
-        assert "sandbox" in said
+async def test_a_report_to_the_sandbox_says_that_it_does_not_count(tmp_path: Path) -> None:
+    async with reporter_setup(tmp_path, CRCR_SANDBOX="on") as setup:
+        setup.relay.write_allowlist("L2:\n  - org/other\n")
+        await setup.relay.refresh()
+        code, output = await setup.report("--strict", "--status", "in_progress", env=setup.github_env())
+        assert code == 0, output
+        assert "sandbox" in output

@@ -1,4 +1,4 @@
-"""The reporter's own HTTP, on real sockets: redirects, proxies, certificates, answers that break off or never end."""
+"""The reporter's own HTTP on real sockets: redirects, proxies, certificates, and truncated, endless and slow responses."""
 
 import ssl
 import threading
@@ -53,7 +53,7 @@ class Listener(ThreadingHTTPServer):
         return Handler
 
     def handle_error(self, *_: Any) -> None:
-        """A caller that hung up, or did not like our certificate."""
+        """A client that disconnected, or that rejected our certificate."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def listening(answering: Answering, context: ssl.SSLContext | None = None) -> It
         thread.join()
 
 
-def says(
+def respond_with(
     status: int, body: bytes = b'{"ok":true,"status":"in_progress","repeat":false}', **headers: str
 ) -> Answering:
     def answering(handler: BaseHTTPRequestHandler, _: int) -> None:
@@ -90,35 +90,35 @@ def env(url: str, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_takes_the_token_nowhere(tmp_path: Path, status: int) -> None:
+async def test_a_redirect_does_not_forward_the_token(tmp_path: Path, status: int) -> None:
     with (
-        listening(says(200)) as elsewhere,
-        listening(says(status, Location=f"{elsewhere.url}/taken")) as relay,
+        listening(respond_with(200)) as elsewhere,
+        listening(respond_with(status, Location=f"{elsewhere.url}/taken")) as relay,
     ):
-        code, said = await run_reporter_process("--strict", env=env(f"{relay.url}/x"), folder=tmp_path)
+        code, output = await run_reporter_process("--strict", env=env(f"{relay.url}/x"), folder=tmp_path)
         assert (code, len(relay.got), elsewhere.got) == (1, 1, [])
-        assert f"redirect ({status})" in said
+        assert f"redirect ({status})" in output
 
 
-async def test_this_machine_is_reached_without_a_proxy(tmp_path: Path) -> None:
-    with listening(says(200)) as proxy, listening(says(200)) as relay:
+async def test_loopback_is_reached_without_a_proxy(tmp_path: Path) -> None:
+    with listening(respond_with(200)) as proxy, listening(respond_with(200)) as relay:
         proxies = {"http_proxy": proxy.url, "HTTPS_PROXY": proxy.url, "ALL_PROXY": proxy.url}
-        code, said = await run_reporter_process(
+        code, output = await run_reporter_process(
             "--strict", env=env(f"{relay.url}/x", **proxies), folder=tmp_path
         )
-        assert (code, relay.got, proxy.got) == (0, [("/x", f"Bearer {TOKEN}")], []), said
+        assert (code, relay.got, proxy.got) == (0, [("/x", f"Bearer {TOKEN}")], []), output
 
 
-async def test_others_are_reached_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
-    with listening(says(200)) as proxy:
+async def test_other_hosts_are_reached_through_the_proxy_of_the_environment(tmp_path: Path) -> None:
+    with listening(respond_with(200)) as proxy:
         address = env("https://relay.invalid/github/callback", HTTPS_PROXY=proxy.url)
-        code, said = await run_reporter_process("--strict", env=address, folder=tmp_path)
+        code, output = await run_reporter_process("--strict", env=address, folder=tmp_path)
         assert (code, proxy.got) == (1, [("relay.invalid:443", None)])
-        assert "cannot be reached" in said
+        assert "cannot be reached" in output
 
 
 def certificate(folder: Path) -> ssl.SSLContext:
-    """A server whose certificate nobody vouches for."""
+    """A server with a self-signed certificate."""
     key, now = rsa_key("tls"), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     made = (
@@ -139,38 +139,40 @@ def certificate(folder: Path) -> ssl.SSLContext:
     return context
 
 
-async def test_a_certificate_that_nobody_vouches_for_gets_no_token(tmp_path: Path) -> None:
-    with listening(says(200), certificate(tmp_path)) as relay:
+async def test_a_server_with_an_untrusted_certificate_gets_no_token(tmp_path: Path) -> None:
+    with listening(respond_with(200), certificate(tmp_path)) as relay:
         address = f"https://localhost:{relay.server_port}/x"
         patient = env(address, CRCR_MAX_TIME="60")
         began = time.monotonic()
-        code, said = await run_reporter_process("--strict", env=patient, folder=tmp_path)
+        code, output = await run_reporter_process("--strict", env=patient, folder=tmp_path)
         assert (code, relay.got) == (1, [])
-        assert "certificate is not trusted" in said
+        assert "certificate is not trusted" in output
         assert time.monotonic() - began < 30
         trusted = env(address, SSL_CERT_FILE=str(tmp_path / "server.pem"))
-        code, said = await run_reporter_process("--strict", env=trusted, folder=tmp_path)
-        assert (code, len(relay.got)) == (0, 1), said
+        code, output = await run_reporter_process("--strict", env=trusted, folder=tmp_path)
+        assert (code, len(relay.got)) == (0, 1), output
 
 
-async def test_a_busy_relay_is_asked_again_after_the_time_it_names(tmp_path: Path) -> None:
+async def test_a_busy_relay_is_retried_after_its_retry_after(tmp_path: Path) -> None:
     def answering(handler: BaseHTTPRequestHandler, count: int) -> None:
-        says(200)(handler, count) if count > 1 else says(429, b"{}", Retry_After="1")(handler, count)
+        respond_with(200)(handler, count) if count > 1 else respond_with(429, b"{}", Retry_After="1")(
+            handler, count
+        )
 
     with listening(answering) as relay:
         began = time.monotonic()
         patient = env(f"{relay.url}/x", CRCR_MAX_TIME="30")
-        code, said = await run_reporter_process("--strict", env=patient, folder=tmp_path)
-        assert (code, len(relay.got)) == (0, 2), said
+        code, output = await run_reporter_process("--strict", env=patient, folder=tmp_path)
+        assert (code, len(relay.got)) == (0, 2), output
         assert time.monotonic() - began >= 1
 
 
-def ask(url: str, timeout_s: float = 5.0) -> Any:
+def send_post(url: str, timeout_s: float = 5.0) -> Any:
     request = urllib.request.Request(url, data=b"{}", method="POST")  # noqa: S310  our own listener
     return reporter.fetch(request, timeout_s)
 
 
-def test_an_answer_that_breaks_off_is_no_answer() -> None:
+def test_a_truncated_response_counts_as_no_response() -> None:
     def answering(handler: BaseHTTPRequestHandler, _: int) -> None:
         handler.send_response(200)
         handler.send_header("Content-Length", "500")
@@ -178,19 +180,19 @@ def test_an_answer_that_breaks_off_is_no_answer() -> None:
         handler.wfile.write(b'{"ok":')
 
     with listening(answering) as relay:
-        found = ask(relay.url)
-        assert (found.status, found.body) == (0, b"")
-        assert reporter.is_retryable(found)
+        response = send_post(relay.url)
+        assert (response.status, response.body) == (0, b"")
+        assert reporter.is_retryable(response)
 
 
 @pytest.mark.parametrize("status", [200, 403])
-def test_of_an_endless_answer_only_the_beginning_is_read(status: int) -> None:
-    with listening(says(status, b"x" * (1 << 20))) as relay:
-        found = ask(relay.url)
-        assert (found.status, len(found.body)) == (status, 64 * 1024)
+def test_only_the_beginning_of_an_endless_response_is_read(status: int) -> None:
+    with listening(respond_with(status, b"x" * (1 << 20))) as relay:
+        response = send_post(relay.url)
+        assert (response.status, len(response.body)) == (status, 64 * 1024)
 
 
-def test_an_answer_that_comes_drop_by_drop_does_not_hold_us_up() -> None:
+def test_a_response_that_arrives_byte_by_byte_times_out() -> None:
     gone = threading.Event()
 
     def answering(handler: BaseHTTPRequestHandler, _: int) -> None:
@@ -200,16 +202,16 @@ def test_an_answer_that_comes_drop_by_drop_does_not_hold_us_up() -> None:
 
     with listening(answering) as relay:
         began = time.monotonic()
-        found = ask(relay.url, 0.3)
+        response = send_post(relay.url, 0.3)
         gone.set()
-        assert (found.status, found.fault) == (0, "no answer within 0 s")
+        assert (response.status, response.fault) == (0, "no answer within 0 s")
         assert time.monotonic() - began < 5
 
 
-def test_what_is_no_http_is_no_answer() -> None:
+def test_a_response_that_is_not_http_counts_as_no_response() -> None:
     def answering(handler: BaseHTTPRequestHandler, _: int) -> None:
         handler.wfile.write(b"SSH-2.0-OpenSSH_9.6\r\n")
 
     with listening(answering) as relay:
-        assert ask(relay.url).status == 0
-    assert ask(f"http://127.0.0.1:{free_port()}/").status == 0
+        assert send_post(relay.url).status == 0
+    assert send_post(f"http://127.0.0.1:{free_port()}/").status == 0

@@ -1,6 +1,7 @@
-"""A few bytes that cost much: requests sent without waiting for answers, and bodies in chunks of one byte.
+"""Requests of a few bytes with a high cost: pipelined requests, and bodies in chunks of one byte.
 
-400 KB of such requests took 40 MB, and hid that their client had left. A chunk costs a hundred times a byte of its body.
+400 KB of such requests took 40 MB of memory, and hid the client's disconnect. A chunk costs a hundred times as much as a byte of
+its body.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ async def answer(send: Send) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-async def test_requests_without_end_behind_an_unfinished_answer_end_the_connection() -> None:
+async def test_endless_pipelined_requests_behind_an_unfinished_response_close_the_connection() -> None:
     begun = 0
 
     async def never(_: Scope, receive: Receive, __: Send) -> None:
@@ -35,7 +36,7 @@ async def test_requests_without_end_behind_an_unfinished_answer_end_the_connecti
     assert begun == 1
 
 
-async def test_some_requests_may_be_sent_without_waiting_and_are_answered_in_order() -> None:
+async def test_a_few_pipelined_requests_are_answered_in_order() -> None:
     async def at_leisure(_: Scope, __: Receive, send: Send) -> None:
         await asyncio.sleep(0)
         await answer(send)
@@ -47,8 +48,8 @@ async def test_some_requests_may_be_sent_without_waiting_and_are_answered_in_ord
             assert await one.answer() == (200, b"ok")
 
 
-async def test_a_live_stream_learns_that_its_client_left_though_another_request_waits_behind_it() -> None:
-    """Nothing is read while a request waits, so the next event finds out; it was logged as a crash."""
+async def test_a_live_stream_detects_a_disconnect_while_another_request_is_queued() -> None:
+    """Nothing is read while a request is queued, so the next event detects it; it was logged as a crash."""
     started, gone = asyncio.Event(), asyncio.Event()
 
     async def stream(_: Scope, receive: Receive, send: Send) -> None:
@@ -76,7 +77,7 @@ async def test_a_live_stream_learns_that_its_client_left_though_another_request_
 @pytest.mark.parametrize(
     ("size", "count", "is_taken"), [(1, 900, True), (1, 10_000, False), (300, 3000, True)]
 )
-async def test_a_body_may_come_in_many_chunks_or_in_small_ones_but_not_both(
+async def test_a_body_may_have_many_chunks_or_small_ones_but_not_both(
     size: int, count: int, is_taken: bool
 ) -> None:
     async def read(_: Scope, receive: Receive, send: Send) -> None:

@@ -44,20 +44,20 @@ class CommandResult:
     errors: str
 
     def finding(self, name: str) -> dict[str, Any]:
-        [found] = [each for each in json.loads(self.out)["findings"] if each["name"] == name]
-        return dict(found)
+        [item] = [each for each in json.loads(self.out)["findings"] if each["name"] == name]
+        return dict(item)
 
 
 async def run(*words: str, folder: Path, env: dict[str, str]) -> CommandResult:
     async with crcr(*words, folder=folder, environ=env) as command:
         async with asyncio.timeout(60):
-            said = CommandResult(*await command.finish())
-    assert not [words for words in RAW if words in said.out + said.errors], said
-    return said
+            result = CommandResult(*await command.finish())
+    assert not [words for words in RAW if words in result.out + result.errors], result
+    return result
 
 
 @asynccontextmanager
-async def holding(folder: Path) -> AsyncIterator[None]:
+async def lock_folder(folder: Path) -> AsyncIterator[None]:
     """Another process has chDB open on the folder."""
     pipe = asyncio.subprocess.PIPE
     holder = await asyncio.create_subprocess_exec(
@@ -72,11 +72,11 @@ async def holding(folder: Path) -> AsyncIterator[None]:
         await holder.communicate()
 
 
-async def test_a_relay_lives_on_chdb_and_the_doctor_finds_it_well(tmp_path: Path) -> None:
+async def test_a_relay_runs_on_chdb_and_the_doctor_reports_no_problem(tmp_path: Path) -> None:
     port, url, engine = free_port(), f"sqlite:///{tmp_path / 'crcr.db'}", tmp_path / "engine"
     async with github_with_backends() as github:
-        place = {"CRCR_PORT": str(port), "CRCR_PUBLIC_URL": f"http://127.0.0.1:{port}"}
-        env = replica_environment(tmp_path, github, url, CRCR_CLICKHOUSE_URL=f"chdb://{engine}", **place)
+        address = {"CRCR_PORT": str(port), "CRCR_PUBLIC_URL": f"http://127.0.0.1:{port}"}
+        env = replica_environment(tmp_path, github, url, CRCR_CLICKHOUSE_URL=f"chdb://{engine}", **address)
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
         async with crcr("serve", folder=tmp_path, environ=env) as relay:
             await relay.wait_for_line("crcr is listening on")
@@ -87,44 +87,46 @@ async def test_a_relay_lives_on_chdb_and_the_doctor_finds_it_well(tmp_path: Path
             assert (await github.complete_job(job, "build", "success")).status_code == 200
             await wait_until(lambda: query_value(url, "SELECT count(*) FROM unfed") == 0)
             forget_sums(tmp_path / "crcr.db")
-            assert await passed(port, TARGETS[0]) == 1
+            assert await count_passed(port, TARGETS[0]) == 1
 
             doctor = await run("doctor", "--json", folder=tmp_path, env=env)
-            found = doctor.finding("clickhouse")
-            assert (doctor.code, found["state"]) == (0, "unknown"), doctor.out
+            clickhouse_finding = doctor.finding("clickhouse")
+            assert (doctor.code, clickhouse_finding["state"]) == (0, "unknown"), doctor.out
             assert await relay.stop() == 0
             assert '"level":"error"' not in await relay.errors()
     assert not is_locked(engine)
 
 
 def forget_sums(database: Path) -> None:
-    """So that a page that shows the result can have it from ClickHouse alone."""
+    """Delete the aggregates, so that a page can read the result only from ClickHouse."""
     with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
         for table in ("hours", "days", "job_days"):
             assert connection.execute(f"DELETE FROM {table}").rowcount > 0  # noqa: S608
 
 
-async def passed(port: int, backend: str) -> int:
+async def count_passed(port: int, backend: str) -> int:
     async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20) as http:
         answer = await http.get(f"http://127.0.0.1:{port}/api/v1/summary", params={"upstream": UPSTREAM})
     assert answer.status_code == 200
-    [found] = [each for each in answer.json()["backends"] if each["name"] == backend]
-    number: int = found["figures"]["tally"]["success"]
+    [summary] = [each for each in answer.json()["backends"] if each["name"] == backend]
+    number: int = summary["figures"]["tally"]["success"]
     return number
 
 
-async def test_the_doctor_does_not_call_a_folder_in_use_broken(tmp_path: Path) -> None:
+async def test_the_doctor_does_not_report_a_folder_in_use_as_broken(tmp_path: Path) -> None:
     engine = tmp_path / "engine"
     env = relay_environment(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
-    async with holding(engine):
-        found = (await run("doctor", "--json", folder=tmp_path, env=env)).finding("clickhouse")
+    async with lock_folder(engine):
+        clickhouse_finding = (await run("doctor", "--json", folder=tmp_path, env=env)).finding("clickhouse")
     in_use = f"chdb://{engine} is in use by another process (probably the relay); not checked."
-    assert (found["state"], found["text"]) == ("unknown", in_use)
-    found = (await run("doctor", "--json", folder=tmp_path, env=env)).finding("clickhouse")
-    assert (found["state"], "answers" in found["text"]) == ("ok", True)
+    assert (clickhouse_finding["state"], clickhouse_finding["text"]) == ("unknown", in_use)
+    clickhouse_finding = (await run("doctor", "--json", folder=tmp_path, env=env)).finding("clickhouse")
+    assert (clickhouse_finding["state"], "answers" in clickhouse_finding["text"]) == ("ok", True)
 
 
-async def test_a_backfill_wants_the_relay_stopped_and_works_then(tmp_path: Path) -> None:
+async def test_a_backfill_is_refused_while_the_relay_runs_and_works_when_it_is_stopped(
+    tmp_path: Path,
+) -> None:
     engine, backends = tmp_path / "engine", (BackendSpec("org/backend", 3, 6),)
     until_us = to_us(datetime.now(UTC))
     fill_database(
@@ -132,7 +134,7 @@ async def test_a_backfill_wants_the_relay_stopped_and_works_then(tmp_path: Path)
         HistoryPlan(upstream=UPSTREAM, backends=backends, until=until_us, days=5, jobs=300),
     )
     env = relay_environment(tmp_path, CRCR_CLICKHOUSE_URL=f"chdb://{engine}")
-    async with holding(engine):
+    async with lock_folder(engine):
         refused = await run("history", "backfill", folder=tmp_path, env=env)
     assert (refused.code, refused.out) == (1, "")
     assert refused.errors.strip().splitlines() == [
@@ -144,14 +146,14 @@ async def test_a_backfill_wants_the_relay_stopped_and_works_then(tmp_path: Path)
     assert counted["crcr_jobs"][0] == counted["crcr_jobs"][1] > 200
 
 
-async def test_only_a_living_owner_holds_a_folder(tmp_path: Path) -> None:
+async def test_only_a_running_owner_locks_a_folder(tmp_path: Path) -> None:
     engine = tmp_path / "engine"
     assert not is_locked(engine)
-    async with holding(engine):
+    async with lock_folder(engine):
         assert is_locked_by_other(engine)
         link = ClickHouseLink(ClickHouseLocation(f"chdb://{engine}"))
         with pytest.raises(OutsideHeld, match=HELD):
             await link.query("SELECT 1 AS one")
         await link.close()
-    assert (engine / "status").is_file()  # left behind by who was killed
+    assert (engine / "status").is_file()  # left behind by the killed process
     assert not is_locked(engine)

@@ -15,10 +15,10 @@ from support.services.postgres import new_database
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-async def test_without_listen_a_webhook_at_one_process_reaches_worker_and_live_pages_of_others(
+async def test_without_listen_a_webhook_reaches_the_worker_and_live_pages_of_other_processes(
     tmp_path: Path,
 ) -> None:
-    taking, showing = free_port(), free_port()
+    intake_port, page_port = free_port(), free_port()
     async with (
         github_with_backends() as github,
         httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20) as client,
@@ -26,25 +26,25 @@ async def test_without_listen_a_webhook_at_one_process_reaches_worker_and_live_p
         env = replica_environment(tmp_path, github, new_database(), CRCR_DATABASE_LISTEN="off") | {
             "CRCR_LOG_LEVEL": "info"
         }
-        github.webhook_url = f"http://127.0.0.1:{taking}/github/webhook"
+        github.webhook_url = f"http://127.0.0.1:{intake_port}/github/webhook"
         async with (
             crcr(
                 "serve",
                 "--role",
                 "intake",
                 "--port",
-                str(taking),
+                str(intake_port),
                 "--no-worker",
                 folder=tmp_path,
                 environ=env,
             ) as relay,
-            crcr("serve", "--no-worker", "--port", str(showing), folder=tmp_path, environ=env) as pages,
+            crcr("serve", "--no-worker", "--port", str(page_port), folder=tmp_path, environ=env) as pages,
             crcr("worker", folder=tmp_path, environ=env) as worker,
         ):
             await relay.wait_for_line("crcr is listening on")
             await pages.wait_for_line("crcr is listening on")
             await worker.wait_for_line("crcr is processing")
-            async with client.stream("GET", f"http://127.0.0.1:{showing}/api/v1/events") as stream:
+            async with client.stream("GET", f"http://127.0.0.1:{page_port}/api/v1/events") as stream:
                 lines = stream.aiter_lines()
                 assert await anext(lines) == "retry: 2000"
                 await github.open_pr(UPSTREAM)
@@ -54,7 +54,7 @@ async def test_without_listen_a_webhook_at_one_process_reaches_worker_and_live_p
                 (relay, 1),
                 (pages, 2),
                 (worker, 1),
-            ):  # where there are pages, their process polls too
+            ):  # a process with pages polls for them too
                 assert await process.stop() == 0
                 assert (await process.errors()).count("store_polling") == polling
 

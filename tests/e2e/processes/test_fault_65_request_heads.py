@@ -1,4 +1,4 @@
-"""Fault 65: heads without end in size, number of fields and time, and connections that never send one."""
+"""Fault 65: request heads without a limit in size, fields or time, and connections that never send one."""
 
 import asyncio
 import json
@@ -26,12 +26,12 @@ QUICK = HttpLimits(head_s=0.2, drain_s=0.2, waiting=20, sweep_s=0.05)
 
 @pytest.fixture(params=[serve_with_limits, serve_passing_on], ids=["kept", "passed on"])
 def serve_raw(request: pytest.FixtureRequest) -> Serving:
-    """One server; and two of which one passes all connections on, as the intake process does with those of pages."""
+    """One server; and two servers, of which one passes all connections on, as the intake process does with those for pages."""
     serving: Serving = request.param
     return serving
 
 
-async def tell_fields(scope: Scope, receive: Receive, send: Send) -> None:
+async def respond_with_field_names(scope: Scope, receive: Receive, send: Send) -> None:
     """Read the body, and answer with the names of the header fields."""
     while scope["path"] != "/unread" and (await receive()).get("more_body"):
         pass
@@ -43,7 +43,7 @@ async def tell_fields(scope: Scope, receive: Receive, send: Send) -> None:
 
 @asynccontextmanager
 async def client(serving: Serving, limits: HttpLimits = QUICK) -> AsyncIterator[RawClient]:
-    async with serving(tell_fields, limits) as (port, _), open_raw_client(port) as made:
+    async with serving(respond_with_field_names, limits) as (port, _), open_raw_client(port) as made:
         yield made
 
 
@@ -66,7 +66,7 @@ def fields(count: int) -> bytes:
         (b"\x16\x03\x01 no HTTP at all", (400, "bad_request")),
     ],
 )
-async def test_fault_65_a_head_beyond_the_limits_is_refused_and_its_connection_closed(
+async def test_fault_65_a_head_over_the_limits_is_refused_and_its_connection_closed(
     serve_raw: Serving, head: bytes, refusal: tuple[int, str]
 ) -> None:
     async with client(serve_raw, HttpLimits()) as one:
@@ -87,10 +87,10 @@ async def test_fault_65_a_head_within_the_limits_passes_in_one_piece_or_many(ser
 
 @pytest.mark.parametrize("part", [b"y" * 65536, b"x: y\r\n" * 10_000, b"\r\nx:" + b" " * 65533])
 @pytest.mark.parametrize("start", [GET + b"x: ", CHUNKED + b"0\r\nx: ", CHUNKED + b"1;x="])
-async def test_fault_65_a_head_or_a_trailer_without_end_is_not_kept(
+async def test_fault_65_an_endless_head_or_trailer_is_not_buffered(
     serve_raw: Serving, start: bytes, part: bytes
 ) -> None:
-    """120 MB would be taken; what goes out is what fits into the sockets' own buffers."""
+    """120 MB would be sent; only what fits into the sockets' own buffers is taken."""
     async with client(serve_raw, HttpLimits()) as one:
         await one.send(start)
         assert await one.send_until_refused(part, 120 * MIB) < 16 * MIB
@@ -98,7 +98,7 @@ async def test_fault_65_a_head_or_a_trailer_without_end_is_not_kept(
         assert received.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")) or received == b""
 
 
-async def test_fault_65_a_trailer_is_no_header(serve_raw: Serving) -> None:
+async def test_fault_65_a_trailer_field_is_not_a_header(serve_raw: Serving) -> None:
     async with client(serve_raw) as one:
         await one.send(CHUNKED + b"1\r\nx\r\n0\r\nX-Forwarded-User: root\r\n\r\n")
         assert json.loads((await one.answer())[1]) == ["host", "transfer-encoding"]
@@ -106,7 +106,7 @@ async def test_fault_65_a_trailer_is_no_header(serve_raw: Serving) -> None:
 
 @pytest.mark.parametrize("before", [b"", GET + b"\r\n"], ids=["first", "kept alive"])
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET / HT", GET + b"x: "])
-async def test_fault_65_a_head_that_does_not_end_in_time_ends_the_connection(
+async def test_fault_65_a_head_that_does_not_end_in_time_closes_the_connection(
     serve_raw: Serving, before: bytes, sent: bytes
 ) -> None:
     async with client(serve_raw) as one:
@@ -119,21 +119,21 @@ async def test_fault_65_a_head_that_does_not_end_in_time_ends_the_connection(
         assert await one.rest() == b""
 
 
-async def test_fault_65_a_drop_now_and_then_gives_no_more_time(serve_raw: Serving) -> None:
+async def test_fault_65_sending_a_byte_now_and_then_does_not_extend_the_time(serve_raw: Serving) -> None:
     async with client(serve_raw) as one:
         await one.send(GET + b"x: ")
         assert await one.send_until_refused(b"y", 60_000) < 60_000
         assert code(await one.answer()) == (408, "head_too_slow")
 
 
-async def test_fault_65_a_body_that_nobody_reads_any_more_is_not_waited_for(serve_raw: Serving) -> None:
+async def test_fault_65_the_rest_of_an_unread_body_is_not_waited_for(serve_raw: Serving) -> None:
     async with client(serve_raw) as one:
         await one.send(CHUNKED.replace(b"POST /", b"POST /unread"))
         assert (await one.answer())[0] == 200
         assert await one.rest() == b""
 
 
-async def test_fault_65_a_connection_can_be_used_again_after_a_body_that_nobody_read(
+async def test_fault_65_a_connection_can_be_reused_after_an_unread_body(
     serve_raw: Serving,
 ) -> None:
     async with client(serve_raw, HttpLimits()) as one:
@@ -143,13 +143,13 @@ async def test_fault_65_a_connection_can_be_used_again_after_a_body_that_nobody_
             await one.send(b"1\r\nx\r\n0\r\n\r\n")
 
 
-async def test_fault_65_an_answer_under_way_is_not_mixed_with_a_refusal(serve_raw: Serving) -> None:
-    """The second request is refused while the first one is being answered: the connection ends without a word."""
+async def test_fault_65_a_response_in_flight_is_not_mixed_with_a_refusal(serve_raw: Serving) -> None:
+    """The second request is refused while the first one is being answered: the connection closes without a response."""
     ready = asyncio.Event()
 
     async def wait(scope: Scope, receive: Receive, send: Send) -> None:
         await ready.wait()
-        await tell_fields(scope, receive, send)
+        await respond_with_field_names(scope, receive, send)
 
     async with serve_raw(wait, HttpLimits()) as (port, _), open_raw_client(port) as one:
         await one.send(GET + b"\r\n" + b"GET /" + b"y" * 9_000 + b" HTTP/1.1\r\n\r\n")
@@ -157,7 +157,7 @@ async def test_fault_65_an_answer_under_way_is_not_mixed_with_a_refusal(serve_ra
         ready.set()
 
 
-async def test_fault_65_a_client_that_does_not_read_its_answer_is_not_waited_for(serve_raw: Serving) -> None:
+async def test_fault_65_a_client_that_does_not_read_its_response_is_disconnected(serve_raw: Serving) -> None:
     gone = asyncio.Event()
 
     async def pour(_: Scope, receive: Receive, send: Send) -> None:
@@ -179,31 +179,31 @@ async def test_fault_65_a_client_that_does_not_read_its_answer_is_not_waited_for
             await gone.wait()
 
 
-async def fewer_waiting(waiting: WaitingConnections, most: int) -> None:
+async def wait_until_at_most(waiting: WaitingConnections, most: int) -> None:
     async with asyncio.timeout(20):
         while len(waiting) > most:
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("sent", [b"", GET, CHUNKED, GET + b"\r\n"], ids=["nothing", "head", "body", "idle"])
-async def test_fault_65_of_many_connections_that_wait_the_oldest_are_closed(
+async def test_fault_65_the_oldest_of_many_waiting_connections_are_closed(
     serve_raw: Serving, sent: bytes
 ) -> None:
     patient = HttpLimits(waiting=20, sweep_s=0.05)
-    async with serve_raw(tell_fields, patient) as (port, waiting), AsyncExitStack() as stack:
+    async with serve_raw(respond_with_field_names, patient) as (port, waiting), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(open_raw_client(port)) for _ in range(30)]
         for each in clients:
             await each.send(sent)
-        await fewer_waiting(waiting, 20)
+        await wait_until_at_most(waiting, 20)
         await asyncio.gather(*(each.rest() for each in clients[:10]))
         newest = clients[-1]
         await newest.send({b"": GET + b"\r\n", GET: b"\r\n", CHUNKED: b"0\r\n\r\n"}.get(sent, GET + b"\r\n"))
         assert (await newest.answer())[0] == 200
 
 
-async def test_fault_65_connections_leave_descriptors_for_everything_else(serve_raw: Serving) -> None:
+async def test_fault_65_the_number_of_connections_is_limited(serve_raw: Serving) -> None:
     few = HttpLimits(connections=5)
-    async with serve_raw(tell_fields, few) as (port, waiting), AsyncExitStack() as stack:
+    async with serve_raw(respond_with_field_names, few) as (port, waiting), AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(open_raw_client(port)) for _ in range(8)]
         await asyncio.gather(*(each.rest() for each in clients[:3]))
         await clients[-1].send(GET + b"\r\n")
@@ -213,7 +213,7 @@ async def test_fault_65_connections_leave_descriptors_for_everything_else(serve_
 
 @asynccontextmanager
 async def relay(folder: Path, role: str, **more: str) -> AsyncIterator[tuple[GitHub, int]]:
-    """`crcr serve` as a process, and GitHub, which sends its webhooks there."""
+    """`crcr serve` as a process, and a GitHub that sends its webhooks to it."""
     port = free_port()
     (folder / "allowlist.yml").write_text("L1:\n  - org/backend\n")
     async with GitHub(seed=7, webhook_url=f"http://127.0.0.1:{port}/github/webhook") as github, serve(github):
@@ -235,7 +235,7 @@ async def webhook_status(github: GitHub) -> int | None:
 
 
 @pytest.mark.slow
-async def test_fault_65_three_thousand_half_open_requests_do_not_keep_a_webhook_out(tmp_path: Path) -> None:
+async def test_fault_65_three_thousand_half_open_requests_do_not_block_a_webhook(tmp_path: Path) -> None:
     async with relay(tmp_path, "all") as (github, port), AsyncExitStack() as stack:
         clients = []
         for number in range(3000):
@@ -257,8 +257,8 @@ async def test_fault_65_a_relay_and_the_metrics_of_a_worker_refuse_a_large_head(
         }
         async with crcr("worker", folder=tmp_path, environ=environ) as worker:
             await worker.wait_for_line("/metrics")
-            for asked in (port, metrics_port):
-                async with open_raw_client(asked) as one:
+            for target_port in (port, metrics_port):
+                async with open_raw_client(target_port) as one:
                     await one.send(GET + fields(300))
                     assert code(await one.answer()) == (431, "head_too_large")
         assert await webhook_status(github) == 202

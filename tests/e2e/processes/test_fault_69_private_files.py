@@ -1,4 +1,4 @@
-"""Fault 69: what the relay writes is its user's alone, whatever the umask that it was started with."""
+"""Fault 69: the relay's files are readable by its user only, with any umask."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def open_to_others(folder: Path) -> list[str]:
     return [str(path) for path in (folder, *folder.rglob("*")) if mode(path) & 0o077]
 
 
-async def test_fault_69_the_database_its_log_its_copy_and_the_history_are_private(tmp_path: Path) -> None:
+async def test_fault_69_database_wal_backup_and_history_are_private(tmp_path: Path) -> None:
     history = tmp_path / "history"
     env = relay_environment(tmp_path, CRCR_PORT=str(free_port()), CRCR_CLICKHOUSE_URL=f"chdb://{history}")
     async with crcr("serve", folder=tmp_path, environ=env, umask=0) as relay:
@@ -44,27 +44,27 @@ async def test_fault_69_the_database_its_log_its_copy_and_the_history_are_privat
     assert open_to_others(history) == []
 
 
-async def test_fault_69_a_world_readable_database_is_taken_back_and_a_group_keeps_its_own(
+async def test_fault_69_a_world_readable_database_is_made_private_and_group_access_is_kept(
     tmp_path: Path,
 ) -> None:
-    """What an earlier release has left: the file and its log, open in another process."""
+    """Files of an earlier release: the database and its WAL, open in another process."""
     env = relay_environment(tmp_path)
     migrate(tmp_path / "crcr.db")
     with closing(sqlite3.connect(tmp_path / "crcr.db")) as other:
         other.execute("CREATE TABLE of_another_process (n)")
-        for found, left in ((0o644, 0o600), (0o666, 0o600), (0o640, 0o640), (0o600, 0o600)):
+        for mode_before, mode_after in ((0o644, 0o600), (0o666, 0o600), (0o640, 0o640), (0o600, 0o600)):
             for name in STORE:
-                (tmp_path / name).chmod(found)
+                (tmp_path / name).chmod(mode_before)
             warned = "file_mode" in {each.name for each in sqlite_findings(tmp_path / "crcr.db")}
-            assert warned == (found != left)
-            if found == 0o644:
+            assert warned == (mode_before != mode_after)
+            if mode_before == 0o644:
                 async with crcr("migrate", folder=tmp_path, environ=env, umask=0) as command:
                     assert await command.wait() == 0
             else:
                 with umask(0):
                     done = await asyncio.to_thread(run_in_process, "migrate", folder=tmp_path, environ=env)
                 assert done.code == 0
-            assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, left)
+            assert {name: mode(tmp_path / name) for name in STORE} == dict.fromkeys(STORE, mode_after)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def umask(bits: int) -> Iterator[None]:
         os.umask(before)
 
 
-async def test_fault_69_files_for_a_repository_keep_the_umask_of_who_writes_them(tmp_path: Path) -> None:
+async def test_fault_69_files_for_a_repository_follow_the_users_umask(tmp_path: Path) -> None:
     repository = checkout(tmp_path / "backend")
     async with crcr("init", *FLAGS, "--yes", folder=repository, environ=LOCAL_GIT, umask=0o022) as init:
         assert await init.wait() == 0

@@ -1,8 +1,8 @@
-"""One dead or hung worker holds nobody up for long: the other one takes over what it had claimed.
+"""A dead or hung worker delays its claims only briefly: the other worker takes them over.
 
-PostgreSQL, one relay without pages, two workers and dispatches to some tens of targets, all the time. One worker is frozen, thawed
-again, and then the other is killed for good, each while it holds claims. Times are those at which dispatches reached the
-simulated GitHub.
+PostgreSQL, one relay without pages, two workers and a steady load of dispatches to some tens of targets. One worker is frozen and
+continued, and then the other is killed, each while it holds claims. Times are those at which dispatches reached the simulated
+GitHub.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Load:
 
 
 async def freeze_at_work(worker: CrcrProcess, url: str) -> None:
-    """Stop it in the middle of dispatches that it has claimed."""
+    """Freeze the worker in the middle of dispatches that it has claimed."""
     mine = f"lease_owner LIKE '% {worker.process.pid} %'"
     held = f"SELECT count(*) FROM effects WHERE state = 'claimed' AND kind = 'send_dispatch' AND {mine}"  # noqa: S608
     async with asyncio.timeout(30):
@@ -92,18 +92,18 @@ async def freeze_at_work(worker: CrcrProcess, url: str) -> None:
 
 
 def waits_s(github: GitHub) -> dict[tuple[str, str], float]:
-    """For each webhook and target, how long the first dispatch took."""
+    """For each webhook and target, the time until its first dispatch."""
     sent = {each.guid: each.delivered_at for each in github.deliveries() if each.event == "pull_request"}
-    found: dict[tuple[str, str], float] = {}
+    waits: dict[tuple[str, str], float] = {}
     for name in TARGETS:
         for each in github.dispatches(name):
             took_s = (each.received_at - sent[each.delivery_id or ""]).total_seconds()
             key = (each.delivery_id or "", name)
-            found[key] = min(took_s, found.get(key, took_s))
-    return found
+            waits[key] = min(took_s, waits.get(key, took_s))
+    return waits
 
 
-async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target_for_20_s(
+async def test_fault_72_a_frozen_and_a_killed_worker_delay_no_target_by_more_than_20_s(
     tmp_path: Path,
 ) -> None:
     url, port = new_database(), free_port()
@@ -143,7 +143,7 @@ async def test_fault_72_one_worker_frozen_and_one_killed_for_good_hold_no_target
 
             load.stop()
             await under_load
-            # A dispatch that is sent only now begins a report, whose gate is published after it.
+            # A dispatch that is sent only now starts a report, and its gate is published after that.
             await wait_until(lambda: load.all_reported and query_value(url, OPEN) == 0)
             assert await first.stop() == 0
             assert await relay.stop() == 0

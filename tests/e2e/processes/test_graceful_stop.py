@@ -1,4 +1,4 @@
-"""SIGTERM: readiness ends, requests and effects under way finish, and the process exits with 0."""
+"""SIGTERM: readiness ends, requests and effects in flight finish, and the process exits with 0."""
 
 import asyncio
 import signal
@@ -30,9 +30,11 @@ def http() -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(), timeout=20)
 
 
-@pytest.mark.parametrize("place", DATABASE_URLS)
-async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_path: Path, place: str) -> None:
-    port, url = free_port(), DATABASE_URLS[place](tmp_path)
+@pytest.mark.parametrize("database_kind", DATABASE_URLS)
+async def test_a_stopping_process_is_not_ready_still_takes_webhooks_and_then_exits(
+    tmp_path: Path, database_kind: str
+) -> None:
+    port, url = free_port(), DATABASE_URLS[database_kind](tmp_path)
     async with github_with_backends() as github, http() as client:
         env = replica_environment(tmp_path, github, url, CRCR_PORT=str(port), CRCR_DRAIN_S="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
@@ -49,8 +51,8 @@ async def test_a_stopping_process_says_so_and_still_answers_and_then_ends(tmp_pa
         assert query_value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
         unsent = query_value(
             url, f"{OPEN} AND kind = 'send_dispatch'"
-        )  # what the start wanted besides may be done or not
-        assert unsent == len(TARGETS)  # whoever works next has them
+        )  # effects of the start-up may be done or not
+        assert unsent == len(TARGETS)  # the next worker takes them
         assert query_value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") == 0
 
 
@@ -62,42 +64,42 @@ async def until_not_ready(client: httpx.AsyncClient, port: int) -> None:
     assert answer.json()["error"]["code"] == "stopping"
 
 
-@pytest.mark.parametrize("place", DATABASE_URLS)
-async def test_a_live_stream_ends_cleanly_and_goes_on_at_another_process_where_it_was(
-    tmp_path: Path, place: str
+@pytest.mark.parametrize("database_kind", DATABASE_URLS)
+async def test_a_live_stream_ends_cleanly_and_resumes_at_another_process(
+    tmp_path: Path, database_kind: str
 ) -> None:
-    here, there = free_port(), free_port()
+    first_port, second_port = free_port(), free_port()
     async with github_with_backends() as github, http() as client:
-        env = replica_environment(tmp_path, github, DATABASE_URLS[place](tmp_path))
-        github.webhook_url = f"http://127.0.0.1:{there}/github/webhook"
+        env = replica_environment(tmp_path, github, DATABASE_URLS[database_kind](tmp_path))
+        github.webhook_url = f"http://127.0.0.1:{second_port}/github/webhook"
         async with (
-            crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(here)}) as relay,
-            crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(there)}) as other,
+            crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(first_port)}) as relay,
+            crcr("serve", folder=tmp_path, environ={**env, "CRCR_PORT": str(second_port)}) as other,
         ):
             await relay.wait_for_line("crcr is listening on")
             await other.wait_for_line("crcr is listening on")
-            async with client.stream("GET", f"http://127.0.0.1:{here}/api/v1/events") as stream:
+            async with client.stream("GET", f"http://127.0.0.1:{first_port}/api/v1/events") as stream:
                 lines = stream.aiter_lines()
                 assert await anext(lines) == "retry: 2000"
                 await github.open_pr(UPSTREAM)
                 seen = await _number_after(lines, 0)
                 relay.process.send_signal(signal.SIGTERM)
-                rest = [line async for line in lines]  # to its end, which is no broken connection
+                rest = [line async for line in lines]  # a complete response and no broken connection
             assert all(line.startswith(("id:", "event:", "data:", ":")) or not line for line in rest)
             assert await relay.wait() == 0
             seen = max([seen, *(int(line[3:]) for line in rest if line.startswith("id:"))])
 
-            await github.open_pr(UPSTREAM)  # while the page listens to nobody
+            await github.open_pr(UPSTREAM)  # while the page is connected to no process
             again = {"Last-Event-ID": str(seen)}
             async with client.stream(
-                "GET", f"http://127.0.0.1:{there}/api/v1/events", headers=again
+                "GET", f"http://127.0.0.1:{second_port}/api/v1/events", headers=again
             ) as stream:
                 assert await _number_after(stream.aiter_lines(), seen) > seen
             assert await other.stop() == 0
 
 
 async def _number_after(lines: AsyncIterator[str], seen: int) -> int:
-    """The first number above the one that was seen."""
+    """The first id above `seen`."""
     async with asyncio.timeout(20):
         async for line in lines:
             if line.startswith("id:") and int(line[3:]) > seen:
@@ -105,11 +107,11 @@ async def _number_after(lines: AsyncIterator[str], seen: int) -> int:
     raise AssertionError("the stream ended")
 
 
-@pytest.mark.parametrize("place", DATABASE_URLS)
-async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
-    tmp_path: Path, place: str
+@pytest.mark.parametrize("database_kind", DATABASE_URLS)
+async def test_a_stopping_worker_finishes_effects_in_flight_and_releases_the_others(
+    tmp_path: Path, database_kind: str
 ) -> None:
-    port, url = free_port(), DATABASE_URLS[place](tmp_path)
+    port, url = free_port(), DATABASE_URLS[database_kind](tmp_path)
     async with github_with_backends() as github:
         env = replica_environment(tmp_path, github, url, CRCR_PORT=str(port), CRCR_WORKER_CONCURRENCY="2")
         github.webhook_url = f"http://127.0.0.1:{port}/github/webhook"
@@ -127,7 +129,7 @@ async def test_a_worker_finishes_what_is_under_way_and_gives_back_the_rest(
             await wait_until(
                 lambda: query_value(url, "SELECT count(*) FROM effects WHERE state = 'claimed'") <= 2
             )
-            assert back.process.returncode is None  # two dispatches are under way
+            assert back.process.returncode is None  # two dispatches are in flight
             gate.release()
             assert await back.wait() == 0
             assert '"level":"error"' not in await back.errors()

@@ -42,7 +42,7 @@ async def test_pages_read_the_replica_and_events_wait_for_their_data(tmp_path: P
     port, url = free_port(), primary.admin_url
     replica = primary.make_replica()
     replica_url = replica.admin_url
-    place = {"CRCR_PORT": str(port), "CRCR_HUD_DATABASE_URL": replica_url}
+    settings = {"CRCR_PORT": str(port), "CRCR_HUD_DATABASE_URL": replica_url}
     async with (
         github_with_backends() as github,
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as http,
@@ -51,7 +51,7 @@ async def test_pages_read_the_replica_and_events_wait_for_their_data(tmp_path: P
             tmp_path,
             github,
             url,
-            **place,
+            **settings,
             CRCR_ADMIN_TOKENS=f"ada=sha256:{sha256(TOKEN.encode()).hexdigest()}",
         )
         http.headers["Authorization"] = f"Bearer {TOKEN}"
@@ -71,7 +71,7 @@ async def test_pages_read_the_replica_and_events_wait_for_their_data(tmp_path: P
                 assert pull.last_delivery.status_code == 202
                 while await lag_s(http) < 1:
                     await asyncio.sleep(0.1)
-                assert await deliveries(http) == 1  # as the replica has it
+                assert await deliveries(http) == 1  # the state of the replica
                 assert query_value(url, "SELECT count(*) FROM deliveries WHERE event = 'pull_request'") == 2
                 acted = await http.post("/api/v1/admin/pause", json={})
                 assert acted.status_code == 200, acted.text  # written to the primary

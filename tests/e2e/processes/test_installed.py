@@ -1,7 +1,7 @@
-"""The package as it is shipped: the wheel with its pinned requirements and nothing else, run as real processes.
+"""The package as shipped: the wheel with its pinned requirements and nothing else, run as real processes.
 
-The development environment has more packages than an installation. Here none of them can help out: every process is
-the installed `crcr` command, outside the checkout.
+The development environment has more packages than an installation. Here they are not available: every process is the installed
+`crcr` command, outside the checkout.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from support.services.redis import shared_redis
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SITE = ROOT / "src" / "crcr" / "show" / "help" / "site" / "index.html"
-"""Which `make site` builds, and git ignores."""
+"""Built by `make site` and ignored by git."""
 IMPORT_MODULES = """
 import importlib, pkgutil, sys, crcr
 left_out = (
@@ -68,12 +68,12 @@ OF_DRIVERS = (
     "crcr.record.sqlite_to_postgres",
     "crcr.record.store.postgres",
 )
-"""Modules that are imported only where an extra's package is wanted."""
+"""Modules that are imported only when the package of an extra is needed."""
 
 
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Installation]:
-    """One installation for the tests of all processes."""
+    """One installation, shared by the test processes."""
     own = tmp_path_factory.getbasetemp()
     with plain_installation((own if worker_id == "master" else own.parent) / "installed") as made:
         yield made
@@ -109,18 +109,18 @@ class Relay:
         return partial(crcr, folder=self.folder, environ=self.environ, program=self.installed.crcr)
 
     async def run(self, *words: str) -> str:
-        """Run a command to its end, and return what it printed; it must have gone well."""
+        """Run a command to its end, and return its output; it must succeed."""
         async with self.start(*words) as command:
             code, out, errors = await command.finish()
             assert (code, "Traceback" in errors) == (0, False), (words, out, errors)
         return str(out)
 
     async def findings(self) -> dict[str, str]:
-        """What the doctor finds, by name."""
-        found = json.loads(await self.run("doctor", "--json"))["findings"]
-        return {each["name"]: each["state"] for each in found}
+        """The doctor's findings, by name."""
+        items = json.loads(await self.run("doctor", "--json"))["findings"]
+        return {each["name"]: each["state"] for each in items}
 
-    async def ask(self, installed: Installation, *words: str) -> tuple[int, str]:
+    async def run_other(self, installed: Installation, *words: str) -> tuple[int, str]:
         """Run a command of another installation, without the relay's settings; return its exit code and output."""
         start = partial(crcr, folder=self.folder, environ={}, program=installed.crcr)
         async with start(*words, f"http://127.0.0.1:{self.port}") as command:
@@ -176,7 +176,7 @@ def sqlite_in(folder: Path) -> str:
     return f"sqlite:///{folder / 'crcr.db'}"
 
 
-def test_the_wheel_holds_the_reporter_and_all_templates(plain: Installation) -> None:
+def test_the_wheel_contains_the_reporter_and_all_templates(plain: Installation) -> None:
     [wheel] = (plain.folder.parent / "wheels").glob("*.whl")
     with ZipFile(wheel) as packed:
         names = set(packed.namelist())
@@ -187,24 +187,24 @@ def test_the_wheel_holds_the_reporter_and_all_templates(plain: Installation) -> 
     assert ("crcr/show/help/site/index.html" in names) is SITE.exists()
 
 
-def test_fault_71_a_plain_installation_holds_no_driver_and_its_modules_load(plain: Installation) -> None:
+def test_fault_71_a_plain_installation_has_no_driver_and_its_modules_import(plain: Installation) -> None:
     pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements" / "app.txt").read_text(), re.MULTILINE))
-    found = plain.packages()
-    assert "crcr" in found
-    assert found.keys() - {"crcr"} <= pinned
-    assert broken_requirements(found) == []
+    packages = plain.packages()
+    assert "crcr" in packages
+    assert packages.keys() - {"crcr"} <= pinned
+    assert broken_requirements(packages) == []
     assert plain.python("-c", IMPORT_MODULES, "without", *OF_DRIVERS).startswith(str(plain.folder))
 
 
-def test_fault_71_the_modules_of_drivers_load_with_the_drivers(stores: Installation) -> None:
-    found = stores.packages()
-    assert {"greenlet", "asyncpg", "redis", "clickhouse-connect", "crcr"} <= found.keys()
-    assert not {"chdb", "opentelemetry-sdk", "playwright", "hatchling", "pip"} & found.keys()
-    assert broken_requirements(found) == []
+def test_fault_71_the_modules_of_drivers_import_with_the_drivers(stores: Installation) -> None:
+    packages = stores.packages()
+    assert {"greenlet", "asyncpg", "redis", "clickhouse-connect", "crcr"} <= packages.keys()
+    assert not {"chdb", "opentelemetry-sdk", "playwright", "hatchling", "pip"} & packages.keys()
+    assert broken_requirements(packages) == []
     stores.python("-c", IMPORT_MODULES, "only", *OF_DRIVERS)
 
 
-async def test_fault_71_an_installation_runs_on_sqlite_and_is_read_by_the_commands_alone(
+async def test_fault_71_an_installation_runs_on_sqlite_and_the_commands_only_installation_reads_it(
     plain: Installation, commands: Installation, tmp_path: Path
 ) -> None:
     async with run_relay(plain, tmp_path, sqlite_in(tmp_path)) as relay:
@@ -213,26 +213,26 @@ async def test_fault_71_an_installation_runs_on_sqlite_and_is_read_by_the_comman
         async with relay.serving("--no-worker"), relay.working():
             await relay.receive_result()
             assert TARGETS[0] in (await relay.get("/crcr")).text
-            found = await relay.findings()
-            failing = await relay.ask(commands, "failing", "--no-cache", "--hud")
-            checked = await relay.ask(
+            states = await relay.findings()
+            failing = await relay.run_other(commands, "failing", "--no-cache", "--hud")
+            checked = await relay.run_other(
                 commands, "doctor", "--repo", TARGETS[0], "--upstream", UPSTREAM, "--relay"
             )
             await relay.run("backup", "copy.db")
         assert failing == (0, "no job is failing\n")
         assert "It answers: crcr " in checked[1]
         assert f"The set-up of {TARGETS[0]}" in checked[1]
-        assert (found["store"], found["writing"]) == ("ok", "ok")
+        assert (states["store"], states["writing"]) == ("ok", "ok")
         assert query_value(f"sqlite:///{tmp_path / 'copy.db'}", "SELECT count(*) FROM jobs") == 1
 
 
 def processor_s(pid: int) -> float:
-    """The processor time of a process so far, which the load of the machine does not change."""
+    """The processor time of a process so far, which is independent of the machine's load."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
-async def test_an_empty_folder_and_the_wheel_are_enough_for_a_demo_with_history(
+async def test_a_demo_with_history_needs_only_the_wheel_and_an_empty_folder(
     plain: Installation, tmp_path: Path
 ) -> None:
     """What `uvx crcr demo` does once it has installed the wheel: no checkout, no network, no driver."""
@@ -262,12 +262,10 @@ async def test_an_empty_folder_and_the_wheel_are_enough_for_a_demo_with_history(
     assert "novagpu/tensorium-nova" in front
     assert sum(each["figures"]["tally"]["total"] for each in nightly["backends"] if each["figures"]) > 20
     assert older.status_code == 200
-    assert (
-        used_s < 10
-    )  # modules that were never compiled included; as much time passes on a machine that is idle
+    assert used_s < 10  # includes the compilation of modules; about the wall time on an idle machine
 
 
-async def test_the_commands_alone_write_a_downstreams_files_and_name_what_a_relay_needs(
+async def test_the_commands_only_installation_writes_downstream_files_and_names_the_missing_modules(
     commands: Installation, tmp_path: Path
 ) -> None:
     assert len(commands.packages().keys() - {"crcr"}) < 20
@@ -280,9 +278,9 @@ async def test_the_commands_alone_write_a_downstreams_files_and_name_what_a_rela
     ):
         code, _, errors = await init.finish()
         assert code == 0, errors
-        code, told, errors = await doctor.finish()
+        code, output, errors = await doctor.finish()
         assert (code, "Traceback" in errors) == (1, False), errors
-        assert "cannot be reached" in told
+        assert "cannot be reached" in output
         code, _, errors = await serve.finish()
         assert (code, len(errors.splitlines())) == (1, 2), errors
         assert errors.startswith("error: `crcr serve` needs the module ")
@@ -299,8 +297,8 @@ async def test_fault_71_an_installation_runs_on_postgresql_and_redis(
         async with relay.serving("--no-worker"), relay.working():
             await relay.receive_result()
             assert TARGETS[0] in (await relay.get("/crcr")).text
-            found = await relay.findings()
-        assert (found["store"], found["writing"], found["redis"]) == ("ok", "ok", "ok")
+            states = await relay.findings()
+        assert (states["store"], states["writing"], states["redis"]) == ("ok", "ok", "ok")
 
 
 async def test_fault_71_an_installation_moves_from_sqlite_to_postgresql(
@@ -329,7 +327,7 @@ async def test_fault_71_an_installation_with_the_extra_sends_traces(
         assert len(collected.named("callback")) == 2
 
 
-async def test_fault_71_an_installation_with_the_extra_answers_a_page_from_chdb(
+async def test_fault_71_an_installation_with_the_extra_serves_a_page_from_chdb(
     plain: Installation, tmp_path: Path
 ) -> None:
     with with_extra("chdb", plain, tmp_path) as engine:
@@ -345,7 +343,7 @@ async def test_fault_71_an_installation_with_the_extra_answers_a_page_from_chdb(
 
 
 def forget_sums(database: Path) -> None:
-    """So that a page that shows the result can have it from ClickHouse alone."""
+    """Delete the aggregates, so that a page can read the result only from ClickHouse."""
     with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
         for table in ("hours", "days", "job_days"):
             assert connection.execute(f"DELETE FROM {table}").rowcount > 0  # noqa: S608

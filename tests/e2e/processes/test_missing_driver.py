@@ -1,4 +1,4 @@
-"""A package that is not installed is one clear sentence and an exit code, in every command that needs it."""
+"""A package that is not installed gives one clear sentence and an exit code, in every command that needs it."""
 
 import json
 import re
@@ -30,7 +30,7 @@ POSTGRES = {"CRCR_DATABASE_URL": "postgresql://crcr:hush-hush@127.0.0.1:9/crcr"}
 REDIS = {"CRCR_REDIS_URL": "redis://127.0.0.1:9/0"}
 CLICKHOUSE = {"CRCR_CLICKHOUSE_URL": "clickhouse://127.0.0.1:9/crcr"}
 TRACES = {"CRCR_OTEL_ENDPOINT": "http://127.0.0.1:9"}
-# `read_settings` asks for all commands but the doctor; each kind of start is tried with one package.
+# `read_settings` checks for all commands except the doctor; each kind of start is tried with one package.
 STARTING = (("serve", "--port", "0"), ("doctor",))
 EVERY_KIND = (
     *STARTING,
@@ -68,30 +68,33 @@ OTHERS: tuple[Needing, ...] = (
 
 
 @pytest.mark.parametrize("needing", [(GREENLET,), OTHERS], ids=["greenlet", "others"])
-def test_a_command_names_the_package_and_what_to_install(
+def test_a_command_names_the_missing_package_and_what_to_install(
     tmp_path: Path, needing: tuple[Needing, ...]
 ) -> None:
-    """Where several are missing, the one that these settings need is named. Without greenlet, asyncpg is of no use."""
-    asked = [(package, words, given) for _, package, commands, given in needing for words in commands]
-    given_to_all = ([module for module, *_ in needing], [(words, given) for _, words, given in asked])
+    """When several packages are missing, the one needed by the settings is named. Without greenlet, asyncpg cannot be used."""
+    cases = [(package, words, given) for _, package, commands, given in needing for words in commands]
+    given_to_all = ([module for module, *_ in needing], [(words, given) for _, words, given in cases])
     done = run(tmp_path, HIDE_FROM_ALL, json.dumps(given_to_all))
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    for (package, words, _), (code, told, unforeseen) in zip(asked, results, strict=True):
+    for (package, words, _), (code, output, unforeseen) in zip(cases, results, strict=True):
         assert (code != 0, unforeseen) == (True, None), words
-        lines = [line for line in told.splitlines() if f"needs the package {package}," in line]
-        assert (len(lines), "Traceback" in told, "hush-hush" in told) == (1, False, False), (words, told)
+        lines = [line for line in output.splitlines() if f"needs the package {package}," in line]
+        assert (len(lines), "Traceback" in output, "hush-hush" in output) == (1, False, False), (
+            words,
+            output,
+        )
         assert re.search(r"install crcr\[\w+\], or requirements/\w+\.txt", lines[0]), words
 
 
-def test_a_package_that_is_there_and_broken_is_a_sentence_too(tmp_path: Path) -> None:
+def test_a_broken_package_is_reported_in_a_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, HIDE, "alembic.command", "migrate")
-    told = done.stdout + done.stderr
-    assert (done.returncode, "Traceback" in told) == (1, False), told
-    assert "a package that crcr needs cannot be imported" in told
+    output = done.stdout + done.stderr
+    assert (done.returncode, "Traceback" in output) == (1, False), output
+    assert "a package that crcr needs cannot be imported" in output
 
 
-def test_a_process_without_the_package_ends_with_the_same_sentence(tmp_path: Path) -> None:
+def test_a_process_without_the_package_exits_with_the_same_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, HIDE, "asyncpg", "serve", "--port", "0", **POSTGRES)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert "needs the package asyncpg," in done.stderr

@@ -1,7 +1,7 @@
-"""Must show: an installation that was moved to PostgreSQL shows the same pages as before, to the digit.
+"""An installation that was moved to PostgreSQL shows exactly the same pages as before.
 
-Both relays are asked for the same addresses: all that a reader can come to by following links, from every range and
-kind, and all that no link leads to. Every address that the app serves is among them.
+Both relays get requests for the same URLs: all that can be reached by following links, from every range and kind, and all without a
+link. Every route of the app is among them.
 """
 
 import json
@@ -37,11 +37,11 @@ RANGES = ("24h", "7d", "14d", "30d", "90d")
 KINDS = ("pull_request", "push", "nightly", "ingested")
 BACKENDS = (GATING, INFORMING, L1_BACKEND, HIDDEN_BACKEND)
 OF_ONE_PROCESS = ("/metrics", "/api/v1/events", "/static/{name}", "/docs", "/docs/{path:path}")
-"""Counts of its own requests, a stream that does not end, and files that no database has to do with."""
+"""Per-process metrics, an endless stream, and static files that do not depend on the database."""
 MOST_PER_ROUTE = {"administrator": 8, "anybody": 5}
-"""Of each kind of page, mixed: with twenty times as many (a quarter of an hour) nothing else comes to light."""
+"""Of each route, in random order: twenty times as many (a quarter of an hour) find nothing else."""
 MASKED = re.compile(rb"[0-9a-f]{32}")
-"""The number of the request, which an answer about a fault shows."""
+"""The request id, which an error page shows."""
 _LINK = re.compile(r'(?:href|action|src)="([^"]+)"')
 
 
@@ -51,18 +51,22 @@ class MovedRelay:
     new: httpx.AsyncClient
 
     def addresses(self) -> Iterator[str]:
-        """Where a reader may begin."""
+        """The URLs at which a reader may start."""
         for span in RANGES:
             for kind in KINDS:
-                asked = f"range={span}&kind={kind}"
-                yield from (f"/crcr?{asked}", f"/crcr/metrics?{asked}")
+                query_text = f"range={span}&kind={kind}"
+                yield from (f"/crcr?{query_text}", f"/crcr/metrics?{query_text}")
                 for name in ("summary", "metrics", "jobs"):
-                    yield from (f"/api/v1/{name}?{asked}", f"/api/v1/{name}.csv?{asked}")
+                    yield from (f"/api/v1/{name}?{query_text}", f"/api/v1/{name}.csv?{query_text}")
                 for each in BACKENDS:
-                    yield from (f"/crcr/{each}?{asked}", f"/badge/{each}.svg?{asked}")
+                    yield from (f"/crcr/{each}?{query_text}", f"/badge/{each}.svg?{query_text}")
                     backend = f"/api/v1/backends/{each}"
-                    yield from (f"{backend}?{asked}", f"{backend}.csv?{asked}", f"{backend}/jobs.csv?{asked}")
-                    yield f"/api/v1/badges/{each}?{asked}"
+                    yield from (
+                        f"{backend}?{query_text}",
+                        f"{backend}.csv?{query_text}",
+                        f"{backend}/jobs.csv?{query_text}",
+                    )
+                    yield f"/api/v1/badges/{each}?{query_text}"
         for name in (
             "waivers",
             "deliveries",
@@ -93,7 +97,7 @@ class MovedRelay:
         )
         yield from ("/api/openapi.json", "/api/docs", "/healthz", "/readyz", "/robots.txt")
         yield from (f"/crcr/onboarding/{name}" for name in ("report.py", "bridge.py", "files/1"))
-        for asked in (
+        for query_text in (
             "1",
             "5003",
             "fuse",
@@ -108,9 +112,9 @@ class MovedRelay:
             "ÄÖ",
         ):
             yield from (
-                f"/crcr/search?q={asked}",
-                f"/api/v1/search?q={asked}",
-                f"/api/v1/search.csv?q={asked}",
+                f"/crcr/search?q={query_text}",
+                f"/api/v1/search?q={query_text}",
+                f"/api/v1/search.csv?q={query_text}",
             )
         yield from ("/api/v1/compat/latest-green?level=L2", "/api/v1/compat/latest-green?format=text")
         yield from self._of_rows()
@@ -176,14 +180,14 @@ async def add_bisection(relay: RunningRelay) -> None:
 
 
 @pytest.mark.parametrize("reader", ["anybody", "administrator"])
-async def test_every_page_answer_and_export_is_the_same_before_and_after(
+async def test_every_page_api_response_and_export_is_the_same_before_and_after_the_move(
     moved: MovedRelay, reader: str
 ) -> None:
     headers = {"authorization": f"Bearer {ADMIN}"} if reader == "administrator" else {}
     routes, first = _routes(moved.old), list(moved.addresses())
     Random(reader).shuffle(first)
-    asked, per_route, different = dict.fromkeys(first), dict.fromkeys(routes, 0), []
-    waiting = deque(asked)
+    seen, per_route, different = dict.fromkeys(first), dict.fromkeys(routes, 0), []
+    waiting = deque(seen)
     while waiting:
         address = waiting.popleft()
         route = _find_route(address, routes)
@@ -193,10 +197,10 @@ async def test_every_page_answer_and_export_is_the_same_before_and_after(
         before, after = await _get_both(moved, address, headers)
         if before != after:
             different.append(_difference(address, before, after))
-        for found in _links(address, before):
-            if found not in asked:
-                asked[found] = None
-                waiting.append(found)
+        for link in _links(address, before):
+            if link not in seen:
+                seen[link] = None
+                waiting.append(link)
     assert different == []
     assert {route for route, times in per_route.items() if not times} <= set(OF_ONE_PROCESS)
     assert sum(per_route.values()) > 300
@@ -206,13 +210,13 @@ ComparableResponse = tuple[int, dict[str, str], bytes]
 
 
 async def _get_both(
-    house: MovedRelay, address: str, headers: dict[str, str]
+    relays: MovedRelay, address: str, headers: dict[str, str]
 ) -> tuple[ComparableResponse, ComparableResponse]:
     accepting = {**headers, "accept": "text/html" if address.startswith("/crcr") else "*/*"}
     return tuple(
         [
             _comparable_response(await http.get(address, headers=accepting))
-            for http in (house.old.http, house.new)
+            for http in (relays.old.http, relays.new)
         ]
     )  # type: ignore[return-value]
 
@@ -229,21 +233,22 @@ def _comparable_response(answer: httpx.Response) -> ComparableResponse:
 def _difference(address: str, before: ComparableResponse, after: ComparableResponse) -> str:
     if before[:2] != after[:2]:
         return f"{address}: {before[:2]} became {after[:2]}"
-    old, new = (told[2].decode(errors="replace") for told in (before, after))
+    old, new = (response[2].decode(errors="replace") for response in (before, after))
     at = next(
-        (place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new))
+        (position for position, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
+        min(len(old), len(new)),
     )
     return f"{address}: {old[max(0, at - 120) : at + 80]!r} became {new[max(0, at - 120) : at + 80]!r}"
 
 
-def _links(address: str, told: ComparableResponse) -> Iterator[str]:
-    status, headers, body = told
-    found = re.findall(r"<([^>]+)>", headers.get("link", ""))
+def _links(address: str, response: ComparableResponse) -> Iterator[str]:
+    status, headers, body = response
+    links = re.findall(r"<([^>]+)>", headers.get("link", ""))
     if "location" in headers:
-        found.append(headers["location"])
+        links.append(headers["location"])
     if status == 200 and headers.get("content-type", "").startswith("text/html"):
-        found += [unescape(each) for each in _LINK.findall(body.decode())]
-    for each in found:
+        links += [unescape(each) for each in _LINK.findall(body.decode())]
+    for each in links:
         parts = urlsplit(urljoin(f"{RELAY_URL}{address}", each))
         if f"{parts.scheme}://{parts.netloc}" == RELAY_URL:
             yield f"{parts.path}?{parts.query}" if parts.query else parts.path

@@ -1,7 +1,7 @@
-"""Fault 7, with real processes: the relay is away while GitHub sends hundreds of webhooks, and misses none of them.
+"""Fault 7, with real processes: the relay is down while GitHub sends hundreds of webhooks, and none of them is lost.
 
-The simulated GitHub runs here, the relay beside it. While it is away GitHub's clock runs a second further with each
-event, as it would in an outage of minutes; nobody is there to notice.
+The simulated GitHub runs in this process, the relay beside it. While the relay is down, GitHub's clock advances one second with
+each event, as in an outage of minutes.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ PULLS = 40
 
 
 class Ahead:
-    """The system's clock, and some seconds."""
+    """The system's clock, some seconds ahead."""
 
     seconds = 0
 
@@ -63,7 +63,7 @@ class Outage:
             yield process, process.error_output.lines
 
     async def command(self, *words: str) -> tuple[int, str, str]:
-        """Run a command in this process, beside the simulated GitHub."""
+        """Run a command in this process, with the simulated GitHub in the event loop."""
         done = await asyncio.to_thread(run_in_process, *words, folder=self.folder, environ=self.environ)
         return done.code, done.out, done.errors
 
@@ -92,13 +92,13 @@ async def run_outage(folder: Path) -> AsyncIterator[Outage]:
         github.finish()
 
 
-async def until(fact: Callable[[], object]) -> None:
+async def wait_for(fact: Callable[[], object]) -> None:
     while not fact():
         await asyncio.sleep(0.05)  # a real process works in real time
 
 
-async def five_hundred(outage: Outage, pulls: list[PullRequest]) -> None:
-    """Everything that people do, mixed; `pulls` were open before."""
+async def send_five_hundred_webhooks(outage: Outage, pulls: list[PullRequest]) -> None:
+    """Webhooks of all kinds, mixed; `pulls` are already open."""
     github = outage.github
 
     async def rounds(count: int) -> AsyncIterator[int]:
@@ -129,54 +129,54 @@ def unanswered(github: GitHub) -> set[str]:
 def check_that_each_was_processed_once(outage: Outage, pulls: list[PullRequest]) -> None:
     missed = unanswered(outage.github)
     recovered = dict(outage.rows("SELECT guid, outcome FROM recovered"))
-    # What came while the log was read may have been fetched as well; it was here already.
+    # A webhook that was sent during the read of the log may be fetched as well; the relay has it already.
     assert {recovered.pop(guid) for guid in recovered.keys() - missed} <= {"repeat"}
     taken = Counter(guid for (guid,) in outage.rows("SELECT guid FROM deliveries"))
     assert set(taken.values()) == {1}
-    # The kill may fall between taking one and noting that it was: then its delivery says so.
+    # The kill may fall between the storing of a delivery and its record in `recovered`: then the delivery itself shows it.
     interrupted = missed - recovered.keys()
     assert interrupted <= taken.keys()
     assert len(interrupted) <= 1
     noted = {guid for guid, outcome in recovered.items() if outcome != "ignored"}
     assert noted | interrupted == missed & taken.keys()
     for downstream in (GATING, REPORTING):
-        told = outage.github.dispatches(downstream)
-        sent = Counter(each.delivery_id for each in told)
-        # What was under way when the relay was killed may arrive twice, and is marked so.
+        dispatches = outage.github.dispatches(downstream)
+        sent = Counter(each.delivery_id for each in dispatches)
+        # A dispatch in flight at the kill may arrive twice, and is marked as unsure.
         unsure = outage.rows("SELECT delivery, downstream FROM dispatches WHERE unsure = 1")
         assert {(guid, downstream) for guid, times in sent.items() if times > 1} <= set(unsure)
-        pulled = {each.delivery_id: each for each in told if each.event_type == "pull_request"}
+        pulled = {each.delivery_id: each for each in dispatches if each.event_type == "pull_request"}
         heads = Counter(
             each.client_payload["payload"]["pull_request"]["head"]["sha"] for each in pulled.values()
         )
         assert {heads[pull.head_sha] for pull in pulls} == {1}
-        assert len(heads) == PULLS + 4  # and those of before the outage
+        assert len(heads) == PULLS + 4  # and those before the outage
 
 
 def idle(outage: Outage) -> bool:
-    """Whoever is to be told has been told; checks may still wait for GitHub's limit on writes, a minute long."""
+    """Every dispatch is sent; checks may still wait for GitHub's limit on writes per minute."""
     return not outage.one(
         "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
         " AND kind NOT IN ('publish_checks', 'look_up')"
     )
 
 
-async def test_five_hundred_webhooks_sent_while_the_relay_was_away_are_each_processed_once(
+async def test_five_hundred_webhooks_sent_during_an_outage_are_each_processed_once(
     tmp_path: Path,
 ) -> None:
     async with run_outage(tmp_path) as outage:
         async with outage.relay() as (relay, _):
             pulls = [await outage.github.open_pr(UPSTREAM) for _ in range(4)]
-            await until(
+            await wait_for(
                 lambda: len(outage.github.dispatches()) == 8 and outage.one("SELECT count(*) FROM watermarks")
             )
             assert await relay.stop(signal.SIGKILL) == -signal.SIGKILL
-        await five_hundred(outage, pulls)
+        await send_five_hundred_webhooks(outage, pulls)
         assert len(unanswered(outage.github)) == 500
         outage.clock.seconds = 0
 
         async with outage.relay() as (relay, log):  # killed once more, in the middle of its recovery
-            await until(
+            await wait_for(
                 lambda: (
                     outage.one("SELECT count(*) FROM recovered") > 100
                     and any("recovery_progress" in line for line in log)
@@ -184,19 +184,19 @@ async def test_five_hundred_webhooks_sent_while_the_relay_was_away_are_each_proc
             )
             assert await relay.stop(signal.SIGKILL) == -signal.SIGKILL
         async with outage.relay() as (relay, log):
-            await until(lambda: any("recovery_done" in line for line in log))
-            await until(lambda: idle(outage))
+            await wait_for(lambda: any("recovery_done" in line for line in log))
+            await wait_for(lambda: idle(outage))
             assert await relay.stop() == 0
 
         check_that_each_was_processed_once(outage, pulls)
         assert [line for line in log if '"level":"error"' in line] == []
 
 
-async def test_the_same_by_hand_shows_how_far_it_is_and_what_it_found(tmp_path: Path) -> None:
+async def test_crcr_reconcile_shows_its_progress_and_its_results(tmp_path: Path) -> None:
     async with run_outage(tmp_path) as outage:
         async with outage.relay() as (relay, _):
             pull = await outage.github.open_pr(UPSTREAM)
-            await until(lambda: outage.one("SELECT count(*) FROM watermarks"))
+            await wait_for(lambda: outage.one("SELECT count(*) FROM watermarks"))
             assert await relay.stop() == 0
         for _ in range(120):
             outage.clock.seconds += 1
@@ -219,7 +219,7 @@ async def test_the_same_by_hand_shows_how_far_it_is_and_what_it_found(tmp_path: 
         }
 
 
-async def test_a_github_that_is_away_is_told_with_a_failure(tmp_path: Path) -> None:
+async def test_an_unreachable_github_makes_reconcile_fail_with_a_reason(tmp_path: Path) -> None:
     async with run_outage(tmp_path) as outage:
         assert (await outage.command("reconcile"))[0] == 1
         assert (await outage.command("migrate"))[0] == 0

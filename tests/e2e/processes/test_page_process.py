@@ -1,4 +1,4 @@
-"""The page process beside the intake process: one port, connections that move between them, and its sudden end."""
+"""The page process beside the intake process: one port, connections handed over between them, and its crash."""
 
 import asyncio
 import os
@@ -37,7 +37,7 @@ class TwoProcesses:
 
     @property
     def page_pid(self) -> int | None:
-        """The process that serves the pages; None while there is none."""
+        """The pid of the process that serves the pages; None while there is none."""
         pid = self.process.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(children[0]) if children else None
@@ -85,13 +85,13 @@ def post(path: str) -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: relay\r\nContent-Length: 2\r\n\r\n".encode() + b"{}"
 
 
-async def ask(client: RawClient, request: bytes, step: int | None = None) -> int:
+async def send_request(client: RawClient, request: bytes, step: int | None = None) -> int:
     for at in range(0, len(request), step or len(request)):
         await client.send(request[at : at + (step or len(request))])
     return (await client.answer())[0]
 
 
-async def test_a_connection_changes_between_pages_and_intake_at_every_request(tmp_path: Path) -> None:
+async def test_a_connection_moves_between_pages_and_intake_at_every_request(tmp_path: Path) -> None:
     encoded = post("/%67ithub/callback?x=1")
     absolute = b"GET http://relay/robots.txt HTTP/1.1\r\nHost: relay\r\n\r\n"
     requests = [
@@ -107,7 +107,7 @@ async def test_a_connection_changes_between_pages_and_intake_at_every_request(tm
     async with relay(tmp_path) as two, AsyncExitStack() as stack:
         for step in (None, 1):  # at once, and byte by byte
             async with open_raw_client(two.port) as client:
-                assert [await ask(client, request, step) for request, _ in requests] == [
+                assert [await send_request(client, request, step) for request, _ in requests] == [
                     status for _, status in requests
                 ]
         async with open_raw_client(two.port) as client:  # a large head
@@ -126,16 +126,16 @@ async def test_a_connection_changes_between_pages_and_intake_at_every_request(tm
             await client.send(request[:6])  # half a request line, then nothing for a while
         assert await two.webhook() == 202
         answers = await asyncio.gather(
-            *(ask(each, half[6:]) for each, half in zip(clients, halves, strict=True))
+            *(send_request(each, half[6:]) for each, half in zip(clients, halves, strict=True))
         )
         assert answers == [200] * 100
         assert '"level":"error"' not in "".join(two.process.error_output.lines)
 
 
-async def test_pages_that_end_suddenly_stop_no_webhook_and_come_back(tmp_path: Path) -> None:
+async def test_a_killed_page_process_loses_no_webhook_and_is_restarted(tmp_path: Path) -> None:
     async with relay(tmp_path) as two:
         assert (await two.scraped("crcr_page_process_up"), await two.scraped("crcr_live_streams")) == (1, 0)
-        # Where both need the processor, the intake comes first.
+        # The intake has the higher priority when both need the processor.
         assert os.getpriority(os.PRIO_PROCESS, two.page_pid or 0) > os.getpriority(os.PRIO_PROCESS, 0)
         async with two.http.stream("GET", "/api/v1/events") as stream:
             lines = stream.aiter_lines()
@@ -167,8 +167,8 @@ async def test_pages_that_end_suddenly_stop_no_webhook_and_come_back(tmp_path: P
         assert counted is not None
         assert (await two.scraped("crcr_live_delay_seconds_count") or 0) >= counted  # a count never falls
         assert (await two.http.get(f"/crcr/{UPSTREAM}")).status_code in (200, 303, 404)
-        said = "".join(two.process.error_output.lines)
-        assert said.count('"event":"page_process_ended"') == 1
+        log = "".join(two.process.error_output.lines)
+        assert log.count('"event":"page_process_ended"') == 1
 
 
 async def _equals(
@@ -186,7 +186,7 @@ async def _first_id(lines: AsyncIterator[str]) -> int:
 
 
 @pytest.mark.parametrize("kind", DATABASE_URLS)
-async def test_a_stop_under_load_loses_nothing_that_was_acknowledged(tmp_path: Path, kind: str) -> None:
+async def test_a_stop_under_load_loses_no_acknowledged_webhook(tmp_path: Path, kind: str) -> None:
     async with relay(tmp_path, kind) as two:
         stop, statuses = asyncio.Event(), Counter[int | None]()
 
@@ -216,7 +216,7 @@ async def _is(holds: bool) -> bool:
 
 
 @pytest.mark.parametrize("kind", DATABASE_URLS)
-async def test_intake_and_hud_run_alone_on_ports_of_their_own(tmp_path: Path, kind: str) -> None:
+async def test_intake_and_hud_run_as_separate_processes_on_separate_ports(tmp_path: Path, kind: str) -> None:
     intake_port, hud_port, url = free_port(), free_port(), DATABASE_URLS[kind](tmp_path)
     async with github_with_backends() as github:
         github.webhook_url = f"http://127.0.0.1:{intake_port}/github/webhook"

@@ -26,7 +26,7 @@ async def read_head(client: RawClient) -> bytes:
         return await client.reader.readuntil(b"\r\n\r\n")
 
 
-async def test_posts_on_one_connection_get_their_100_continue_and_then_a_complete_response() -> None:
+async def test_posts_on_one_connection_get_100_continue_and_then_a_complete_response() -> None:
     async with serve_with_limits(echo, HttpLimits()) as (port, _), open_raw_client(port) as client:
         for path, answer in ((b"/whole", b"ping"), (b"/empty", b""), (b"/whole", b"pong")):
             await client.send(EXPECTING % path)

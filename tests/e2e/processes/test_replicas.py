@@ -1,4 +1,4 @@
-"""Several processes on one database: one of them leads, and restarting them one by one under load loses nothing."""
+"""Several processes on one database: one of them is the leader, and a rolling restart under load loses nothing."""
 
 import asyncio
 import signal
@@ -32,9 +32,11 @@ ROUNDS = 2
 OPEN = "SELECT count(*) FROM effects WHERE state IN ('waiting', 'claimed')"
 
 
-@pytest.mark.parametrize("place", DATABASE_URLS)
-async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, place: str) -> None:
-    url = DATABASE_URLS[place](tmp_path)
+@pytest.mark.parametrize("database_kind", DATABASE_URLS)
+async def test_another_process_becomes_leader_when_the_leader_is_killed(
+    tmp_path: Path, database_kind: str
+) -> None:
+    url = DATABASE_URLS[database_kind](tmp_path)
     async with github_with_backends() as github:
         env = replica_environment(tmp_path, github, url)
         async with (
@@ -44,24 +46,26 @@ async def test_one_leads_and_another_does_when_it_is_killed(tmp_path: Path, plac
             await first.wait_for_line("crcr is processing")
             await second.wait_for_line("crcr is processing")
             workers = {str(each.process.pid): each for each in (first, second)}
-            leader = leading(url)
+            leader = leader_pid(url)
             assert leader in workers
             assert query_value(url, "SELECT count(*) FROM allowlist_versions") == 1
             await workers[leader].stop(signal.SIGKILL)
             other = next(pid for pid in workers if pid != leader)
-            await wait_until(lambda: leading(url) == other)  # at once: it runs on the same machine
+            await wait_until(lambda: leader_pid(url) == other)  # at once: it runs on the same machine
             assert await workers[other].stop() == 0
             assert query_value(url, "SELECT count(*) FROM leaders WHERE duty = 'upkeep'") == 0
 
 
-def leading(url: str) -> str:
-    """The process id of who leads."""
+def leader_pid(url: str) -> str:
+    """The process id of the leader."""
     return str(query_value(url, "SELECT holder FROM leaders WHERE duty = 'upkeep'")).split()[1]
 
 
-@pytest.mark.parametrize("place", DATABASE_URLS)
-async def test_two_that_start_at_once_on_nothing_are_both_ready(tmp_path: Path, place: str) -> None:
-    url, ports = DATABASE_URLS[place](tmp_path), (free_port(), free_port())
+@pytest.mark.parametrize("database_kind", DATABASE_URLS)
+async def test_two_processes_that_start_concurrently_on_an_empty_database_are_both_ready(
+    tmp_path: Path, database_kind: str
+) -> None:
+    url, ports = DATABASE_URLS[database_kind](tmp_path), (free_port(), free_port())
     async with github_with_backends() as github, AsyncExitStack() as stack:
         env = replica_environment(tmp_path, github, url)
         words = [("serve", "--port", str(port)) for port in ports]
@@ -77,7 +81,7 @@ async def test_two_that_start_at_once_on_nothing_are_both_ready(tmp_path: Path, 
 
 @dataclass
 class Load:
-    """Pull requests and their results, one after the other, as fast as they are taken."""
+    """Pull requests and their results, one after the other, as fast as they are accepted."""
 
     github: GitHub
     opened: int = 0
@@ -92,7 +96,7 @@ class Load:
             await asyncio.sleep(0.2)
 
     async def results(self) -> None:
-        """Report for every run that appears; what is refused for now is said again, as the reporter does."""
+        """Report for every run that appears; retry a refused report, as the reporter does."""
         while len(self.told) < PULLS * len(TARGETS):
             for name in TARGETS:
                 for run in self.github.runs(name):
@@ -154,10 +158,12 @@ async def run_fleet(folder: Path, github: GitHub, url: str) -> AsyncIterator[Fle
         yield fleet
 
 
-# The balancer's connections are cut with the relays that they led to, and not all of them get to be closed.
-@pytest.mark.parametrize("place", DATABASE_URLS)
-async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: Path, place: str) -> None:
-    url = DATABASE_URLS[place](tmp_path)
+# The balancer's connections are cut together with their relays, and not all of them get closed.
+@pytest.mark.parametrize("database_kind", DATABASE_URLS)
+async def test_a_rolling_restart_under_load_loses_and_duplicates_nothing(
+    tmp_path: Path, database_kind: str
+) -> None:
+    url = DATABASE_URLS[database_kind](tmp_path)
     async with github_with_backends() as github, run_fleet(tmp_path, github, url) as fleet:
         load = Load(github)
         under_load = asyncio.gather(load.webhooks(), load.results())
@@ -175,7 +181,7 @@ async def test_a_rolling_restart_under_load_loses_and_doubles_nothing(tmp_path: 
         sent = [each for each in github.deliveries() if each.event == "pull_request"]
         arrived = Counter((each.delivery_id, name) for name in TARGETS for each in github.dispatches(name))
         recorded = query_rows(url, "SELECT delivery, downstream, state, conclusion FROM jobs")
-        assert during > 10  # else nothing was restarted under load
+        assert during > 10  # otherwise nothing was restarted under load
         assert fleet.errors == []
         assert [each.status for each in sent if not each.ok] == []
         assert load.refusals == Counter()

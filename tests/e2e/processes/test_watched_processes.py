@@ -1,4 +1,4 @@
-"""Relay and worker as processes that are watched: the worker's own port, and one trace over both."""
+"""Relay and worker processes under monitoring: the worker's own port, and one trace over both."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ BACKEND = "org/reporter"
 
 
 @asynccontextmanager
-async def world(folder: Path, **more: str) -> AsyncIterator[tuple[GitHub, dict[str, str]]]:
+async def run_github(folder: Path, **more: str) -> AsyncIterator[tuple[GitHub, dict[str, str]]]:
     """A GitHub on a port, and the settings of a relay that uses it."""
     async with GitHub(seed=7) as github, serve(github):
         github.create_repository(UPSTREAM)
@@ -54,19 +54,19 @@ async def until_dispatched(github: GitHub) -> None:
 
 
 async def scraped(http: httpx.AsyncClient, words: str) -> str:
-    """The metrics, once they hold these words: what was done is counted a moment after it can be seen outside."""
+    """The metrics, as soon as they contain these words: an action is counted a moment after it is visible outside."""
     async with asyncio.timeout(10):
         while words not in (text := (await http.get("/metrics")).text):
             await asyncio.sleep(0.05)
     return text
 
 
-async def test_a_worker_with_a_port_tells_what_it_does_and_nothing_else(tmp_path: Path) -> None:
-    """And a delivery that both processes work on is one trace."""
+async def test_a_worker_with_a_metrics_port_serves_only_health_and_metrics(tmp_path: Path) -> None:
+    """And a delivery that both processes handle is one trace."""
     port = free_port()
     with run_collector() as collected:
         async with (
-            world(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (github, env),
+            run_github(tmp_path, CRCR_OTEL_ENDPOINT=collected.url) as (github, env),
             crcr("serve", "--role", "intake", "--no-worker", folder=tmp_path, environ=env) as front,
             crcr("worker", folder=tmp_path, environ={**env, "CRCR_METRICS_PORT": str(port)}) as back,
             httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,
@@ -77,11 +77,11 @@ async def test_a_worker_with_a_port_tells_what_it_does_and_nothing_else(tmp_path
             assert (await http.get("/readyz")).json()["store"] == "answers"
             await github.open_pr(UPSTREAM)
             await until_dispatched(github)
-            told = await scraped(http, 'crcr_effects_total{kind="send_dispatch",outcome="done"} 1.0')
-            assert 'crcr_github_calls_total{call="dispatch",status="2xx"} 1.0' in told
-            assert "crcr_worker_seen_timestamp_seconds{" in told
-            assert "crcr_leader 1.0" in told
-            assert "crcr_store_up 1.0" in told
+            metrics = await scraped(http, 'crcr_effects_total{kind="send_dispatch",outcome="done"} 1.0')
+            assert 'crcr_github_calls_total{call="dispatch",status="2xx"} 1.0' in metrics
+            assert "crcr_worker_seen_timestamp_seconds{" in metrics
+            assert "crcr_leader 1.0" in metrics
+            assert "crcr_store_up 1.0" in metrics
             assert (await http.get("/crcr")).status_code == 404
             assert (await http.post("/github/webhook")).status_code == 404
             answer = await github.report(github.runs(BACKEND)[0], "build")
@@ -97,10 +97,10 @@ def check_one_trace(collected: CollectedSpans) -> None:
     assert attribute_texts(dispatch.attributes)["crcr.downstream"] == BACKEND
 
 
-async def test_a_worker_without_a_port_listens_nowhere_and_one_in_use_is_told(tmp_path: Path) -> None:
+async def test_a_worker_without_a_port_does_not_listen_and_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        async with world(tmp_path) as (_, env):
+        async with run_github(tmp_path) as (_, env):
             async with crcr("worker", folder=tmp_path, environ={**env, "CRCR_METRICS_PORT": port}) as refused:
                 errors = await refused.errors()
                 assert await refused.wait() == 1

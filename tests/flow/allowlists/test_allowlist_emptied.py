@@ -1,4 +1,4 @@
-"""An allowlist that lost its entries by a slip: nothing is cancelled, or what was cancelled is sent again."""
+"""An allowlist that is emptied by mistake: no dispatch is cancelled, or the cancelled ones can be replayed."""
 
 from pathlib import Path
 
@@ -30,7 +30,9 @@ def last_delivery_guid(pull: PullRequest) -> str:
 
 
 @pytest.mark.parametrize("text", ["", "# L1: nobody\n", "{}\n"])
-async def test_a_push_of_a_file_without_levels_cancels_nothing_that_waits(tmp_path: Path, text: str) -> None:
+async def test_a_pushed_allowlist_without_levels_cancels_no_waiting_dispatch(
+    tmp_path: Path, text: str
+) -> None:
     async with running_relay(
         tmp_path,
         "",
@@ -55,13 +57,13 @@ async def test_a_push_of_a_file_without_levels_cancels_nothing_that_waits(tmp_pa
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
-async def test_what_an_allowlist_change_cancelled_is_sent_to_the_backend_that_is_listed_again(
+async def test_dispatches_cancelled_by_an_allowlist_change_are_replayed_to_a_relisted_backend(
     tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CRCR_TEST_STORE", store)
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.answer(500, on=ONE, times=3)
-        begun = relay.clock.now()
+        started_at = relay.clock.now()
         pulls = [await relay.github.open_pr(UPSTREAM) for _ in range(3)]
         await relay.drain()
         await list_backends(relay, ONLY_TWO)
@@ -71,19 +73,19 @@ async def test_what_an_allowlist_change_cancelled_is_sent_to_the_backend_that_is
         await list_backends(relay, TWO)
         await relay.github.close_pr(pulls[2])
         await relay.pass_time(3600)
-        found = await relay.services.acts.find_cut_off(repo(UPSTREAM), begun)
-        assert found == [last_delivery_guid(pull) for pull in pulls[:2]]
-        assert [await replay(relay, guid) for guid in found] == [1, 1]
+        cut_off_guids = await relay.services.acts.find_cut_off(repo(UPSTREAM), started_at)
+        assert cut_off_guids == [last_delivery_guid(pull) for pull in pulls[:2]]
+        assert [await replay(relay, guid) for guid in cut_off_guids] == [1, 1]
         await relay.drain()
 
         assert [
             dispatched_events(relay.github, "org/one").count(("opened", pull.head_sha)) for pull in pulls
         ] == [1, 1, 0]
         assert dispatched_actions(relay.github, "org/two") == ["opened"] * 3 + ["closed"]
-        assert await relay.services.acts.find_cut_off(repo(UPSTREAM), begun) == []
+        assert await relay.services.acts.find_cut_off(repo(UPSTREAM), started_at) == []
 
 
-async def test_a_replay_sends_nothing_that_still_waits_for_an_approval(tmp_path: Path) -> None:
+async def test_a_replay_does_not_send_a_dispatch_that_is_held_for_approval(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.answer(500, on=ONE, times=1)
         pull = await relay.github.open_pr(UPSTREAM, author_association="NONE")

@@ -1,4 +1,4 @@
-"""An allowlist that is kept on GitHub: read with the App's token, again on a push to it, again after a while."""
+"""An allowlist on GitHub: read with the App's token, reread on a push to it and every five minutes."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ CONTENTS = "/repos/org/meta/contents/lists/allowlist.yml"
 ONLY_TWO = "L1:\n  - org/two\n"
 
 
-def with_meta(github: GitHub) -> None:
+def create_meta_repository(github: GitHub) -> None:
     github.create_repository("org/meta", private=True, files={"lists/allowlist.yml": TWO})
 
 
@@ -22,9 +22,9 @@ async def listed_backends(relay: RunningRelay) -> list[str]:
     return [str(entry.name) for entry in (await relay.services.allowlists.current(repo(UPSTREAM))).entries]
 
 
-async def test_it_is_read_from_a_private_repository_with_the_apps_token(tmp_path: Path) -> None:
+async def test_the_allowlist_is_read_from_a_private_repository_with_the_apps_token(tmp_path: Path) -> None:
     async with running_relay(
-        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+        tmp_path, "", downstreams=BOTH, prepare=create_meta_repository, CRCR_ALLOWLIST=ELSEWHERE
     ) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -35,9 +35,9 @@ async def test_it_is_read_from_a_private_repository_with_the_apps_token(tmp_path
         assert newest.source == "org/meta@main:lists/allowlist.yml"
 
 
-async def test_what_has_not_changed_is_asked_for_by_etag(tmp_path: Path) -> None:
+async def test_an_unchanged_allowlist_is_revalidated_by_etag(tmp_path: Path) -> None:
     async with running_relay(
-        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+        tmp_path, "", downstreams=BOTH, prepare=create_meta_repository, CRCR_ALLOWLIST=ELSEWHERE
     ) as relay:
         await relay.refresh()
         relay.github.write_file("org/meta", "lists/allowlist.yml", ONLY_TWO)
@@ -47,20 +47,24 @@ async def test_what_has_not_changed_is_asked_for_by_etag(tmp_path: Path) -> None
         assert await listed_backends(relay) == ["org/two"]
 
 
-async def test_a_push_to_it_is_followed_at_once_though_its_repository_is_no_upstream(tmp_path: Path) -> None:
+async def test_a_push_to_the_allowlist_takes_effect_at_once_in_a_repository_that_is_no_upstream(
+    tmp_path: Path,
+) -> None:
     async with running_relay(
-        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+        tmp_path, "", downstreams=BOTH, prepare=create_meta_repository, CRCR_ALLOWLIST=ELSEWHERE
     ) as relay:
-        pushed = await relay.github.push("org/meta", files={"lists/allowlist.yml": ONLY_TWO})
-        assert pushed is not None
-        assert "ignored" in pushed.answer_body
+        delivery = await relay.github.push("org/meta", files={"lists/allowlist.yml": ONLY_TWO})
+        assert delivery is not None
+        assert "ignored" in delivery.answer_body
         await relay.drain()
         assert await listed_backends(relay) == ["org/two"]
 
 
-async def test_a_push_elsewhere_does_not_read_it_again(tmp_path: Path) -> None:
+async def test_a_push_to_another_file_branch_or_repository_does_not_reread_the_allowlist(
+    tmp_path: Path,
+) -> None:
     async with running_relay(
-        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+        tmp_path, "", downstreams=BOTH, prepare=create_meta_repository, CRCR_ALLOWLIST=ELSEWHERE
     ) as relay:
         reads = len(relay.github.calls_to("GET", CONTENTS))
         await relay.github.push("org/meta", files={"README.md": "new"})
@@ -71,27 +75,27 @@ async def test_a_push_elsewhere_does_not_read_it_again(tmp_path: Path) -> None:
         assert len(relay.github.calls_to("GET", CONTENTS)) == reads
 
 
-async def test_a_push_that_mends_the_only_allowlist_is_followed_though_it_is_answered_503(
+async def test_a_push_that_repairs_the_only_allowlist_takes_effect_although_answered_503(
     tmp_path: Path,
 ) -> None:
     async with running_relay(tmp_path, "", downstreams=BOTH, CRCR_ALLOWLIST=AT_HOME) as relay:
-        first = await relay.github.push(UPSTREAM, files={"allowlist.yml": TWO})
-        assert first is not None
-        assert first.status_code == 503
+        refused_delivery = await relay.github.push(UPSTREAM, files={"allowlist.yml": TWO})
+        assert refused_delivery is not None
+        assert refused_delivery.status_code == 503
         await relay.drain()
-        again = await relay.github.redeliver(first.guid)
+        redelivery = await relay.github.redeliver(refused_delivery.guid)
         await relay.drain()
 
-        assert again.status_code == 202
+        assert redelivery.status_code == 202
         assert len(relay.github.dispatches("org/one")) == 1
 
 
-async def test_it_is_read_again_every_five_minutes(tmp_path: Path) -> None:
+async def test_the_allowlist_is_reread_every_five_minutes(tmp_path: Path) -> None:
     async with running_relay(
-        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+        tmp_path, "", downstreams=BOTH, prepare=create_meta_repository, CRCR_ALLOWLIST=ELSEWHERE
     ) as relay:
-        company = BackgroundTasks(relay.services, work=True)
-        await company.start()
+        background_tasks = BackgroundTasks(relay.services, work=True)
+        await background_tasks.start()
         await wait_until_true(lambda: relay.clock.sleeping >= 4)
         relay.github.write_file("org/meta", "lists/allowlist.yml", ONLY_TWO)
         relay.clock.advance(REFRESH_EVERY_S - 1)
@@ -100,12 +104,14 @@ async def test_it_is_read_again_every_five_minutes(tmp_path: Path) -> None:
         relay.clock.advance(1)
         await wait_until_true(lambda: len(relay.rows("SELECT version FROM allowlist_versions")) == 2)
         assert await listed_backends(relay) == ["org/two"]
-        await company.stop()
+        await background_tasks.stop()
 
 
-async def test_fault_50_an_outage_keeps_the_last_good_one_and_records_nothing(tmp_path: Path) -> None:
+async def test_fault_50_a_github_outage_keeps_the_last_good_allowlist_and_records_no_version(
+    tmp_path: Path,
+) -> None:
     async with running_relay(
-        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+        tmp_path, "", downstreams=BOTH, prepare=create_meta_repository, CRCR_ALLOWLIST=ELSEWHERE
     ) as relay:
         relay.github.faults.answer(503, on=Match("GET", CONTENTS), times=1)
         relay.github.faults.lose_answer(on=Match("GET", CONTENTS), times=1)
@@ -118,23 +124,27 @@ async def test_fault_50_an_outage_keeps_the_last_good_one_and_records_nothing(tm
         assert [dispatched_actions(relay.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
-async def test_fault_50_a_file_that_github_refuses_to_show_is_recorded_as_bad(tmp_path: Path) -> None:
+async def test_fault_50_an_allowlist_that_the_app_may_not_read_is_recorded_as_bad(tmp_path: Path) -> None:
     async with running_relay(
-        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+        tmp_path, "", downstreams=BOTH, prepare=create_meta_repository, CRCR_ALLOWLIST=ELSEWHERE
     ) as relay:
         await relay.github.uninstall("org/meta")
         for _ in range(4):
             await relay.refresh()
 
         versions = relay.rows("SELECT good, problems FROM allowlist_versions")
-        assert [each["good"] for each in versions] == [1, 0, 0]  # its token is refused first, then the App
+        assert [version["good"] for version in versions] == [
+            1,
+            0,
+            0,
+        ]  # its token is refused first, then the App
         assert "The App is not installed on org/meta." in versions[-1]["problems"]
         assert await listed_backends(relay) == ["org/one", "org/two"]
 
 
-async def test_fault_50_a_refresh_after_a_push_is_tried_again_when_github_is_away(tmp_path: Path) -> None:
+async def test_fault_50_a_refresh_after_a_push_is_retried_when_github_fails(tmp_path: Path) -> None:
     async with running_relay(
-        tmp_path, "", downstreams=BOTH, prepare=with_meta, CRCR_ALLOWLIST=ELSEWHERE
+        tmp_path, "", downstreams=BOTH, prepare=create_meta_repository, CRCR_ALLOWLIST=ELSEWHERE
     ) as relay:
         relay.github.faults.answer(502, on=Match("GET", CONTENTS), times=1)
         await relay.github.push("org/meta", files={"lists/allowlist.yml": ONLY_TWO})

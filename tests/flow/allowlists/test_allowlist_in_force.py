@@ -1,4 +1,4 @@
-"""Which version of an allowlist decides: the last good one, whatever was read since."""
+"""Which version of an allowlist is in force: the last good one, even if bad ones were read since."""
 
 import sqlite3
 from pathlib import Path
@@ -30,7 +30,7 @@ def versions(relay: RunningRelay) -> list[int]:
     return [row["good"] for row in relay.rows("SELECT good FROM allowlist_versions ORDER BY version")]
 
 
-async def test_fault_50_a_bad_version_stops_nothing_is_shown_and_is_an_alarm(tmp_path: Path) -> None:
+async def test_fault_50_a_bad_version_raises_an_alarm_is_shown_and_blocks_no_dispatch(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         for text in BAD.values():
             relay.write_allowlist(text)
@@ -47,7 +47,7 @@ async def test_fault_50_a_bad_version_stops_nothing_is_shown_and_is_an_alarm(tmp
         assert [dispatched_actions(relay.github, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
-async def test_fault_50_a_file_that_is_gone_or_no_text_stops_nothing(tmp_path: Path) -> None:
+async def test_fault_50_a_missing_or_undecodable_file_blocks_no_dispatch(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         file = tmp_path / "allowlist.yml"
         file.write_bytes(b"L1:\n  - org/\xff\xfe\n")
@@ -83,17 +83,17 @@ async def test_fault_53_text_that_failed_to_parse_never_becomes_good(tmp_path: P
             await relay.refresh()
         assert versions(relay) == [1, 0]
         database = open_database(relay.services.settings, Signals())
-        anew = Allowlists(
+        restarted_allowlists = Allowlists(
             database, Downstreams(database, CheckRefresher({})), CheckRefresher({}), read_allowlist
         )
-        in_force = await anew.current(repo(UPSTREAM))
+        in_force = await restarted_allowlists.current(repo(UPSTREAM))
         await database.close()
 
         assert [str(entry.name) for entry in in_force.entries] == ["org/one", "org/two"]
         assert await relay.services.allowlists.current(repo(UPSTREAM)) == in_force
 
 
-async def test_fault_53_a_file_cut_off_at_the_cap_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+async def test_fault_53_a_file_truncated_at_the_size_limit_is_recorded_as_bad(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.write_allowlist(TWO + "#" * 1024 * 1024 + "\nL2:\n  - org/three\n")
         await relay.refresh()
@@ -101,7 +101,7 @@ async def test_fault_53_a_file_cut_off_at_the_cap_is_not_taken_for_the_whole(tmp
         assert versions(relay) == [1, 0]
 
 
-async def test_without_any_good_allowlist_webhooks_are_503_until_one_is_read(tmp_path: Path) -> None:
+async def test_webhooks_are_answered_503_until_a_good_allowlist_is_read(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "}{", downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         assert pr.last_delivery is not None
@@ -110,10 +110,10 @@ async def test_without_any_good_allowlist_webhooks_are_503_until_one_is_read(tmp
         assert '"no_allowlist"' in pr.last_delivery.answer_body
         relay.write_allowlist(TWO)
         await relay.refresh()
-        again = await relay.github.redeliver(pr.last_delivery.guid)
+        redelivery = await relay.github.redeliver(pr.last_delivery.guid)
         await relay.drain()
 
-        assert again.status_code == 202
+        assert redelivery.status_code == 202
         assert dispatched_actions(relay.github, "org/one") == ["opened"]
 
 

@@ -1,4 +1,4 @@
-"""What an entry's options do to the events it gets."""
+"""How the options of an allowlist entry filter and hold its events."""
 
 from pathlib import Path
 
@@ -8,16 +8,18 @@ from support.running_relay import UPSTREAM, RunningRelay, running_relay
 ONE = ("org/one",)
 
 
-def one(options: str) -> str:
+def listed_with(options: str) -> str:
     return f"L1:\n  - org/one: {{{options}}}\n"
 
 
 def refs(relay: RunningRelay) -> list[str]:
-    return [each.client_payload["payload"]["ref"] for each in relay.github.dispatches("org/one")]
+    return [dispatch.client_payload["payload"]["ref"] for dispatch in relay.github.dispatches("org/one")]
 
 
-async def test_a_draft_is_held_where_drafts_are_not_wanted_and_released_as_it_was(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, one("drafts: false"), downstreams=ONE) as relay:
+async def test_a_draft_is_held_when_drafts_is_false_and_released_with_its_original_event(
+    tmp_path: Path,
+) -> None:
+    async with running_relay(tmp_path, listed_with("drafts: false"), downstreams=ONE) as relay:
         pr = await relay.github.open_pr(UPSTREAM, draft=True)
         assert pr.last_delivery is not None
         opened = pr.last_delivery.guid
@@ -32,7 +34,7 @@ async def test_a_draft_is_held_where_drafts_are_not_wanted_and_released_as_it_wa
 
 
 async def test_only_the_newest_head_of_a_draft_is_released(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, one("drafts: false"), downstreams=ONE) as relay:
+    async with running_relay(tmp_path, listed_with("drafts: false"), downstreams=ONE) as relay:
         pr = await relay.github.open_pr(UPSTREAM, draft=True)
         for _ in range(2):
             relay.clock.advance(1)
@@ -44,8 +46,8 @@ async def test_only_the_newest_head_of_a_draft_is_released(tmp_path: Path) -> No
         assert dispatched_events(relay.github, "org/one") == [("synchronize", pr.head_sha)]
 
 
-async def test_a_draft_that_is_closed_tells_its_closing_only(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, one("drafts: false"), downstreams=ONE) as relay:
+async def test_a_closed_draft_dispatches_only_the_closed_event(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, listed_with("drafts: false"), downstreams=ONE) as relay:
         pr = await relay.github.open_pr(UPSTREAM, draft=True)
         relay.clock.advance(1)
         await relay.github.close_pr(pr)
@@ -54,8 +56,8 @@ async def test_a_draft_that_is_closed_tells_its_closing_only(tmp_path: Path) -> 
         assert dispatched_actions(relay.github, "org/one") == ["closed"]
 
 
-async def test_back_to_draft_holds_the_next_push(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, one("drafts: false"), downstreams=ONE) as relay:
+async def test_converting_to_draft_holds_the_next_push(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, listed_with("drafts: false"), downstreams=ONE) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         await relay.pass_time(1)
         await relay.github.convert_to_draft(pr)
@@ -74,17 +76,17 @@ async def test_drafts_are_sent_by_default(tmp_path: Path) -> None:
         assert dispatched_actions(relay.github, "org/one") == ["opened"]
 
 
-async def test_labels_choose_the_pull_requests(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, one('labels: ["module: npu*"]'), downstreams=ONE) as relay:
+async def test_the_labels_option_selects_pull_requests(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, listed_with('labels: ["module: npu*"]'), downstreams=ONE) as relay:
         await relay.github.open_pr(UPSTREAM, labels=["module: cuda"])
-        wanted = await relay.github.open_pr(UPSTREAM, labels=["x", "Module: NPU-core"])
+        matching = await relay.github.open_pr(UPSTREAM, labels=["x", "Module: NPU-core"])
         await relay.drain()
 
-        assert dispatched_events(relay.github, "org/one") == [("opened", wanted.head_sha)]
+        assert dispatched_events(relay.github, "org/one") == [("opened", matching.head_sha)]
 
 
-async def test_a_label_counts_for_the_next_push(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, one("labels: [npu]"), downstreams=ONE) as relay:
+async def test_a_label_added_later_applies_to_the_next_push(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, listed_with("labels: [npu]"), downstreams=ONE) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         relay.clock.advance(1)
         await relay.github.label_pr(pr, "npu")
@@ -95,8 +97,8 @@ async def test_a_label_counts_for_the_next_push(tmp_path: Path) -> None:
         assert dispatched_events(relay.github, "org/one") == [("synchronize", pr.head_sha)]
 
 
-async def test_trusted_authors_leaves_strangers_out(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, one("authors: trusted"), downstreams=ONE) as relay:
+async def test_authors_trusted_excludes_untrusted_associations(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, listed_with("authors: trusted"), downstreams=ONE) as relay:
         for association in ("NONE", "FIRST_TIME_CONTRIBUTOR", "FIRST_TIMER", "MANNEQUIN"):
             await relay.github.open_pr(UPSTREAM, author_association=association, fork=True)
         trusted = [
@@ -106,12 +108,12 @@ async def test_trusted_authors_leaves_strangers_out(tmp_path: Path) -> None:
         await relay.drain()
 
         assert [head for _, head in dispatched_events(relay.github, "org/one")] == [
-            each.head_sha for each in trusted
+            pull.head_sha for pull in trusted
         ]
 
 
-async def test_approved_authors_are_held_until_somebody_approves(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, one("authors: approved"), downstreams=ONE) as relay:
+async def test_authors_approved_holds_every_pull_request_until_approval(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, listed_with("authors: approved"), downstreams=ONE) as relay:
         await relay.github.open_pr(UPSTREAM, author_association="OWNER")
         await relay.drain()
 
@@ -119,15 +121,15 @@ async def test_approved_authors_are_held_until_somebody_approves(tmp_path: Path)
         assert relay.rows("SELECT state, reason FROM dispatches") == [{"state": "held", "reason": "approval"}]
 
 
-async def test_pushes_go_out_for_branches_tags_and_deletions_alike(tmp_path: Path) -> None:
+async def test_pushes_are_dispatched_for_branches_tags_and_deletions(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as relay:
         for ref in ("refs/heads/topic", "refs/tags/v1.0"):
             await relay.github.push(UPSTREAM, ref=ref, created=True)
             await relay.github.push(UPSTREAM, ref=ref, deleted=True)
         await relay.drain()
 
-        sent = [each.client_payload["payload"] for each in relay.github.dispatches("org/one")]
-        assert sorted((each["ref"], each["deleted"]) for each in sent) == [
+        sent = [dispatch.client_payload["payload"] for dispatch in relay.github.dispatches("org/one")]
+        assert sorted((payload["ref"], payload["deleted"]) for payload in sent) == [
             ("refs/heads/topic", False),
             ("refs/heads/topic", True),
             ("refs/tags/v1.0", False),
@@ -135,17 +137,17 @@ async def test_pushes_go_out_for_branches_tags_and_deletions_alike(tmp_path: Pat
         ]
 
 
-async def test_refs_choose_the_pushes_and_no_pull_request(tmp_path: Path) -> None:
+async def test_the_refs_option_filters_pushes_and_not_pull_requests(tmp_path: Path) -> None:
     async with running_relay(
-        tmp_path, one('refs: ["main", "refs/heads/release/**"]'), downstreams=ONE
+        tmp_path, listed_with('refs: ["main", "refs/heads/release/**"]'), downstreams=ONE
     ) as relay:
         for ref in ("heads/main", "heads/release/2.0", "heads/topic", "tags/v1"):
             await relay.github.push(UPSTREAM, ref=f"refs/{ref}")
         pr = await relay.github.open_pr(UPSTREAM, base="topic")
         await relay.drain()
 
-        payloads = [each.client_payload["payload"] for each in relay.github.dispatches("org/one")]
-        assert sorted(each["ref"] for each in payloads if "ref" in each) == [
+        payloads = [dispatch.client_payload["payload"] for dispatch in relay.github.dispatches("org/one")]
+        assert sorted(payload["ref"] for payload in payloads if "ref" in payload) == [
             "refs/heads/main",
             "refs/heads/release/2.0",
         ]
@@ -159,11 +161,11 @@ async def test_refs_that_the_upstream_ignores_are_never_dispatched(tmp_path: Pat
         await relay.github.push(UPSTREAM, ref="refs/heads/ghost")
         await relay.drain()
 
-        assert all(each and "ignored" in each.answer_body for each in (stacked, queued))
+        assert all(delivery and "ignored" in delivery.answer_body for delivery in (stacked, queued))
         assert refs(relay) == ["refs/heads/ghost"]
 
 
-async def test_two_pushes_to_one_ref_arrive_in_their_order(tmp_path: Path) -> None:
+async def test_two_pushes_to_one_ref_are_dispatched_in_order(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L1:\n  - org/one\n", downstreams=ONE) as relay:
         relay.github.faults.answer(500, times=2)
         await relay.github.push(UPSTREAM)
@@ -171,12 +173,14 @@ async def test_two_pushes_to_one_ref_arrive_in_their_order(tmp_path: Path) -> No
         for _ in range(4):
             await relay.pass_time(10)
 
-        first, second = (each.client_payload["payload"] for each in relay.github.dispatches("org/one"))
+        first, second = (
+            dispatch.client_payload["payload"] for dispatch in relay.github.dispatches("org/one")
+        )
         assert first["after"] == second["before"]
 
 
-async def test_events_choose_what_comes_at_all(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, one("events: [nightly]"), downstreams=ONE) as relay:
+async def test_the_events_option_limits_which_events_are_dispatched(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, listed_with("events: [nightly]"), downstreams=ONE) as relay:
         await relay.github.push(UPSTREAM)
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()

@@ -1,4 +1,4 @@
-"""The pull request of a proposal of levels when several processes open it at the same time, or others use its names."""
+"""The pull request of a level proposal: opened by several processes at once, or its branch name used by somebody else."""
 
 import asyncio
 from pathlib import Path
@@ -19,15 +19,15 @@ TEXT = "L2:\n  - org/one\n  - org/two\n"
 FILE = FileLocation(RepoName(REPO), "main", PATH)
 
 
-def with_meta(github: GitHub) -> None:
+def create_meta_repository(github: GitHub) -> None:
     github.create_repository(REPO, files={PATH: TEXT})
 
 
 def proposal() -> LevelProposal:
     eligible = BackendLevel(name=RepoName("org/one"), level=Level.L2, standing=LevelStanding.HOLDS)
-    found = propose_levels(TEXT, [eligible], lambda content: read_allowlist(content).allowlist)
-    assert found is not None
-    return found
+    levels_proposal = propose_levels(TEXT, [eligible], lambda content: read_allowlist(content).allowlist)
+    assert levels_proposal is not None
+    return levels_proposal
 
 
 async def open_proposal(relay: RunningRelay, who: str = "ada") -> ProposalOutcome:
@@ -42,12 +42,12 @@ async def open_proposal(relay: RunningRelay, who: str = "ada") -> ProposalOutcom
     return await ProposalOpener(relay.services.levels, relay.services.github).open(request, relay.clock.now())
 
 
-@pytest.mark.parametrize(("branch_left", "met"), [(False, {"POST"}), (True, {"PUT", "POST"})])
-async def test_operators_at_the_same_time_open_one_pull_request(
-    tmp_path: Path, branch_left: bool, met: set[str]
+@pytest.mark.parametrize(("branch_left", "conflicting_methods"), [(False, {"POST"}), (True, {"PUT", "POST"})])
+async def test_concurrent_proposals_of_several_operators_open_one_pull_request(
+    tmp_path: Path, branch_left: bool, conflicting_methods: set[str]
 ) -> None:
-    """They meet at the new branch, or at the file of a branch that an earlier attempt left; then at the pull request."""
-    async with running_relay(tmp_path, TEXT, prepare=with_meta) as relay:
+    """They conflict on the new branch, or on the file of a branch that an earlier attempt left; then on the pull request."""
+    async with running_relay(tmp_path, TEXT, prepare=create_meta_repository) as relay:
         repository = relay.github.repository(REPO)
         if branch_left:
             repository.branches[proposal().branch] = repository.head_sha
@@ -57,13 +57,15 @@ async def test_operators_at_the_same_time_open_one_pull_request(
         assert len(relay.github.world.pulls) == 1
         assert len(repository.commits) == 2
         refused = {call.method for call in relay.github.calls if call.status in {409, 422}}
-        assert refused == met
+        assert refused == conflicting_methods
         assert len(relay.rows("SELECT 1 FROM audit WHERE act = 'levels_proposed'")) == 1
 
 
-async def test_a_pull_request_from_a_fork_of_the_same_owner_is_not_taken_for_it(tmp_path: Path) -> None:
-    """GitHub finds both by `owner:branch`; anybody who may fork chooses names of branches."""
-    async with running_relay(tmp_path, TEXT, prepare=with_meta) as relay:
+async def test_a_pull_request_from_a_fork_of_the_same_owner_is_not_mistaken_for_the_proposal(
+    tmp_path: Path,
+) -> None:
+    """GitHub finds both by `owner:branch`; anybody with a fork can choose the branch name."""
+    async with running_relay(tmp_path, TEXT, prepare=create_meta_repository) as relay:
         fork = relay.github.create_repository("org/fork", installed=False)
         repository = relay.github.repository(REPO)
         fork.commits, fork.branches = repository.commits, dict(repository.branches)

@@ -1,4 +1,4 @@
-"""What a hidden or name-only backend leaves behind: nothing, in no list, cursor, error or problem, but for admins."""
+"""A hidden or name-only backend leaks into no list, cursor, error or allowlist problem, except for admins."""
 
 import base64
 import re
@@ -28,14 +28,14 @@ L4:
 """
 HIDDEN = ("secretcorp/listens", "secretcorp/hush", "secretcorp/gates")
 ALL = ("aaa/open", "shyorg/named", "zzz/open", *HIDDEN)
-TELLING = re.compile(r"secretcorp|hush|shyware|shyjob", re.IGNORECASE)
+SECRET = re.compile(r"secretcorp|hush|shyware|shyjob", re.IGNORECASE)
 NAME_ONLY = re.compile(r"shyorg", re.IGNORECASE)
-EYES = {"authorization": f"Bearer {ADMIN}"}
+AS_ADMIN = {"authorization": f"Bearer {ADMIN}"}
 
 
 @asynccontextmanager
-async def mixed(folder: Path) -> AsyncIterator[RunningRelay]:
-    """Results, waivers, acts, and effects of every state, of backends that are seen and of some that are not."""
+async def relay_with_hidden_backends(folder: Path) -> AsyncIterator[RunningRelay]:
+    """Results, waivers, operator acts, and effects of every state, of visible and of hidden backends."""
     async with running_relay(folder, LISTED, downstreams=ALL, CRCR_SANDBOX="on", **TOKENS) as relay:
         relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
         for name in ALL:
@@ -50,7 +50,7 @@ async def mixed(folder: Path) -> AsyncIterator[RunningRelay]:
             relay.github.faults.answer(422, on=Match("POST", f"/repos/{name}/dispatches"))
         await open_pull(relay, title="two")
         relay.github.faults.clear()
-        for act, told in (
+        for act, body in (
             ("suspend", {"repository": "shyorg/named"}),
             ("lift", {"repository": "shyorg/named"}),
             ("pause", {"reason": "hush is on fire"}),
@@ -59,90 +59,94 @@ async def mixed(folder: Path) -> AsyncIterator[RunningRelay]:
             ("pause", {}),
         ):
             relay.clock.advance(1)
-            answer = await relay.http.post(f"/api/v1/admin/{act}", json=told, headers=EYES)
+            answer = await relay.http.post(f"/api/v1/admin/{act}", json=body, headers=AS_ADMIN)
             assert answer.status_code == 200
         await open_pull(relay, title="three")
         yield relay
 
 
-async def lists(relay: RunningRelay) -> list[str]:
-    """Every address of the API that comes in pages."""
+async def paginated_paths(relay: RunningRelay) -> list[str]:
+    """Every path of the API that is paginated by a cursor."""
     paths = (await relay.http.get("/api/openapi.json")).json()["paths"]
-    found = [
+    paths_with_cursor = [
         path.replace("{org}", "aaa").replace("{repo}", "open")
         for path, ops in paths.items()
-        if any(each["name"] == "cursor" for each in ops.get("get", {}).get("parameters", ()))
+        if any(parameter["name"] == "cursor" for parameter in ops.get("get", {}).get("parameters", ()))
     ]
-    assert {"/api/v1/effects/list", "/api/v1/audit", "/api/v1/waivers.csv", "/api/v1/jobs"} <= set(found)
-    return found
+    assert {"/api/v1/effects/list", "/api/v1/audit", "/api/v1/waivers.csv", "/api/v1/jobs"} <= set(
+        paths_with_cursor
+    )
+    return paths_with_cursor
 
 
 def next_cursor(answer: httpx.Response) -> str | None:
     if answer.headers["content-type"].startswith("application/json"):
         body: dict[str, Any] = answer.json()
-        following: str | None = body["next"] if "next" in body else body["matrix"]["next"]
-        return following
-    found = re.search(r"[?&]cursor=([\w-]+)", answer.headers.get("link", ""))
-    return found[1] if found else None
+        next_page: str | None = body["next"] if "next" in body else body["matrix"]["next"]
+        return next_page
+    match = re.search(r"[?&]cursor=([\w-]+)", answer.headers.get("link", ""))
+    return match[1] if match else None
 
 
-def decoded(cursor: str) -> str:
+def decode_cursor(cursor: str) -> str:
     return base64.b64decode(cursor + "==", altchars=b"-_").decode()
 
 
 @pytest.mark.parametrize("more", [{}, {"state": "waiting"}, {"state": "parked"}, {"order": "oldest"}])
-async def test_no_cursor_holds_anything_of_a_backend_that_is_not_shown(
-    tmp_path: Path, more: dict[str, str]
-) -> None:
-    walked = 0
-    async with mixed(tmp_path) as relay:
-        for path in await lists(relay):
+async def test_no_list_page_or_cursor_reveals_a_hidden_backend(tmp_path: Path, more: dict[str, str]) -> None:
+    pages_read = 0
+    async with relay_with_hidden_backends(tmp_path) as relay:
+        for path in await paginated_paths(relay):
             for limit in (1, 2, 3):
-                cursor, places = None, set[str]()
+                cursor, positions = None, set[str]()
                 while True:
-                    asked: dict[str, Any] = {"limit": limit, **more, **({"cursor": cursor} if cursor else {})}
-                    answer = await relay.http.get(path, params=asked)
+                    params: dict[str, Any] = {
+                        "limit": limit,
+                        **more,
+                        **({"cursor": cursor} if cursor else {}),
+                    }
+                    answer = await relay.http.get(path, params=params)
                     if answer.status_code == 400:
-                        break  # this list has no such choice
+                        break  # this list has no such filter
                     assert answer.status_code == 200, answer.text
                     cursor = next_cursor(answer)
-                    place = decoded(cursor) if cursor else ""
-                    for text in (answer.text, place, str(answer.headers)):
-                        assert not TELLING.search(text), (path, asked, place)
-                    assert not NAME_ONLY.search(place), (path, asked, place)
+                    position = decode_cursor(cursor) if cursor else ""
+                    for text in (answer.text, position, str(answer.headers)):
+                        assert not SECRET.search(text), (path, params, position)
+                    assert not NAME_ONLY.search(position), (path, params, position)
                     if cursor is None:
                         break
-                    assert place not in places
-                    places.add(place)
-                    walked += 1
-    assert walked > 10
+                    assert position not in positions
+                    positions.add(position)
+                    pages_read += 1
+    assert pages_read > 10
 
 
-async def test_what_went_wrong_and_who_is_not_shown_is_told_to_admins_alone(tmp_path: Path) -> None:
-    async with mixed(tmp_path) as relay:
-        everybody = (await relay.http.get("/api/v1/effects")).json()["parked"]
-        assert {each["target"] for each in everybody} == {"aaa/open", "zzz/open"}
-        assert {each["last_error"] for each in everybody} == {None}
-        admins = (await relay.http.get("/api/v1/effects", headers=EYES)).json()["parked"]
-        assert {"secretcorp/hush", "shyorg/named"} <= {each["target"] for each in admins}
-        assert all(each["last_error"] for each in admins)
+async def test_errors_and_hidden_targets_of_parked_effects_are_shown_to_admins_only(tmp_path: Path) -> None:
+    async with relay_with_hidden_backends(tmp_path) as relay:
+        public_view = (await relay.http.get("/api/v1/effects")).json()["parked"]
+        assert {effect["target"] for effect in public_view} == {"aaa/open", "zzz/open"}
+        assert {effect["last_error"] for effect in public_view} == {None}
+        admin_view = (await relay.http.get("/api/v1/effects", headers=AS_ADMIN)).json()["parked"]
+        assert {"secretcorp/hush", "shyorg/named"} <= {effect["target"] for effect in admin_view}
+        assert all(effect["last_error"] for effect in admin_view)
 
 
-async def test_a_reason_that_an_operator_gave_is_told_to_admins_alone(tmp_path: Path) -> None:
-    async with mixed(tmp_path) as relay:
-        everybody = (await relay.http.get("/api/v1/audit")).json()["acts"]
-        assert [each["act"] for each in everybody] == ["pause", "unpause", "pause"]
-        assert "fire" not in str(everybody)
+async def test_an_operators_reason_is_shown_to_admins_only(tmp_path: Path) -> None:
+    async with relay_with_hidden_backends(tmp_path) as relay:
+        public_view = (await relay.http.get("/api/v1/audit")).json()["acts"]
+        assert [act["act"] for act in public_view] == ["pause", "unpause", "pause"]
+        assert "fire" not in str(public_view)
         assert "fire" not in (await relay.http.get("/crcr/audit")).text
-        assert "hush is on fire" in (await relay.http.get("/api/v1/audit", headers=EYES)).text
+        assert "hush is on fire" in (await relay.http.get("/api/v1/audit", headers=AS_ADMIN)).text
 
 
-async def test_admins_find_hidden_backends_on_the_allowlist_and_marked(tmp_path: Path) -> None:
-    async with mixed(tmp_path) as relay:
+async def test_admins_see_hidden_backends_on_the_allowlist_marked_as_hidden(tmp_path: Path) -> None:
+    async with relay_with_hidden_backends(tmp_path) as relay:
         listed = (await relay.http.get("/api/v1/allowlist")).json()["backends"]
-        assert {each["name"] for each in listed} == {"aaa/open", "shyorg/named", "zzz/open"}
-        listed = (await relay.http.get("/api/v1/allowlist", headers=EYES)).json()["backends"]
-        assert {each["name"] for each in listed if each["hidden"]} == set(HIDDEN)
+        assert {entry["name"] for entry in listed} == {"aaa/open", "shyorg/named", "zzz/open"}
+        listed = (await relay.http.get("/api/v1/allowlist", headers=AS_ADMIN)).json()["backends"]
+        assert {entry["name"] for entry in listed if entry["hidden"]} == set(HIDDEN)
         assert len(listed) == len(ALL)
 
 
@@ -165,39 +169,45 @@ async def test_admins_find_hidden_backends_on_the_allowlist_and_marked(tmp_path:
         "hush: [secretcorp/hush]\n",
     ],
 )
-async def test_the_problems_of_a_bad_allowlist_quote_it_to_admins_alone(tmp_path: Path, broken: str) -> None:
+async def test_problems_of_a_bad_allowlist_quote_the_file_to_admins_only(tmp_path: Path, broken: str) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=ALL, **TOKENS) as relay:
         relay.write_allowlist(broken)
         await relay.refresh()
         for path in ("/api/v1/allowlist", "/api/v1/summary", "/crcr"):
             answer = await relay.http.get(path)
-            assert not TELLING.search(answer.text)
+            assert not SECRET.search(answer.text)
         state = (await relay.http.get("/api/v1/allowlist")).json()["state"]
         assert state["newest_is_bad"]
-        assert all(each["line"] and each["message"] for each in state["problems"])
-        told = (await relay.http.get("/api/v1/allowlist", headers=EYES)).json()["state"]["problems"]
-        assert [each["line"] for each in told] == [each["line"] for each in state["problems"]]
-        assert told != state["problems"]
+        assert all(problem["line"] and problem["message"] for problem in state["problems"])
+        admin_problems = (await relay.http.get("/api/v1/allowlist", headers=AS_ADMIN)).json()["state"][
+            "problems"
+        ]
+        assert [problem["line"] for problem in admin_problems] == [
+            problem["line"] for problem in state["problems"]
+        ]
+        assert admin_problems != state["problems"]
 
 
-async def test_search_suggestions_feeds_and_previews_tell_nothing_of_a_hidden_backend(tmp_path: Path) -> None:
-    async with mixed(tmp_path) as relay:
-        for wanted in ("secretcorp", "hush", "shyjob", "open", "one", "1"):
+async def test_search_suggestions_feeds_and_previews_reveal_no_hidden_backend(tmp_path: Path) -> None:
+    async with relay_with_hidden_backends(tmp_path) as relay:
+        for query in ("secretcorp", "hush", "shyjob", "open", "one", "1"):
             for path in ("/crcr/search", "/api/v1/search", "/api/v1/search.csv", "/api/v1/search/suggest"):
-                answer = await relay.http.get(path, params={"q": wanted}, follow_redirects=True)
+                answer = await relay.http.get(path, params={"q": query}, follow_redirects=True)
                 assert answer.status_code == 200
-                assert not TELLING.search(answer.text.replace(wanted, "")), (path, wanted)
+                assert not SECRET.search(answer.text.replace(query, "")), (path, query)
         for path in ("/crcr/pr/1/feed.atom", "/crcr/aaa/open/feed.atom", "/crcr", "/crcr/pr/1"):
             answer = await relay.http.get(path)
-            assert (answer.status_code, bool(TELLING.search(answer.text))) == (200, False), path
+            assert (answer.status_code, bool(SECRET.search(answer.text))) == (200, False), path
         for name in HIDDEN:
             for path in (f"/crcr/{name}/feed.atom", f"/og/backend/{name}.png"):
                 assert (await relay.http.get(path)).status_code == 404
-        found = (await relay.http.get("/api/v1/search/suggest?q=secretcorp", headers=EYES)).json()
-        assert {each["title"] for each in found["suggestions"]} == set(HIDDEN)
+        suggested = (await relay.http.get("/api/v1/search/suggest?q=secretcorp", headers=AS_ADMIN)).json()
+        assert {suggestion["title"] for suggestion in suggested["suggestions"]} == set(HIDDEN)
 
 
-async def test_feeds_and_pictures_are_kept_like_pages_and_follow_the_access_rules(tmp_path: Path) -> None:
+async def test_feeds_and_preview_images_are_cached_like_pages_and_follow_the_access_rules(
+    tmp_path: Path,
+) -> None:
     public, private = tmp_path / "public", tmp_path / "private"
     for folder, access in ((public, "public"), (private, "token")):
         folder.mkdir()
@@ -212,10 +222,10 @@ async def test_feeds_and_pictures_are_kept_like_pages_and_follow_the_access_rule
                 answer = await relay.http.get(path)
                 if folder is private:
                     assert answer.status_code == 401, path
-                    assert "og:" not in (await relay.http.get("/crcr", headers=EYES)).text
+                    assert "og:" not in (await relay.http.get("/crcr", headers=AS_ADMIN)).text
                     continue
                 assert (answer.status_code, "public" in answer.headers["cache-control"]) == (200, True), path
-                again = await relay.http.get(path, headers={"if-none-match": answer.headers["etag"]})
-                assert (again.status_code, again.content) == (304, b"")
-            feed = await relay.http.get("/crcr/pr/1/feed.atom", headers=EYES)
+                revalidated = await relay.http.get(path, headers={"if-none-match": answer.headers["etag"]})
+                assert (revalidated.status_code, revalidated.content) == (304, b"")
+            feed = await relay.http.get("/crcr/pr/1/feed.atom", headers=AS_ADMIN)
             assert (feed.status_code, feed.headers["cache-control"]) == (200, "private, no-store")

@@ -1,4 +1,4 @@
-"""The stream of the DynamoDB table: into ClickHouse's table of the public HUD and into our ingest, each item once and in order."""
+"""The stream of the DynamoDB table: stored in the public HUD's ClickHouse table and in our ingest, each item once and in order."""
 
 import json
 from collections.abc import AsyncIterator
@@ -56,8 +56,8 @@ def stream_event(aws: AwsServer, table: str) -> dict[str, Any]:
     client = aws.client("dynamodbstreams")
     arn = client.list_streams(TableName=table)["Streams"][0]["StreamArn"]
     shard = client.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"][0]["ShardId"]
-    place = client.get_shard_iterator(StreamArn=arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON")
-    records = client.get_records(ShardIterator=place["ShardIterator"])["Records"]
+    iterator = client.get_shard_iterator(StreamArn=arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON")
+    records = client.get_records(ShardIterator=iterator["ShardIterator"])["Records"]
     for record in records:
         record["eventSourceARN"] = arn
         record["dynamodb"]["ApproximateCreationDateTime"] = 1_700_000_000
@@ -86,7 +86,7 @@ def event(*records: dict[str, Any], name: str = "MODIFY") -> dict[str, Any]:
     }
 
 
-def an_item(delivery: str = "d1", status: str = "completed", **more: Any) -> dict[str, Any]:
+def an_item(delivery: str = "d1", status: str = "completed", **fields: Any) -> dict[str, Any]:
     return {
         "dynamoKey": f"{BACKEND}/{delivery}/CI/build/7",
         "status": status,
@@ -105,11 +105,11 @@ def an_item(delivery: str = "d1", status: str = "completed", **more: Any) -> dic
         **(
             {"conclusion": "failure", "completed_at": "2025-12-31T23:10:00Z"} if status == "completed" else {}
         ),
-        **more,
+        **fields,
     }
 
 
-async def _play(relay: RunningRelay) -> None:
+async def _run_pull_requests(relay: RunningRelay) -> None:
     """Three pull requests with two jobs each; one job fails, and passes in its second attempt; one stays failed."""
 
     async def report(run: WorkflowRun, job: str, conclusion: str, seconds: float) -> None:
@@ -138,13 +138,13 @@ FROM (
   ORDER BY run_attempt DESC LIMIT 1 BY pr_number, job_name
 )
 """
-"""The rule of the public HUD's figures of a backend: of each job of a pull request the last attempt."""
+"""The public HUD's query for the figures of a backend: the last attempt of each job of a pull request."""
 ALL_ATTEMPTS = "SELECT count() AS total, countIf(conclusion = 'failure') AS failure FROM crcr_workflow_job FINAL WHERE status = 'completed' AND pr_number > 0"
-"""The rule of its overview."""
+"""The query of its overview."""
 
 
 @pytest.mark.parametrize("public", [True, False], ids=["the public HUD's table", "our own"])
-async def test_saved_queries_over_the_replicated_stream_give_the_numbers_of_our_api(
+async def test_the_public_huds_queries_over_the_replicated_stream_give_the_numbers_of_our_api(
     aws: AwsServer, tmp_path: Path, public: bool
 ) -> None:
     table = aws.new_table(StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"})
@@ -152,26 +152,26 @@ async def test_saved_queries_over_the_replicated_stream_give_the_numbers_of_our_
         running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **table_settings(aws, table)) as relay,
         clickhouse(public=public) as link,
     ):
-        await _play(relay)
+        await _run_pull_requests(relay)
         answer = (await relay.http.get(f"/api/v1/backends/{BACKEND}?range=14d")).json()
         intake = StreamIntake(results=None, table=WorkflowJobTable(link), clock=relay.clock)
         batch = stream_event(aws, table)
         for _ in range(2):  # a repeated batch changes nothing
             assert await handle_stream(batch, intake) == {"batchItemFailures": []}
-        [theirs] = await link.query(LAST_ATTEMPTS.replace("{now}", relay.clock.now().isoformat()))
+        [public_hud] = await link.query(LAST_ATTEMPTS.replace("{now}", relay.clock.now().isoformat()))
         [overview] = await link.query(ALL_ATTEMPTS)
     figures = answer["backend"]["figures"]
     tally = figures["tally"]
     assert (tally["success"], tally["failure"], tally["decided"]) == (5, 1, 6)
-    assert (theirs["success"], theirs["failure"], theirs["total"]) == (5, 1, 6)
-    assert theirs["execution"] == pytest.approx(figures["execution"]["average_s"])
-    assert theirs["queue"] == pytest.approx(figures["queue"]["average_s"])
-    # Their overview counts the attempt that was superseded, too.
+    assert (public_hud["success"], public_hud["failure"], public_hud["total"]) == (5, 1, 6)
+    assert public_hud["execution"] == pytest.approx(figures["execution"]["average_s"])
+    assert public_hud["queue"] == pytest.approx(figures["queue"]["average_s"])
+    # The public HUD's overview also counts the superseded attempt.
     assert (overview["total"], overview["failure"]) == (tally["decided"] + 1, tally["failure"] + 1)
 
 
 async def test_the_existing_replicator_inserts_our_items_into_its_table_unchanged() -> None:
-    """It inserts the whole image as JSON; the number of the outcome is no column there."""
+    """It inserts the whole image as JSON; the outcome number has no column in that table."""
     async with clickhouse(public=True) as link:
         item = json.dumps(an_item(outcome_number=2, environment='{"device":"npu"}'))
         settings = "async_insert=1, wait_for_async_insert=1, date_time_input_format='best_effort'"
@@ -197,7 +197,7 @@ async def test_items_of_an_old_relay_appear_on_our_pages_as_results_of_another_r
         assert await handle_stream(event(an_item(), name="REMOVE"), relay.services.stream) == {
             "batchItemFailures": []
         }
-        # A start that comes late changes nothing.
+        # A late start record changes nothing.
         assert await handle_stream(event(started), relay.services.stream) == {"batchItemFailures": []}
         [row] = relay.rows("SELECT * FROM ingested")
         assert (row["conclusion"], row["queue_s"], row["execution_s"], row["number"]) == (
@@ -227,7 +227,7 @@ class BrokenResults:
         self.taken.append(result.report.delivery_id)
 
 
-async def test_what_could_not_be_taken_is_named_from_the_first_record_on(clock: ManualClock) -> None:
+async def test_a_failed_batch_names_the_first_record_that_was_not_stored(clock: ManualClock) -> None:
     batch, results = event(an_item("d1"), an_item("d2"), an_item("d3")), BrokenResults()
     intake = StreamIntake(results=results, table=None, clock=clock)  # type: ignore[arg-type]
     assert await handle_stream(batch, intake) == {"batchItemFailures": [{"itemIdentifier": "2"}]}
@@ -260,7 +260,7 @@ HOSTILE: list[Any] = [
 
 
 @pytest.mark.parametrize("batch", HOSTILE, ids=range(len(HOSTILE)))
-async def test_records_that_are_no_jobs_are_left_out_and_block_nothing(
+async def test_malformed_records_are_skipped_and_do_not_fail_the_batch(
     batch: Any, clock: ManualClock
 ) -> None:
     intake = StreamIntake(results=BrokenResults(), table=BrokenTable(), clock=clock)  # type: ignore[arg-type]
@@ -275,11 +275,11 @@ UNFIT: list[dict[str, Any]] = [
     {"queue_time": -1e300, "environment": '{"a":' * 900 + "1" + "}" * 900},
     {"workflow_run_url": "\udfff", "artifact_url": "a\0b"},
 ]
-"""Values that a backend may claim, and that a column of ClickHouse cannot hold."""
+"""Values that a backend can report, and that a column of ClickHouse cannot hold."""
 
 
-async def test_a_record_with_values_that_fit_no_column_keeps_no_other_record_out(clock: ManualClock) -> None:
-    """ClickHouse refuses a batch as a whole, and AWS would send it again until the records expire."""
+async def test_records_with_out_of_range_values_do_not_fail_their_batch(clock: ManualClock) -> None:
+    """ClickHouse rejects a batch as a whole, and AWS would retry it until the records expire."""
     unfit = [an_item(f"unfit{number}", **claimed) for number, claimed in enumerate(UNFIT)]
     async with clickhouse(public=True) as link:
         intake = StreamIntake(results=None, table=WorkflowJobTable(link), clock=clock)
@@ -292,15 +292,17 @@ async def test_a_record_with_values_that_fit_no_column_keeps_no_other_record_out
     assert times["last"].startswith("2025-12-31 23:10")
 
 
-async def test_results_that_this_relay_wrote_to_the_table_do_not_come_back_as_another_relays(
+async def test_results_that_this_relay_wrote_to_the_table_are_not_ingested_again(
     tmp_path: Path,
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await post_report(relay, run, "build", "in_progress")
         [job] = relay.rows("SELECT delivery, run_id FROM jobs")
-        own = an_item(job["delivery"], run_id=job["run_id"], outcome_number=2)
-        other = an_item("of-the-old-relay", run_id=job["run_id"])
-        assert await handle_stream(event(own, other), relay.services.stream) == {"batchItemFailures": []}
+        own_item = an_item(job["delivery"], run_id=job["run_id"], outcome_number=2)
+        foreign_item = an_item("of-the-old-relay", run_id=job["run_id"])
+        assert await handle_stream(event(own_item, foreign_item), relay.services.stream) == {
+            "batchItemFailures": []
+        }
         assert [row["delivery"] for row in relay.rows("SELECT delivery FROM ingested")] == [
             "of-the-old-relay"
         ]

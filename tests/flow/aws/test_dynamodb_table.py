@@ -1,4 +1,4 @@
-"""The DynamoDB table of the public HUD: every outcome as that HUD writes it, whatever order and faults the writes meet."""
+"""The DynamoDB table of the public HUD: every outcome as that HUD writes it, in any order of writes and after faults."""
 
 import asyncio
 import random
@@ -19,7 +19,7 @@ from support.downstream.self_reports import nightly_run, send_self_report, upstr
 from support.running_relay import UPSTREAM
 
 PUBLIC_NAMES = {"url": "workflow_run_url", "head_sha": "pytorch_head_sha", "level": "downstream_repo_level"}
-"""Where the double of the public HUD has other names for the same fields."""
+"""Fields that the double of the public HUD names differently."""
 ALWAYS = {
     *(
         "dynamoKey",
@@ -55,11 +55,11 @@ def table_settings(aws: AwsServer, table: str) -> dict[str, Any]:
 
 
 def items(aws: AwsServer, table: str) -> dict[str, Record]:
-    found = aws.client("dynamodb").scan(TableName=table)["Items"]
-    return {item["dynamoKey"]["S"]: read_attributes(item) for item in found}
+    scanned = aws.client("dynamodb").scan(TableName=table)["Items"]
+    return {item["dynamoKey"]["S"]: read_attributes(item) for item in scanned}
 
 
-async def test_items_are_those_that_the_public_hud_makes_of_our_forwards(
+async def test_items_equal_those_that_the_public_hud_writes_for_our_forwards(
     aws: AwsServer, tmp_path: Path
 ) -> None:
     hud, table = OtherHud(), aws.new_table()
@@ -69,32 +69,38 @@ async def test_items_are_those_that_the_public_hud_makes_of_our_forwards(
     ):
         await relay.github.push(UPSTREAM, ref="refs/tags/ciflow/trunk/1")
         await relay.drain()
-        for each in relay.github.runs(BACKEND):
+        for dispatched in relay.github.runs(BACKEND):
             relay.clock.advance(30)
-            await post_report(relay, each, "build", "in_progress", environment={"device": "npu"})
+            await post_report(relay, dispatched, "build", "in_progress", environment={"device": "npu"})
         await relay.drain()
-        begun = items(aws, table)
+        started = items(aws, table)
         relay.clock.advance(60)
-        counted = {"passed": 2, "failed": 1}
+        test_counts = {"passed": 2, "failed": 1}
         failed = [{"name": "test_x", "message": "y" * 900, "file": "a.py"}]
         await post_report(
-            relay, run, "build", "completed", conclusion="failure", test_results=counted, failed_tests=failed
+            relay,
+            run,
+            "build",
+            "completed",
+            conclusion="failure",
+            test_results=test_counts,
+            failed_tests=failed,
         )
         answer = await send_self_report(relay, nightly_run(relay), "test", commit=upstream_head(relay))
         assert answer.status_code == 200
         await relay.drain()
 
     written = items(aws, table)
-    assert {record["status"] for record in begun.values()} == {"in_progress"}
-    for record in begun.values():
+    assert {record["status"] for record in started.values()} == {"in_progress"}
+    for record in started.values():
         assert ALWAYS <= set(record) <= ALWAYS | IF_KNOWN | {OUTCOME_NUMBER}
     assert {record["pr_number"] for record in written.values()} == {0, 1}
     assert {record["event_type"] for record in written.values()} == {"pull_request", "push", "nightly"}
     assert set(written) == set(hud.records)
     for key, record in written.items():
-        shown = {PUBLIC_NAMES.get(name, name): value for name, value in hud.records[key].items()}
-        assert shown.pop("failed_tests", None) is None or "failed_tests_json" in record
-        assert {name: record.get(name) for name in shown} == shown
+        hud_record = {PUBLIC_NAMES.get(name, name): value for name, value in hud.records[key].items()}
+        assert hud_record.pop("failed_tests", None) is None or "failed_tests_json" in record
+        assert {name: record.get(name) for name in hud_record} == hud_record
         allowed = ALWAYS | IF_KNOWN | (RESULT_ONLY if record["status"] == "completed" else set())
         assert set(record) - {OUTCOME_NUMBER} <= allowed
         assert key == "/".join(
@@ -122,7 +128,7 @@ RETRIED = [
 ]
 
 
-async def test_throttling_outages_and_expired_tokens_are_retried_and_a_refusal_is_parked_and_replayable(
+async def test_transient_dynamodb_faults_are_retried_and_a_refusal_is_parked_and_can_be_retried(
     aws: AwsServer, tmp_path: Path
 ) -> None:
     table = aws.new_table()
@@ -135,7 +141,7 @@ async def test_throttling_outages_and_expired_tokens_are_retried_and_a_refusal_i
         [record] = items(aws, table).values()
         assert (record["status"], record[OUTCOME_NUMBER]) == ("in_progress", 1)
 
-        # The start is refused for good, and replayed after the result.
+        # The start is refused permanently, and retried after the result.
         await post_report(relay, run, "test", "in_progress")
         with aws.failing(AwsFault(400, "AccessDeniedException")):
             await relay.drain()
@@ -153,7 +159,7 @@ async def test_throttling_outages_and_expired_tokens_are_retried_and_a_refusal_i
 
 
 class Oracle:
-    """The rule in its shortest form: by each key, the highest number that was ever written; without one, results win."""
+    """The expected state: for each key, the highest outcome number ever written; without a number, results win."""
 
     def __init__(self) -> None:
         self.items: dict[str, dict[str, Any]] = {}
@@ -172,20 +178,20 @@ class Oracle:
         return True
 
 
-async def test_writes_in_any_order_leave_what_the_rule_says(aws: AwsServer) -> None:
-    chance, table, oracle = random.Random(23), aws.new_table(), Oracle()
-    written, client = DynamoDbTable(table, endpoint=aws.url), aws.client("dynamodb")
+async def test_writes_in_any_order_end_in_the_state_of_the_oracle(aws: AwsServer) -> None:
+    random_order, table, oracle = random.Random(23), aws.new_table(), Oracle()
+    table_client, client = DynamoDbTable(table, endpoint=aws.url), aws.client("dynamodb")
     for key in ("a", "b", "c", "d"):
-        # Outcomes of a job, as our relay numbers them: a start, then results, of which a later one corrects an earlier one.
+        # Outcomes of a job, as our relay numbers them: a start, then results; a later result corrects an earlier one.
         outcomes: list[Record] = [
             {"dynamoKey": key, "status": "in_progress", OUTCOME_NUMBER: 1, "queue_time": 1.5}
         ]
         outcomes += [
-            {"dynamoKey": key, "status": "completed", "conclusion": word, OUTCOME_NUMBER: number}
-            for number, word in enumerate(("timed_out", "success", "failure"), start=2)
+            {"dynamoKey": key, "status": "completed", "conclusion": conclusion, OUTCOME_NUMBER: number}
+            for number, conclusion in enumerate(("timed_out", "success", "failure"), start=2)
         ]
-        arriving = [*outcomes, *chance.choices(outcomes, k=4)]
-        chance.shuffle(arriving)
+        arriving = [*outcomes, *random_order.choices(outcomes, k=4)]
+        random_order.shuffle(arriving)
         if key in "cd":  # the public HUD wrote a result, or a start, before
             old = {
                 "dynamoKey": key,
@@ -195,19 +201,19 @@ async def test_writes_in_any_order_leave_what_the_rule_says(aws: AwsServer) -> N
             client.put_item(TableName=table, Item={name: {"S": value} for name, value in old.items()})
             oracle.items[key] = dict(old)
         for record in arriving:
-            assert await written.write(record) == oracle.write(record)
+            assert await table_client.write(record) == oracle.write(record)
     assert items(aws, table) == oracle.items
     assert {item["conclusion"] for item in oracle.items.values()} == {"failure"}
 
 
-async def test_concurrent_writes_of_one_item_leave_the_newest(aws: AwsServer) -> None:
+async def test_concurrent_writes_of_one_item_keep_the_highest_outcome_number(aws: AwsServer) -> None:
     table = aws.new_table()
-    written = DynamoDbTable(table, endpoint=aws.url)
+    table_client = DynamoDbTable(table, endpoint=aws.url)
     records: list[Record] = [
         {"dynamoKey": "k", "status": "completed", OUTCOME_NUMBER: number} for number in range(1, 13)
     ]
     random.Random(5).shuffle(records)
-    await asyncio.gather(*map(written.write, records))
+    await asyncio.gather(*map(table_client.write, records))
     assert items(aws, table)["k"][OUTCOME_NUMBER] == 12
 
 
@@ -225,7 +231,7 @@ FAULTS: list[tuple[AwsFault, type[OutsideFault]]] = [
 
 
 @pytest.mark.parametrize(("fault", "kind"), FAULTS)
-async def test_faults_of_dynamodb_are_told_apart(
+async def test_dynamodb_errors_are_classified(
     aws: AwsServer, fault: AwsFault, kind: type[OutsideFault]
 ) -> None:
     table = DynamoDbTable("any", endpoint=aws.url, total_s=0.2 if fault.hang_s else 10.0)
@@ -237,6 +243,6 @@ async def test_faults_of_dynamodb_are_told_apart(
     assert "k" not in str(caught.value).split()
 
 
-def test_a_key_that_dynamodb_cannot_take_is_refused_before_it_is_sent() -> None:
+def test_a_key_longer_than_2048_bytes_is_refused_before_the_request() -> None:
     with pytest.raises(OutsideRefused, match="2,048 bytes"):
         make_update("t", {"dynamoKey": "🔥" * 513, "status": "completed"})

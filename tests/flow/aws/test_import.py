@@ -1,4 +1,4 @@
-"""`crcr import`: another relay's history appears with its days, once, in matrix, sums and levels, and decides nothing."""
+"""`crcr import`: another relay's history is shown once, under its own dates, in matrix, sums and levels, and decides nothing."""
 
 import gzip
 import json
@@ -61,18 +61,18 @@ async def run_import(relay: RunningRelay, source: ImportSource, **options: bool)
     return progress.counts
 
 
-def sums_in(relay: RunningRelay) -> Sums:
-    found: Sums = {}
+def read_sums(relay: RunningRelay) -> Sums:
+    sums: Sums = {}
     for row in relay.rows("SELECT * FROM days"):
         day = datetime.fromtimestamp(row["day_at"] / 1e6, UTC).strftime("%Y-%m-%d")
         names = ("success", "failure", "timed_out", "silent", "other", "superseded", "earlier")
         counts = Counter({name: round(row[name]) for name in (*names, "queue_sum_s", "execution_sum_s")})
         if +counts:
-            found[row["downstream"], row["kind"], day] = +counts
-    return found
+            sums[row["downstream"], row["kind"], day] = +counts
+    return sums
 
 
-def everything_in(relay: RunningRelay) -> dict[str, list[dict[str, Any]]]:
+def all_rows(relay: RunningRelay) -> dict[str, list[dict[str, Any]]]:
     tables = (
         "jobs",
         "dispatches",
@@ -109,50 +109,56 @@ class Interrupted:
             yield batch
 
 
-async def test_2000_items_are_imported_twice_and_broken_off_and_the_numbers_are_those_of_the_oracle(
+async def test_2000_items_imported_twice_with_interruptions_give_the_numbers_of_the_oracle(
     aws: AwsServer, tmp_path: Path
 ) -> None:
     history = make_history(2_000, UPSTREAM, NOW)
     with serve_table(map(attributes, history.items)) as table:
         source = DynamoDbSource("t", region="us-east-1", endpoint=table.url, segments=3)
         async with running_relay(tmp_path, LISTED) as relay:
-            would = await run_import(relay, source, dry_run=True)
+            dry_run_counts = await run_import(relay, source, dry_run=True)
             assert relay.rows("SELECT 1 FROM jobs") == relay.rows("SELECT 1 FROM imports") == []
 
             for after in (2, 3):
                 with pytest.raises(OutsideUnreachable):
                     await run_import(relay, Interrupted(source, after))
             counts = await run_import(relay, source)
-            assert counts == would  # every item is counted once, however often it was broken off
+            assert counts == dry_run_counts  # every item is counted once, despite the interruptions
             assert (counts["read"], counts["unchanged"]) == (2_000, 0)
             assert counts["taken"] == 2_000 - history.not_taken.total()
-            for word, number in history.not_taken.items():
-                assert sum(count for reason, count in counts.items() if word in reason.split()) == number
-            assert sums_in(relay) == expected_sums(history.items, UPSTREAM, NOW)
+            for reason_word, number in history.not_taken.items():
+                assert (
+                    sum(count for reason, count in counts.items() if reason_word in reason.split()) == number
+                )
+            assert read_sums(relay) == expected_sums(history.items, UPSTREAM, NOW)
 
-            before = everything_in(relay)
-            again = await run_import(relay, source)
-            assert (again["unchanged"], again["taken"], again["corrected"]) == (counts["taken"], 0, 0)
-            assert everything_in(relay) == before
+            before = all_rows(relay)
+            repeated = await run_import(relay, source)
+            assert (repeated["unchanged"], repeated["taken"], repeated["corrected"]) == (
+                counts["taken"],
+                0,
+                0,
+            )
+            assert all_rows(relay) == before
             assert before["deliveries"] == before["failures"] == []
             assert {effect["kind"] for effect in before["effects"]} == {"identify_repository"}
             shuffled = sorted(history.items, key=lambda item: item["dynamoKey"])
             (tmp_path / "export.json").write_text(write_lines(shuffled, "export"))
-            another = await run_import(relay, FileSource([tmp_path / "export.json"]))
-            assert (another["unchanged"], another["taken"]) == (counts["taken"], 0)
-            assert sums_in(relay) == expected_sums(history.items, UPSTREAM, NOW)
-            await _show(relay, history.items)
+            from_file = await run_import(relay, FileSource([tmp_path / "export.json"]))
+            assert (from_file["unchanged"], from_file["taken"]) == (counts["taken"], 0)
+            assert read_sums(relay) == expected_sums(history.items, UPSTREAM, NOW)
+            await _check_pages(relay, history.items)
 
 
-async def _show(relay: RunningRelay, items: list[Item]) -> None:
-    """Matrix, figures and levels show the imported results under their own kinds, marked; other relays have none."""
+async def _check_pages(relay: RunningRelay, items: list[Item]) -> None:
+    """Matrix, figures and levels show the imported results under their own kinds, marked; the kind of other relays stays empty."""
     relay.clock.advance(NOW - relay.clock.now())
     backend = BACKENDS[0]
     page = (await relay.http.get(f"/api/v1/backends/{backend}?range=90d&older=1")).json()
-    counted = _counted(items, backend)
+    expected = _expected_counts(items, backend)
     tally = page["backend"]["figures"]["tally"]
-    assert (tally["success"], tally["timed_out"]) == (counted["success"], counted["timed_out"])
-    assert tally["failure"] == counted["failure"] + counted["timed_out"]
+    assert (tally["success"], tally["timed_out"]) == (expected["success"], expected["timed_out"])
+    assert tally["failure"] == expected["failure"] + expected["timed_out"]
     assert page["rows"]
     cells = [job for row in page["rows"] for job in row["cells"] if job]
     assert cells
@@ -165,18 +171,18 @@ async def _show(relay: RunningRelay, items: list[Item]) -> None:
     assert other["rows"] == []
     html = (await relay.http.get(f"/crcr/{backend}?range=90d")).text
     assert ">imported</span>" in html
-    assert f"/{UPSTREAM}/pull/" in html  # only GitHub has a page of it
+    assert f"/{UPSTREAM}/pull/" in html  # only GitHub has a page for it
     await relay.services.levels.evaluate_now(relay.services.upstreams[0], relay.clock.now())
     rows = [row for row in relay.rows("SELECT * FROM level_days") if row["downstream"] == backend]
     assert any(json.loads(row["runs"]) for row in rows)
-    assert {row["expected"] for row in rows} == {0}  # which dispatches were not answered, nobody knows
+    assert {row["expected"] for row in rows} == {0}  # unanswered dispatches are not known
 
 
 FORMS = ("export", "rows", "envelopes")
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_files_are_read_in_each_form_zipped_or_not(tmp_path: Path, form: str) -> None:
+async def test_files_are_read_in_each_format_gzipped_or_not(tmp_path: Path, form: str) -> None:
     history = make_history(60, UPSTREAM, NOW, seed=3)
     if form == "envelopes":
         items = [item for item in history.items if read_item("", item).result is not None]
@@ -195,7 +201,7 @@ async def test_files_are_read_in_each_form_zipped_or_not(tmp_path: Path, form: s
             await run_import(relay, Interrupted(FileSource([tmp_path / "AWSDynamoDB"]), 1))
         counts = await run_import(relay, FileSource([tmp_path / "AWSDynamoDB"]))
         assert counts["read"] == len(items) + 3
-        assert sums_in(relay) == expected_sums(items, UPSTREAM, NOW)
+        assert read_sums(relay) == expected_sums(items, UPSTREAM, NOW)
 
 
 def _envelope(item: Item) -> dict[str, Any]:
@@ -233,7 +239,7 @@ def _envelope(item: Item) -> dict[str, Any]:
     }
 
 
-async def test_clickhouse_and_dynamodb_hold_the_same_history(aws: AwsServer, tmp_path: Path) -> None:
+async def test_importing_clickhouse_after_dynamodb_changes_nothing(aws: AwsServer, tmp_path: Path) -> None:
     history = make_history(60, UPSTREAM, NOW, seed=5)
     items = [item for item in history.items if item["started_at"] is not None]
     name, client = aws.new_table(), aws.client("dynamodb")
@@ -243,7 +249,7 @@ async def test_clickhouse_and_dynamodb_hold_the_same_history(aws: AwsServer, tmp
     link = ClickHouseLink(ClickHouseLocation(new_database()))
     table = WorkflowJobTable(link)
     await table.insert(items)
-    # Our own history is in ClickHouse, too: a page has its figures from there, and they are the same.
+    # Our own history is in ClickHouse, too: the pages read their figures from there, and they are the same.
     async with running_relay(tmp_path, LISTED, CRCR_CLICKHOUSE_URL=new_database()) as relay:
         await relay.services.clickhouse.record_switch(relay.services.upstreams, relay.clock.now())
         relay.clock.advance(NOW - relay.clock.now())
@@ -260,47 +266,47 @@ async def test_clickhouse_and_dynamodb_hold_the_same_history(aws: AwsServer, tmp
             0,
             0,
         )
-        assert sums_in(relay) == expected_sums(items, UPSTREAM, NOW)
+        assert read_sums(relay) == expected_sums(items, UPSTREAM, NOW)
         await relay.pass_time(3600)
         for backend in BACKENDS:
             page = (await relay.http.get(f"/api/v1/backends/{backend}?range=90d")).json()
             assert page["history"] == "clickhouse"
-            counted = _counted(items, backend.lower())
+            expected = _expected_counts(items, backend.lower())
             tally = page["backend"]["figures"]["tally"]
-            assert (tally["success"], tally["timed_out"]) == (counted["success"], counted["timed_out"])
+            assert (tally["success"], tally["timed_out"]) == (expected["success"], expected["timed_out"])
 
-        # What is older than is kept goes, with its sums kept; and it does not come again.
-        before = sums_in(relay)
-        await _forget(relay, timedelta(days=30))
+        # Rows past the retention period are deleted, and their sums are kept.
+        before = read_sums(relay)
+        await _apply_retention(relay, timedelta(days=30))
         assert relay.rows("SELECT 1 FROM dispatches WHERE imported = 1") != []
-        await _forget(relay, timedelta(0))
+        await _apply_retention(relay, timedelta(0))
         assert relay.rows("SELECT 1 FROM dispatches") == []
         assert relay.rows("SELECT 1 FROM jobs WHERE event <> 'nightly'") == []
-        assert sums_in(relay) == before
+        assert read_sums(relay) == before
     await link.close()
 
 
-async def _forget(relay: RunningRelay, kept: timedelta) -> None:
-    periods = RetentionPeriods(bodies=kept, effects=kept, jobs=kept, audit=None)
+async def _apply_retention(relay: RunningRelay, period: timedelta) -> None:
+    periods = RetentionPeriods(bodies=period, effects=period, jobs=period, audit=None)
     await Retention(relay.services.database, periods).forget(relay.clock.now())
 
 
-def _counted(items: list[Item], backend: str) -> Counter[str]:
-    counted = Counter[str]()
+def _expected_counts(items: list[Item], backend: str) -> Counter[str]:
+    expected = Counter[str]()
     for (name, kind, _), counts in expected_sums(items, UPSTREAM, NOW).items():
         if (name, kind) == (backend, "pull_request"):
-            counted += counts
-    return counted
+            expected += counts
+    return expected
 
 
-async def test_a_result_that_was_corrected_since_is_moved_and_one_that_was_reported_here_is_left(
+async def test_a_corrected_result_is_updated_and_one_reported_to_this_relay_is_kept(
     tmp_path: Path,
 ) -> None:
     file, backend = tmp_path / "items.jsonl", BACKENDS[0]
     items = make_history(40, UPSTREAM, NOW, seed=9).items
     async with running_relay(tmp_path, LISTED, downstreams=(backend,)) as relay:
         file.write_text(write_lines(items, "rows"))
-        taken = (await run_import(relay, FileSource([file])))["taken"]
+        imported_count = (await run_import(relay, FileSource([file])))["taken"]
         for item in items:
             if item["conclusion"] == "success":
                 item |= {
@@ -310,23 +316,23 @@ async def test_a_result_that_was_corrected_since_is_moved_and_one_that_was_repor
                 }
         file.write_text(write_lines(items, "rows"))
         counts = await run_import(relay, FileSource([file]))
-        assert 0 < counts["corrected"] < taken == counts["corrected"] + counts["unchanged"]
-        assert sums_in(relay) == expected_sums(items, UPSTREAM, NOW)
+        assert 0 < counts["corrected"] < imported_count == counts["corrected"] + counts["unchanged"]
+        assert read_sums(relay) == expected_sums(items, UPSTREAM, NOW)
 
-        # A webhook that both relays received is ours.
+        # The result of a webhook that both relays received is ours.
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
-        own, *_ = relay.rows("SELECT delivery FROM dispatches WHERE imported = 0")
+        own_dispatch, *_ = relay.rows("SELECT delivery FROM dispatches WHERE imported = 0")
         valid = next(
             item for item in items if item["event_type"] == "pull_request" and read_item("", item).result
         )
-        file.write_text(write_lines([{**valid, "delivery_id": own["delivery"]}], "rows"))
-        known = await run_import(relay, FileSource([file]))
-        assert known == Counter({"read": 1, "it was reported to this relay itself": 1})
+        file.write_text(write_lines([{**valid, "delivery_id": own_dispatch["delivery"]}], "rows"))
+        repeated = await run_import(relay, FileSource([file]))
+        assert repeated == Counter({"read": 1, "it was reported to this relay itself": 1})
 
 
-async def test_no_report_and_no_gate_finds_what_was_imported(tmp_path: Path) -> None:
-    """The head of an open pull request was tested under the old relay: here it waits for a result of its own."""
+async def test_imported_results_open_no_gate_and_accept_no_report(tmp_path: Path) -> None:
+    """The head of an open pull request was tested under the old relay: our gate waits for a result of its own."""
     backend = "org/gating"
     listed = f"L4:\n  - {backend}: {{oncalls: [bob], jobs: ['*']}}\n"
     async with running_relay(tmp_path, listed, downstreams=(backend,)) as relay:
@@ -353,21 +359,21 @@ async def test_no_report_and_no_gate_finds_what_was_imported(tmp_path: Path) -> 
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_delivery")
 
 
-def _of_job(item: Item, backend: str, ended_at: datetime, **more: Any) -> Item:
-    began_at = (ended_at - timedelta(minutes=5)).isoformat()
-    named = {"downstream_repo": backend, "job_name": "build", "status": "completed"}
-    return {**item, **named, "started_at": began_at, "completed_at": ended_at.isoformat(), **more}
+def _job_item(item: Item, backend: str, ended_at: datetime, **more: Any) -> Item:
+    started_at = (ended_at - timedelta(minutes=5)).isoformat()
+    job_fields = {"downstream_repo": backend, "job_name": "build", "status": "completed"}
+    return {**item, **job_fields, "started_at": started_at, "completed_at": ended_at.isoformat(), **more}
 
 
-async def test_a_verdict_does_not_rest_on_imported_failures(tmp_path: Path) -> None:
-    """Nights that failed under the old relay would call a failure pre-existing."""
+async def test_a_verdict_does_not_use_imported_failures(tmp_path: Path) -> None:
+    """Nightlies that failed under the old relay would make a failure pre-existing."""
     backend = "org/gating"
     listed = f"L4:\n  - {backend}: {{oncalls: [bob], jobs: ['*']}}\n"
     nights = [item for item in make_history(900, UPSTREAM, NOW).items if item["event_type"] == "nightly"]
     async with running_relay(tmp_path, listed, downstreams=(backend,)) as relay:
         relay.clock.advance(NOW - relay.clock.now())
         items = [
-            _of_job(
+            _job_item(
                 item, backend, NOW - timedelta(hours=number), upstream_repo=UPSTREAM, conclusion="failure"
             )
             for number, item in enumerate(nights[:9], start=1)
@@ -383,10 +389,10 @@ async def test_a_verdict_does_not_rest_on_imported_failures(tmp_path: Path) -> N
         assert relay.rows("SELECT verdict FROM failures") == [{"verdict": "unknown"}]
 
 
-async def test_results_of_the_shadows_time_are_imported_and_its_dispatches_count_as_unanswered_nowhere(
+async def test_results_of_the_shadow_period_are_imported_and_its_dispatches_not_counted_as_unanswered(
     tmp_path: Path,
 ) -> None:
-    """The shadow received every webhook, and the backend reported to the old relay alone."""
+    """The shadow received every webhook, and the backend reported only to the old relay."""
     backend = BACKENDS[0]
     item = next(
         item for item in make_history(90, UPSTREAM, NOW).items if item["event_type"] == "pull_request"
@@ -395,24 +401,28 @@ async def test_results_of_the_shadows_time_are_imported_and_its_dispatches_count
         relay.clock.advance(NOW - timedelta(days=2) - relay.clock.now())
         pull = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
-        [own, *_] = relay.rows("SELECT delivery FROM dispatches WHERE downstream = ?", backend)
-        about = {"delivery_id": own["delivery"], "pr_number": pull.number, "pytorch_head_sha": pull.head_sha}
-        about |= {"upstream_repo": UPSTREAM, "conclusion": "success"}
-        items = [_of_job(item, backend, NOW - timedelta(days=1), **about)]
+        [own_dispatch, *_] = relay.rows("SELECT delivery FROM dispatches WHERE downstream = ?", backend)
+        event_fields = {
+            "delivery_id": own_dispatch["delivery"],
+            "pr_number": pull.number,
+            "pytorch_head_sha": pull.head_sha,
+        }
+        event_fields |= {"upstream_repo": UPSTREAM, "conclusion": "success"}
+        items = [_job_item(item, backend, NOW - timedelta(days=1), **event_fields)]
         (tmp_path / "one.jsonl").write_text(write_lines(items, "rows"))
         assert (await run_import(relay, FileSource([tmp_path / "one.jsonl"])))["taken"] == 1
         assert (await run_import(relay, FileSource([tmp_path / "one.jsonl"])))["unchanged"] == 1
-        assert sum(counts["success"] for counts in sums_in(relay).values()) == 1
+        assert sum(counts["success"] for counts in read_sums(relay).values()) == 1
         relay.clock.advance(timedelta(days=2).total_seconds())
         await relay.services.levels.evaluate_now(relay.services.upstreams[0], relay.clock.now())
         assert {row["expected"] for row in relay.rows("SELECT expected FROM level_days")} == {0}
 
 
-async def test_long_lines_make_small_batches_and_none_is_lost(tmp_path: Path) -> None:
-    """Two hundred lines of the greatest length would take a gigabyte at once."""
+async def test_long_lines_are_read_in_small_batches_without_loss(tmp_path: Path) -> None:
+    """Two hundred lines of the maximum length would need a gigabyte of memory at once."""
     item = next(item for item in make_history(20, UPSTREAM, NOW).items if read_item("", item).result)
     long = json.dumps({**item, "padding": "x" * 3_900_000})
-    too_long = "x" * 4 * 1024 * 1024  # its last piece is the end of the line alone
+    too_long = "x" * 4 * 1024 * 1024  # its last chunk is only the end of the line
     lines = [long, json.dumps(item), long, long, too_long, json.dumps(item)]
     (tmp_path / "long.jsonl").write_text("\n".join(lines) + "\n")
     batches = [batch async for batch in FileSource([tmp_path / "long.jsonl"]).batches({})]
@@ -430,7 +440,7 @@ async def test_long_lines_make_small_batches_and_none_is_lost(tmp_path: Path) ->
     ]
 
 
-async def test_a_key_that_is_called_like_the_end_ends_nothing(aws: AwsServer) -> None:
+async def test_a_key_named_done_does_not_end_the_import(aws: AwsServer) -> None:
     keys = [*(f"a{number:03}" for number in range(199)), "done", "z"]
     with serve_table({"dynamoKey": {"S": key}} for key in keys) as table:
         source = DynamoDbSource("t", region="us-east-1", endpoint=table.url, segments=1)
@@ -455,4 +465,4 @@ SUPERSEDED = [
 def test_a_newer_head_supersedes_the_dispatches_of_the_older_ones(
     dispatches: list[tuple[str, str | None, int]], expected: dict[str, int]
 ) -> None:
-    assert superseded_dispatches(PullDispatch(*each) for each in dispatches) == expected
+    assert superseded_dispatches(PullDispatch(*dispatch) for dispatch in dispatches) == expected

@@ -1,4 +1,4 @@
-"""Secrets in AWS and in files: rotated without a restart, and written nowhere."""
+"""Secrets in AWS and in files: rotated without a restart, and never written to any output."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def store_app(aws: AwsServer, name: str, github: GitHub) -> None:
         client.create_secret(Name=name, SecretString=text)
 
 
-def from_aws(name: str) -> dict[str, Any]:
+def aws_secret_settings(name: str) -> dict[str, Any]:
     return {
         "CRCR_GITHUB_APP_PRIVATE_KEY": "",
         "CRCR_GITHUB_APP_PRIVATE_KEY_FILE": f"aws-sm://{name}#key",
@@ -55,10 +55,10 @@ def from_aws(name: str) -> dict[str, Any]:
     }
 
 
-async def test_a_rotated_key_is_read_at_githubs_401_and_a_rotated_webhook_secret_within_15_minutes(
+async def test_a_rotated_key_is_reread_on_githubs_401_and_a_webhook_secret_within_15_minutes(
     aws: AwsServer, tmp_path: Path
 ) -> None:
-    settings = from_aws("rotated")
+    settings = aws_secret_settings("rotated")
 
     def store(github: GitHub) -> None:
         store_app(aws, "rotated", github)
@@ -73,7 +73,7 @@ async def test_a_rotated_key_is_read_at_githubs_401_and_a_rotated_webhook_secret
         assert set(relay.dispatch_states().values()) == {"sent"}
         assert relay.rows("SELECT * FROM effects WHERE attempts > 1") == []
 
-        # The webhook secret: nothing is refused by GitHub, so it is read when 15 minutes are over.
+        # The webhook secret: GitHub rejects no call, so it is reread after 15 minutes.
         relay.github.webhooks.secret = "the-next-webhook-secret"
         store(relay.github)
         relay.clock.advance(899)
@@ -85,7 +85,7 @@ async def test_a_rotated_key_is_read_at_githubs_401_and_a_rotated_webhook_secret
         await relay.github.open_pr(UPSTREAM)
         assert relay.rows("SELECT count(*) AS n FROM deliveries WHERE event = 'pull_request'") == [{"n": 2}]
 
-        # A secret store that is away changes nothing.
+        # An outage of the secret store changes nothing.
         relay.clock.advance(900)
         with aws.failing(*[AwsFault(503, "ServiceUnavailable")] * 9):
             await relay.services.secrets.refresh_if_due()
@@ -93,12 +93,14 @@ async def test_a_rotated_key_is_read_at_githubs_401_and_a_rotated_webhook_secret
         assert relay.rows("SELECT count(*) AS n FROM deliveries WHERE event = 'pull_request'") == [{"n": 3}]
 
 
-async def test_a_key_that_stays_refused_is_read_once_a_minute(aws: AwsServer, tmp_path: Path) -> None:
+async def test_a_key_that_github_keeps_rejecting_is_reread_once_a_minute(
+    aws: AwsServer, tmp_path: Path
+) -> None:
     def store(github: GitHub) -> None:
         store_app(aws, "revoked", github)
 
     async with running_relay(
-        tmp_path, LISTED, downstreams=(BACKEND,), prepare=store, **from_aws("revoked")
+        tmp_path, LISTED, downstreams=(BACKEND,), prepare=store, **aws_secret_settings("revoked")
     ) as relay:
         relay.github.auth.use_key("revoked")
         relay.clock.advance(7200)
@@ -112,8 +114,8 @@ async def test_a_key_that_stays_refused_is_read_once_a_minute(aws: AwsServer, tm
         assert set(relay.dispatch_states().values()) == {"sent"}
 
 
-def spellings(secret: str) -> set[bytes]:
-    """A secret as it might be written, also in the headers of HTTP; a PEM is looked for by its lines."""
+def encodings(secret: str) -> set[bytes]:
+    """A secret in all encodings in which it could leak, also in HTTP headers; a PEM is split into its lines."""
     forms = {secret, quote(secret, safe=""), json.dumps(secret)[1:-1], *secret.splitlines()}
     forms |= {b64encode(text.encode()).decode() for text in (secret, f":{secret}", f"crcr:{secret}")}
     return {form.encode() for form in forms if len(form) > 12 and not form.startswith("-----")}
@@ -126,7 +128,7 @@ PAGES = (
 )
 
 
-async def test_secrets_of_every_source_are_in_no_log_page_metric_trace_error_or_backup(
+async def test_secrets_of_every_source_appear_in_no_log_page_metric_trace_error_or_backup(
     aws: AwsServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     if in_postgresql():
@@ -140,14 +142,14 @@ async def test_secrets_of_every_source_are_in_no_log_page_metric_trace_error_or_
         "url": f"https://{HUD}/{CHANNEL}",
         "secret_file": "aws-sm://leak#channel",
     }
-    settings = from_aws("leak") | {
+    settings = aws_secret_settings("leak") | {
         "CRCR_HUD_FORWARD_URL": f"https://{HUD}/api/crcr/results",
         "CRCR_HUD_FORWARD_TOKEN_FILE": str(tmp_path / "forward"),
         "CRCR_HUD_INGEST_TOKEN_FILE": "aws-ssm:///leak/ingest",
         "CRCR_REDIS_URL": redis.url,
         "CRCR_CHANNELS": json.dumps([channel]),
     }
-    written = io.StringIO()
+    log_output = io.StringIO()
     old_secrets: list[str] = []
 
     def store(github: GitHub) -> None:
@@ -159,7 +161,7 @@ async def test_secrets_of_every_source_are_in_no_log_page_metric_trace_error_or_
         async with running_relay(
             tmp_path, LISTED, downstreams=(BACKEND,), outside={HUD: hud}, prepare=store, **settings
         ) as relay:
-            logs.configure("json", "debug", written)
+            logs.configure("json", "debug", log_output)
             logs.redact_literals(relay.services.settings.secrets())
             bodies = []
             # Rotated, so that old and new secrets are both in the process.
@@ -189,11 +191,11 @@ async def test_secrets_of_every_source_are_in_no_log_page_metric_trace_error_or_
             copy_database(tmp_path / "crcr.db", tmp_path / "backup.db")
     logs.configure("json", "info", io.StringIO())
     redis.remove()
-    problems = _problems_of(aws, tmp_path, settings)
+    problems = _settings_error(aws, tmp_path, settings)
 
     secrets = [*old_secrets, FORWARD, INGEST, CHANNEL, REDIS, CREDENTIALS["AWS_SECRET_ACCESS_KEY"]]
-    places = {
-        "log": written.getvalue().encode(),
+    outputs = {
+        "log": log_output.getvalue().encode(),
         "output": "".join(capfd.readouterr()).encode(),
         "pages, metrics and errors": b"".join(bodies),
         "traces": " ".join(
@@ -203,30 +205,30 @@ async def test_secrets_of_every_source_are_in_no_log_page_metric_trace_error_or_
         "settings": repr(relay.services.settings).encode() + repr(relay.services.secrets.current).encode(),
         "problems": problems.encode(),
     }
-    assert all(places.values())
-    assert b"secrets_changed" in places["log"]
-    assert b"secrets_not_read" in places["log"]
-    found = [
-        (place, secret[:12])
-        for place, content in places.items()
+    assert all(outputs.values())
+    assert b"secrets_changed" in outputs["log"]
+    assert b"secrets_not_read" in outputs["log"]
+    leaks = [
+        (output, secret[:12])
+        for output, content in outputs.items()
         for secret in secrets
-        if any(form in content for form in spellings(secret))
+        if any(form in content for form in encodings(secret))
     ]
-    assert found == []
-    # The search finds what is there.
-    assert {place for place in places if any(form in places[place] for form in spellings(guid))} >= {
+    assert leaks == []
+    # The search finds a value that is known to be in the outputs.
+    assert {output for output in outputs if any(form in outputs[output] for form in encodings(guid))} >= {
         *("log", "pages, metrics and errors", "traces", "backup"),
     }
     assert hud.tokens == {FORWARD}
 
 
-def _problems_of(aws: AwsServer, folder: Path, settings: dict[str, Any]) -> str:
-    """The message of settings of which each secret is readable and wrong."""
+def _settings_error(aws: AwsServer, folder: Path, settings: dict[str, Any]) -> str:
+    """The error message of settings in which each secret is readable and invalid."""
     names = [name for name in settings if name.endswith("_FILE")]
     environ = {**dict(os.environ), **settings, **dict.fromkeys(names, "aws-sm://leak#channel")}
     environ |= {"CRCR_REDIS_URL": f"redis://:{REDIS}@", "CRCR_DATABASE_URL": f"postgresql://u:{REDIS}@"}
     try:
         load_settings(config=None, environ=environ, cwd=folder)
-    except Exception as error:  # noqa: BLE001  whatever it is, it must tell nothing
+    except Exception as error:  # noqa: BLE001  no error may contain a secret
         return f"{error!r} {error}"
     raise AssertionError("these settings are wrong")

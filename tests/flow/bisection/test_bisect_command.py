@@ -1,4 +1,4 @@
-"""`/crcr bisect` on a pull request: who may begin and stop a bisection, what is answered, and what a refusal leaves."""
+"""`/crcr bisect` on a pull request: who can start and stop a bisection, the reply, and what a refusal records."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ COMMENTS = "*/issues/*/comments"
 
 
 @asynccontextmanager
-async def broken_pull(
+async def relay_with_broken_pull(
     folder: Path, allowlist: str = BISECTABLE
 ) -> AsyncIterator[tuple[RunningRelay, PullRequest]]:
     async with broken_upstream(folder, allowlist) as relay:
@@ -35,8 +35,10 @@ def bisections(relay: RunningRelay) -> list[dict[str, Any]]:
     return relay.rows("SELECT * FROM bisections ORDER BY bisection_id")
 
 
-async def test_a_maintainer_begins_a_bisection_and_is_told_its_number_range_and_page(tmp_path: Path) -> None:
-    async with broken_pull(tmp_path) as (relay, pull):
+async def test_a_maintainer_starts_a_bisection_and_the_reply_has_number_range_and_page(
+    tmp_path: Path,
+) -> None:
+    async with relay_with_broken_pull(tmp_path) as (relay, pull):
         assert was_obeyed(await write_comment(relay, pull, BEGIN))
         [row] = bisections(relay)
         assert (row["bisection_id"], row["job_name"], row["who"]) == (1, "build", "maintainer")
@@ -50,16 +52,16 @@ async def test_a_maintainer_begins_a_bisection_and_is_told_its_number_range_and_
         assert {entry["who"] for entry in audit_entries(relay, "bisect")} == {"maintainer"}
 
 
-async def test_the_ends_of_the_range_and_a_quoted_name_are_used(tmp_path: Path) -> None:
-    async with broken_pull(tmp_path) as (relay, pull):
+async def test_good_bad_and_a_quoted_job_name_are_accepted(tmp_path: Path) -> None:
+    async with relay_with_broken_pull(tmp_path) as (relay, pull):
         *_, good, bad, _ = pushed_commits(relay)
-        said = f'/crcr bisect {BISECTED}:"build" good {good[:9]} bad {bad[:9]}'
-        assert was_obeyed(await write_comment(relay, pull, said))
+        command = f'/crcr bisect {BISECTED}:"build" good {good[:9]} bad {bad[:9]}'
+        assert was_obeyed(await write_comment(relay, pull, command))
         assert f"1 commit after `{good[:12]}`, up to `{bad[:12]}`" in relay_comments(relay, pull)[-1]
 
 
 async def test_a_maintainer_stops_a_bisection(tmp_path: Path) -> None:
-    async with broken_pull(tmp_path) as (relay, pull):
+    async with relay_with_broken_pull(tmp_path) as (relay, pull):
         await write_comment(relay, pull, BEGIN)
         assert was_obeyed(await write_comment(relay, pull, "/crcr bisect stop 1"))
         [row] = bisections(relay)
@@ -74,31 +76,33 @@ async def test_a_maintainer_stops_a_bisection(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["none", "read", "triage", "write", "maintain", "admin"])
-async def test_only_maintainers_and_administrators_begin_and_stop(tmp_path: Path, role: str) -> None:
-    async with broken_pull(tmp_path) as (relay, pull):
+async def test_only_maintainers_and_administrators_can_start_and_stop_a_bisection(
+    tmp_path: Path, role: str
+) -> None:
+    async with relay_with_broken_pull(tmp_path) as (relay, pull):
         relay.github.set_permission(UPSTREAM, "somebody", role)
-        for said in (BEGIN, "/crcr bisect stop 1"):
-            comment = await write_comment(relay, pull, said, author="somebody")
+        for command in (BEGIN, "/crcr bisect stop 1"):
+            comment = await write_comment(relay, pull, command, author="somebody")
             assert was_obeyed(comment) == (role in {"maintain", "admin"})
         assert len(bisections(relay)) == (role in {"maintain", "admin"})
 
 
-async def test_the_author_of_the_pull_request_has_no_right_to_it(tmp_path: Path) -> None:
-    async with broken_pull(tmp_path) as (relay, _):
-        own = await open_pull(relay, author="newcomer")
-        assert not was_obeyed(await write_comment(relay, own, BEGIN, author="newcomer"))
-        assert "`bisect` needs the maintain role" in relay_comments(relay, own)[-1]
+async def test_the_author_of_the_pull_request_cannot_start_a_bisection(tmp_path: Path) -> None:
+    async with relay_with_broken_pull(tmp_path) as (relay, _):
+        own_pull = await open_pull(relay, author="newcomer")
+        assert not was_obeyed(await write_comment(relay, own_pull, BEGIN, author="newcomer"))
+        assert "`bisect` needs the maintain role" in relay_comments(relay, own_pull)[-1]
         assert bisections(relay) == []
 
 
-async def test_a_person_with_the_relays_name_is_a_person(tmp_path: Path) -> None:
-    async with broken_pull(tmp_path) as (relay, pull):
+async def test_a_user_named_like_the_relay_can_start_a_bisection(tmp_path: Path) -> None:
+    async with relay_with_broken_pull(tmp_path) as (relay, pull):
         relay.github.set_permission(UPSTREAM, "crcr", "maintain")
         assert was_obeyed(await write_comment(relay, pull, BEGIN, author="crcr"))
 
 
-async def test_a_bot_begins_none_whatever_its_role(tmp_path: Path) -> None:
-    async with broken_pull(tmp_path) as (relay, pull):
+async def test_a_bot_cannot_start_a_bisection_in_any_role(tmp_path: Path) -> None:
+    async with relay_with_broken_pull(tmp_path) as (relay, pull):
         relay.github.set_permission(UPSTREAM, "helper[bot]", "admin")
         relay.clock.advance(60)
         comment = await relay.github.comment_pr(pull, BEGIN, author="helper[bot]", author_type="Bot")
@@ -108,7 +112,7 @@ async def test_a_bot_begins_none_whatever_its_role(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("allowlist", "said", "why"),
+    ("allowlist", "command", "reason"),
     [
         (f"L2:\n  - {BISECTED}: {{bisect: off}}\n", BEGIN, "write `bisect: manual` into its allowlist entry"),
         (BISECTABLE, "/crcr bisect org/unlisted:build", "org/unlisted is not on the allowlist"),
@@ -118,14 +122,14 @@ async def test_a_bot_begins_none_whatever_its_role(tmp_path: Path) -> None:
         (BISECTABLE, "/crcr bisect stop 7", "there is no bisection"),
     ],
 )
-async def test_a_refusal_says_why_and_leaves_nothing_but_its_line_in_the_audit_log(
-    tmp_path: Path, allowlist: str, said: str, why: str
+async def test_a_refusal_gives_the_reason_and_leaves_only_an_audit_entry(
+    tmp_path: Path, allowlist: str, command: str, reason: str
 ) -> None:
-    async with broken_pull(tmp_path, allowlist) as (relay, pull):
+    async with relay_with_broken_pull(tmp_path, allowlist) as (relay, pull):
         deliveries = len(relay.rows("SELECT guid FROM deliveries"))
-        assert not was_obeyed(await write_comment(relay, pull, said))
+        assert not was_obeyed(await write_comment(relay, pull, command))
         [answer] = relay_comments(relay, pull)
-        assert why in answer
+        assert reason in answer
         assert (bisections(relay), bisection_runs(relay)) == ([], [])
         assert relay.rows("SELECT * FROM bisection_runs") == []
         assert len(relay.rows("SELECT guid FROM deliveries")) == deliveries + 1
@@ -134,7 +138,7 @@ async def test_a_refusal_says_why_and_leaves_nothing_but_its_line_in_the_audit_l
 
 
 async def test_a_second_bisection_of_a_job_is_refused_while_the_first_runs(tmp_path: Path) -> None:
-    async with broken_pull(tmp_path) as (relay, pull):
+    async with relay_with_broken_pull(tmp_path) as (relay, pull):
         comment = await write_comment(relay, pull, f"{BEGIN}\n{BEGIN}")
         assert not was_obeyed(comment)
         assert len(bisections(relay)) == 1
@@ -143,8 +147,8 @@ async def test_a_second_bisection_of_a_job_is_refused_while_the_first_runs(tmp_p
         assert "bisection 1 of this job is running" in answer
 
 
-async def test_a_lost_answer_begins_no_second_bisection(tmp_path: Path) -> None:
-    async with broken_pull(tmp_path) as (relay, pull):
+async def test_a_lost_answer_to_the_reply_starts_no_second_bisection(tmp_path: Path) -> None:
+    async with relay_with_broken_pull(tmp_path) as (relay, pull):
         relay.github.faults.lose_answer(on=Match("POST", COMMENTS), times=1)
         await write_comment(relay, pull, BEGIN)
         await relay.pass_time(600)
@@ -154,7 +158,7 @@ async def test_a_lost_answer_begins_no_second_bisection(tmp_path: Path) -> None:
 
 async def test_the_page_of_a_hidden_backend_is_not_linked(tmp_path: Path) -> None:
     listed = f"L2:\n  - {BISECTED}: {{bisect: manual, visibility: hidden}}\n"
-    async with broken_pull(tmp_path, listed) as (relay, pull):
+    async with relay_with_broken_pull(tmp_path, listed) as (relay, pull):
         assert was_obeyed(await write_comment(relay, pull, BEGIN))
         [answer] = relay_comments(relay, pull)
         assert "Bisection 1" in answer

@@ -1,4 +1,4 @@
-"""Bisections begun and stopped by administrators: by the API and by the buttons of the pages; everybody sees them."""
+"""Bisections started and stopped by administrators, through the API and the buttons of the pages; everybody sees them."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,7 +28,7 @@ async def base(relay: RunningRelay) -> BrokenBase:
     return await broken_base(relay, commits=8, culprit=5)
 
 
-async def ask(
+async def send_request(
     relay: RunningRelay, method: str, path: str = LIST, body: Any = None, **more: Any
 ) -> httpx.Response:
     token = more.pop("token", ADMIN)
@@ -36,20 +36,18 @@ async def ask(
     return await relay.http.request(method, path, json=body, headers={**headers, **more})
 
 
-def code(answer: httpx.Response) -> tuple[int, str]:
+def error_code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, str(answer.json()["error"]["code"])
 
 
-async def test_the_api_begins_a_bisection_that_finds_the_commit(
-    relay: RunningRelay, base: BrokenBase
-) -> None:
-    answer = await ask(relay, "POST", body=ORDER)
+async def test_a_bisection_started_by_the_api_finds_the_commit(relay: RunningRelay, base: BrokenBase) -> None:
+    answer = await send_request(relay, "POST", body=ORDER)
     assert answer.status_code == 201, answer.text
-    begun = answer.json()
-    number = begun["bisection"]["id"]
-    assert (begun["bisection"]["state"], begun["bisection"]["who"]) == ("running", "ann")
-    assert [commit["sha"] for commit in begun["commits"]] == base.commits
-    assert [(run["sha"], run["result"]) for run in begun["runs"]] == [(base.commits[-1], None)]
+    started = answer.json()
+    number = started["bisection"]["id"]
+    assert (started["bisection"]["state"], started["bisection"]["who"]) == ("running", "ann")
+    assert [commit["sha"] for commit in started["commits"]] == base.commits
+    assert [(run["sha"], run["result"]) for run in started["runs"]] == [(base.commits[-1], None)]
     await relay.drain()
     await base.finish(number)
     ended = (await relay.http.get(f"{LIST}/{number}")).json()
@@ -61,18 +59,16 @@ async def test_the_api_begins_a_bisection_that_finds_the_commit(
     assert f"Bisection {number}</a> found that this commit broke" in page
 
 
-async def test_the_orders_of_a_bisection_choose_its_range_and_budget(
-    relay: RunningRelay, base: BrokenBase
-) -> None:
+async def test_a_bisection_order_sets_range_and_budget(relay: RunningRelay, base: BrokenBase) -> None:
     order = {**ORDER, "good": base.commits[2][:8].upper(), "bad": base.commits[7], "runs": 5, "hours": 2}
-    begun = (await ask(relay, "POST", body=order)).json()["bisection"]
-    assert (begun["good"], begun["bad"], begun["commits"]) == (base.commits[2], base.commits[7], 5)
-    assert begun["most_runs"] == 5
+    started = (await send_request(relay, "POST", body=order)).json()["bisection"]
+    assert (started["good"], started["bad"], started["commits"]) == (base.commits[2], base.commits[7], 5)
+    assert started["most_runs"] == 5
 
 
-async def test_a_stopped_bisection_sends_nothing_more(relay: RunningRelay, base: BrokenBase) -> None:
+async def test_a_stopped_bisection_sends_no_further_run(relay: RunningRelay, base: BrokenBase) -> None:
     number = await base.start()
-    answer = await ask(relay, "DELETE", f"{LIST}/{number}")
+    answer = await send_request(relay, "DELETE", f"{LIST}/{number}")
     assert answer.status_code == 200
     stopped = answer.json()["bisection"]
     assert (stopped["state"], stopped["outcome"], stopped["reason"]) == (
@@ -80,8 +76,8 @@ async def test_a_stopped_bisection_sends_nothing_more(relay: RunningRelay, base:
         "stopped",
         "stopped by ann",
     )
-    assert code(await ask(relay, "DELETE", f"{LIST}/{number}")) == (409, "not_possible")
-    assert code(await ask(relay, "DELETE", f"{LIST}/{number + 1}")) == (404, "not_found")
+    assert error_code(await send_request(relay, "DELETE", f"{LIST}/{number}")) == (409, "not_possible")
+    assert error_code(await send_request(relay, "DELETE", f"{LIST}/{number + 1}")) == (404, "not_found")
     await base.answer()
     assert len(base.runs(number)) == 1
 
@@ -103,17 +99,17 @@ async def test_a_stopped_bisection_sends_nothing_more(relay: RunningRelay, base:
         ({"colour": "red"}, (400, "bad_request")),
     ],
 )
-async def test_orders_that_cannot_be_followed_are_refused(
+async def test_invalid_bisection_orders_are_refused(
     relay: RunningRelay, base: BrokenBase, changes: dict[str, Any], expected: tuple[int, str]
 ) -> None:
-    assert code(await ask(relay, "POST", body={**ORDER, **changes})) == expected
+    assert error_code(await send_request(relay, "POST", body={**ORDER, **changes})) == expected
     assert (await relay.http.get(LIST)).json()["items"] == []
 
 
-async def test_one_job_has_one_running_bisection(relay: RunningRelay, base: BrokenBase) -> None:
+async def test_a_job_can_have_only_one_running_bisection(relay: RunningRelay, base: BrokenBase) -> None:
     number = await base.start()
-    answer = await ask(relay, "POST", body=ORDER)
-    assert code(answer) == (409, "not_possible")
+    answer = await send_request(relay, "POST", body=ORDER)
+    assert error_code(answer) == (409, "not_possible")
     assert f"bisection {number}" in answer.json()["error"]["detail"]
 
 
@@ -122,8 +118,8 @@ async def test_a_backend_that_does_not_allow_it_is_not_bisected(
 ) -> None:
     relay.write_allowlist(f"L2:\n  - {BACKEND}\n")
     await relay.refresh()
-    answer = await ask(relay, "POST", body=ORDER)
-    assert code(answer) == (409, "not_possible")
+    answer = await send_request(relay, "POST", body=ORDER)
+    assert error_code(answer) == (409, "not_possible")
     assert "bisect: manual" in answer.json()["error"]["hint"]
     async with visitor(relay) as me:
         await me.sign_in(ADMIN)
@@ -133,31 +129,36 @@ async def test_a_backend_that_does_not_allow_it_is_not_bisected(
 @pytest.mark.parametrize(
     ("token", "expected"), [(None, (401, "not_signed_in")), (READER, (403, "not_admin"))]
 )
-async def test_only_administrators_begin_and_stop(
+async def test_only_administrators_can_start_and_stop_a_bisection(
     relay: RunningRelay, base: BrokenBase, token: str | None, expected: tuple[int, str]
 ) -> None:
     number = await base.start()
     for method, path in (("POST", LIST), ("DELETE", f"{LIST}/{number}")):
-        assert code(await ask(relay, method, path, ORDER, token=token)) == expected
+        assert error_code(await send_request(relay, method, path, ORDER, token=token)) == expected
     assert base.row(number)["state"] == "running"
-    assert (await ask(relay, "GET", f"{LIST}/{number}", token=token)).status_code == 200
+    assert (await send_request(relay, "GET", f"{LIST}/{number}", token=token)).status_code == 200
 
 
-async def test_a_session_does_not_act_through_the_api(relay: RunningRelay, base: BrokenBase) -> None:
+async def test_a_session_cookie_cannot_start_a_bisection_through_the_api(
+    relay: RunningRelay, base: BrokenBase
+) -> None:
     async with visitor(relay) as me:
         await me.sign_in(ADMIN)
         cookie = f"crcr_session={me.http.cookies['crcr_session']}"
-    assert code(await ask(relay, "POST", body=ORDER, token=None, cookie=cookie)) == (401, "not_signed_in")
+    assert error_code(await send_request(relay, "POST", body=ORDER, token=None, cookie=cookie)) == (
+        401,
+        "not_signed_in",
+    )
 
 
-async def test_without_admins_nobody_begins_one(tmp_path: Path) -> None:
+async def test_without_admin_tokens_the_api_cannot_start_or_stop_a_bisection(tmp_path: Path) -> None:
     async with running_relay(tmp_path, BISECTED, downstreams=(BACKEND,)) as relay:
-        assert (await ask(relay, "POST", body=ORDER)).status_code == 404
-        assert (await ask(relay, "DELETE", f"{LIST}/1")).status_code == 404
+        assert (await send_request(relay, "POST", body=ORDER)).status_code == 404
+        assert (await send_request(relay, "DELETE", f"{LIST}/1")).status_code == 404
         assert (await relay.http.get(LIST)).json() == {"items": [], "next": None}
 
 
-async def test_the_buttons_begin_and_stop_a_bisection(relay: RunningRelay, base: BrokenBase) -> None:
+async def test_the_buttons_start_and_stop_a_bisection(relay: RunningRelay, base: BrokenBase) -> None:
     async with visitor(relay) as me:
         path = f"/crcr/{BACKEND}?kind=push"
         assert "/crcr/admin/bisect" not in (await me.get(path)).text
@@ -165,24 +166,24 @@ async def test_the_buttons_begin_and_stop_a_bisection(relay: RunningRelay, base:
         (button,) = [form for form in forms((await me.get(path)).text) if form[""] == "/crcr/admin/bisect"]
         answer = await me.send(button.pop(""), button)
         assert answer.status_code == 303, answer.text
-        shown = (await me.get(answer.headers["location"])).text
-        assert "Bisection 1 has begun." in shown
-        assert "bisection 1</a>" in shown
-        assert "/crcr/admin/bisect" not in shown
+        page_after = (await me.get(answer.headers["location"])).text
+        assert "Bisection 1 has begun." in page_after
+        assert "bisection 1</a>" in page_after
+        assert "/crcr/admin/bisect" not in page_after
         page = (await me.get("/crcr/bisections/1")).text
         (stop,) = [form for form in forms(page) if form[""] == "/crcr/admin/stop_bisection"]
         answer = await me.send(stop.pop(""), stop)
         assert "Bisection 1 is stopped." in (await me.get(answer.headers["location"])).text
     assert base.row(1)["reason"] == "stopped by ann"
-    begun = base.row(1)["commits"]
-    assert all(sha in begun for sha in base.commits)
+    commit_titles = base.row(1)["commits"]
+    assert all(sha in commit_titles for sha in base.commits)
 
 
-async def test_kept_pages_show_each_step(relay: RunningRelay, base: BrokenBase) -> None:
+async def test_cached_pages_show_each_step(relay: RunningRelay, base: BrokenBase) -> None:
     number = await base.start()
-    seen = []
+    run_counts = []
     for _ in range(3):
-        seen.append((await relay.http.get(f"/crcr/bisections/{number}")).text.count('data-key="run-'))
-        seen.append(len((await relay.http.get(f"{LIST}/{number}")).json()["runs"]))
+        run_counts.append((await relay.http.get(f"/crcr/bisections/{number}")).text.count('data-key="run-'))
+        run_counts.append(len((await relay.http.get(f"{LIST}/{number}")).json()["runs"]))
         await base.answer()
-    assert seen == [1, 1, 2, 2, 3, 3]
+    assert run_counts == [1, 1, 2, 2, 3, 3]

@@ -1,4 +1,4 @@
-"""Histories, reports and orders that must not mislead a bisection, nor show one of a hidden backend."""
+"""Histories, reports and orders that must not mislead a bisection or reveal one of a hidden backend."""
 
 import json
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def sweep(relay: RunningRelay, seconds: float = 0.0) -> None:
     await relay.drain()
 
 
-async def start_again(relay: RunningRelay, run: WorkflowRun) -> WorkflowRun:
+async def start_second_run(relay: RunningRelay, run: WorkflowRun) -> WorkflowRun:
     """A second run of the same delivery."""
     return relay.github.start_run(
         BACKEND,
@@ -53,7 +53,7 @@ async def start_again(relay: RunningRelay, run: WorkflowRun) -> WorkflowRun:
     )
 
 
-async def test_a_pass_counts_also_in_a_run_that_another_one_replaced(
+async def test_a_pass_counts_even_if_a_second_run_of_the_delivery_fails(
     relay: RunningRelay, base: BrokenBase
 ) -> None:
     bisection = await base.start()
@@ -61,12 +61,12 @@ async def test_a_pass_counts_also_in_a_run_that_another_one_replaced(
         await base.answer()
     middle = base.run
     await base.answer(middle, conclusion="success")
-    await end_run(relay, await start_again(relay, middle), **failed_with(BROKEN))
+    await end_run(relay, await start_second_run(relay, middle), **failed_with(BROKEN))
     assert base.runs(bisection)[2] == (4, "passed")
 
 
 @pytest.mark.parametrize("end", [None, "cancelled"])
-async def test_a_later_attempt_without_a_result_takes_no_failure_back(
+async def test_a_later_attempt_without_a_result_does_not_undo_a_failure(
     relay: RunningRelay, base: BrokenBase, end: str | None
 ) -> None:
     bisection = await base.start()
@@ -82,7 +82,7 @@ async def test_a_later_attempt_without_a_result_takes_no_failure_back(
     assert base.runs(bisection)[0] == (8, "failed")
 
 
-async def test_another_backend_reports_nothing_for_a_bisection(relay: RunningRelay, base: BrokenBase) -> None:
+async def test_another_backend_cannot_report_for_a_bisection(relay: RunningRelay, base: BrokenBase) -> None:
     bisection = await base.start()
     stranger = relay.github.start_run(
         RIVAL,
@@ -97,50 +97,50 @@ async def test_another_backend_reports_nothing_for_a_bisection(relay: RunningRel
 
 
 async def test_each_failure_is_fingerprinted_once(relay: RunningRelay, base: BrokenBase) -> None:
-    """A job may fail with a thousand tests, and every step and sweep looks at all runs."""
+    """A job can fail with a thousand tests, and every step and sweep reads all runs."""
     bisection = await base.start()
     await base.answer()
     forget = Statement(text("UPDATE jobs SET failed_tests = NULL WHERE event = 'crcr_bisection'"))
     assert await relay.services.database.write(lambda tx: tx.run(forget)) == 1
     await sweep(relay)
     assert base.runs(bisection)[0] == (8, "failed")
-    noted = relay.rows("SELECT failed_run, fingerprints, sample FROM bisection_runs ORDER BY number")[0]
-    assert noted["failed_run"] == f"{base.relay.github.runs(BACKEND)[-2].id}/1"
-    assert noted["fingerprints"] == base.row(bisection)["fingerprints"]
-    assert noted["sample"] == BROKEN
+    row = relay.rows("SELECT failed_run, fingerprints, sample FROM bisection_runs ORDER BY number")[0]
+    assert row["failed_run"] == f"{base.relay.github.runs(BACKEND)[-2].id}/1"
+    assert row["fingerprints"] == base.row(bisection)["fingerprints"]
+    assert row["sample"] == BROKEN
 
 
-def bisected(relay: RunningRelay) -> list[str]:
-    """The deliveries of all runs, in their order."""
+def run_deliveries(relay: RunningRelay) -> list[str]:
+    """The delivery of each run, in order."""
     rows = relay.rows("SELECT delivery FROM bisection_runs ORDER BY bisection_id, number")
     return [row["delivery"] for row in rows]
 
 
 @pytest.mark.parametrize("event", ["pull_request", "push", "merge_group", "crcr_test"])
-async def test_the_event_that_a_report_names_makes_no_run_count(
+async def test_a_forged_event_in_a_report_does_not_make_a_bisection_run_count(
     relay: RunningRelay, base: BrokenBase, event: str
 ) -> None:
     tables = ("hours", "days", "job_days", "failures")
     bisection = await base.start()
-    counted = [relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in tables]  # noqa: S608
+    counted_rows = [relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in tables]  # noqa: S608
     job = base.run.job("test")
     for status, more in (("in_progress", {}), ("completed", failed_with(BROKEN))):
         body = {**relay.github.ci.report_body(base.run, job, status, **more), "event_type": event}
         assert (await relay.github.report(base.run, job, body=body)).status_code == 200
     await relay.drain()
     recorded = relay.rows("SELECT delivery, event, ended_as FROM jobs")
-    (run,) = [row for row in recorded if row["delivery"] == bisected(relay)[0]]
+    (run,) = [row for row in recorded if row["delivery"] == run_deliveries(relay)[0]]
     assert (run["event"], run["ended_as"]) == ("crcr_bisection", None)
-    assert [relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in tables] == counted  # noqa: S608
+    assert [relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in tables] == counted_rows  # noqa: S608
     assert base.runs(bisection)[0] == (8, "failed")
 
 
-async def test_a_run_of_a_bisection_is_not_replayed(relay: RunningRelay, base: BrokenBase) -> None:
+async def test_a_run_of_a_bisection_cannot_be_replayed(relay: RunningRelay, base: BrokenBase) -> None:
     bisection = await base.start()
     await base.answer()
     await relay.services.bisections.stop(RepoName(UPSTREAM), bisection, who="ann", now=relay.clock.now())
     sent = len(relay.github.dispatches(BACKEND))
-    for guid in bisected(relay):
+    for guid in run_deliveries(relay):
         for everyone in (False, True):
             with pytest.raises(NotPossible, match="is a run of a bisection"):
                 await relay.services.acts.replay(
@@ -150,8 +150,10 @@ async def test_a_run_of_a_bisection_is_not_replayed(relay: RunningRelay, base: B
     assert len(relay.github.dispatches(BACKEND)) == sent
 
 
-async def test_a_run_that_could_not_be_sent_is_not_sent_later(relay: RunningRelay, base: BrokenBase) -> None:
-    """Not by a retry of parked effects, nor does it stay as a fault of the backend."""
+async def test_a_run_that_could_not_be_sent_is_never_sent_later(
+    relay: RunningRelay, base: BrokenBase
+) -> None:
+    """A retry of parked effects does not send it, and no parked effect remains."""
     upstream = RepoName(UPSTREAM)
     await relay.github.uninstall(BACKEND)
     bisection = await base.start()
@@ -169,7 +171,7 @@ async def test_a_run_that_could_not_be_sent_is_not_sent_later(relay: RunningRela
     assert (retried, len(relay.github.dispatches(BACKEND))) == (0, sent)
 
 
-async def test_a_run_that_was_cut_off_by_a_suspension_is_not_caught_up(
+async def test_a_run_cancelled_by_a_suspension_is_not_offered_for_replay(
     relay: RunningRelay, base: BrokenBase
 ) -> None:
     upstream, acts = RepoName(UPSTREAM), relay.services.acts
@@ -189,37 +191,39 @@ SHOWN = (
 )
 
 
-async def test_a_bisection_of_a_hidden_backend_is_shown_nowhere(relay: RunningRelay) -> None:
+async def test_a_bisection_of_a_hidden_backend_is_shown_to_admins_only(relay: RunningRelay) -> None:
     relay.write_allowlist(HIDDEN)
     await relay.refresh()
     base = await broken_base(relay, commits=8, culprit=5)
     await base.finish(await base.start())
     stopped = await base.start()
     await relay.services.bisections.stop(RepoName(UPSTREAM), stopped, who="ann", now=relay.clock.now())
-    guids, culprit = bisected(relay), base.commits[5]
-    words = (*guids, "refs/heads/crcr-bisect", '"act":"bisection_ended"', "stopped by", BACKEND)
+    guids, culprit = run_deliveries(relay), base.commits[5]
+    secrets = (*guids, "refs/heads/crcr-bisect", '"act":"bisection_ended"', "stopped by", BACKEND)
     for path in (*SHOWN, f"/api/v1/commits/{culprit}", f"/crcr/commit/{culprit}"):
         answer = await relay.http.get(path)
-        assert [word for word in words if word in answer.text] == [], path
+        assert [secret for secret in secrets if secret in answer.text] == [], path
         assert "act=bisection_ended" not in answer.text, path
     for path in ("/api/v1/deliveries", "/crcr/deliveries"):
         unknown = await relay.http.get(f"{path}/{guids[0][::-1]}")
         hidden = await relay.http.get(f"{path}/{guids[0]}")
         assert (hidden.status_code, unknown.status_code) == (404, 404)
-    seen = await relay.http.get("/api/v1/deliveries", headers={"authorization": f"Bearer {ADMIN}"})
-    assert guids[0] in seen.text
-    acts = await relay.http.get("/api/v1/audit", headers={"authorization": f"Bearer {ADMIN}"})
-    assert culprit in acts.text
+    admin_deliveries = await relay.http.get(
+        "/api/v1/deliveries", headers={"authorization": f"Bearer {ADMIN}"}
+    )
+    assert guids[0] in admin_deliveries.text
+    admin_audit = await relay.http.get("/api/v1/audit", headers={"authorization": f"Bearer {ADMIN}"})
+    assert culprit in admin_audit.text
 
 
-async def test_a_step_of_a_hidden_backend_waits_unseen(relay: RunningRelay) -> None:
+async def test_waiting_effects_of_a_hidden_bisection_are_shown_to_admins_only(relay: RunningRelay) -> None:
     relay.write_allowlist(HIDDEN)
     await relay.refresh()
     base = await broken_base(relay, commits=8, culprit=5)
     await base.start()
     for status, more in (("in_progress", {}), ("completed", failed_with(BROKEN))):
         await post_report(relay, base.run, "test", status, **more)
-    (guid,) = bisected(relay)
+    (guid,) = run_deliveries(relay)
     admin = {"authorization": f"Bearer {ADMIN}"}
     answers = [await relay.http.get("/api/v1/effects/list", headers=headers) for headers in ({}, admin)]
     assert [guid in answer.text for answer in answers] == [False, True]

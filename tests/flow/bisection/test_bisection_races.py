@@ -1,4 +1,4 @@
-"""Two processes on one store never begin two bisections of a job, and never send the same step twice."""
+"""Two processes on one store never start two bisections of a job, and never send the same step twice."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,21 +32,21 @@ async def other(relay: RunningRelay) -> AsyncIterator[Services]:
     await services.close()
 
 
-async def test_of_many_that_begin_at_once_one_begins(relay: RunningRelay, other: Services) -> None:
+async def test_one_of_several_concurrent_starts_succeeds(relay: RunningRelay, other: Services) -> None:
     base = await broken_base(relay, commits=6, culprit=3)
     now = relay.clock.now()
     starts = [
         process.bisections.start(RepoName(UPSTREAM), REQUEST, now) for process in (relay.services, other) * 4
     ]
     results = await asyncio.gather(*starts, return_exceptions=True)
-    begun = [result for result in results if isinstance(result, int)]
-    assert len(begun) == 1
-    assert all(isinstance(result, NotPossible) for result in results if result not in begun)
+    started = [result for result in results if isinstance(result, int)]
+    assert len(started) == 1
+    assert all(isinstance(result, NotPossible) for result in results if result not in started)
     await relay.drain()
-    assert base.runs(begun[0]) == [(6, None)]
+    assert base.runs(started[0]) == [(6, None)]
 
 
-async def test_of_many_that_advance_at_once_one_sends_the_next_run(
+async def test_several_concurrent_advances_send_the_next_run_once(
     relay: RunningRelay, other: Services
 ) -> None:
     base = await broken_base(relay, commits=6, culprit=3)
@@ -63,6 +63,6 @@ async def test_of_many_that_advance_at_once_one_sends_the_next_run(
     await asyncio.gather(*advances, *sweeps)
     assert base.runs(bisection) == [(6, "failed"), (0, None)]
     await relay.drain()
-    sent = [each.delivery_id for each in relay.github.dispatches(BACKEND)]
+    sent = [dispatch.delivery_id for dispatch in relay.github.dispatches(BACKEND)]
     assert len(sent) == len(set(sent))
     assert (await base.finish(bisection))["outcome"] == "found"

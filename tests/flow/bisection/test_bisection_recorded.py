@@ -1,4 +1,4 @@
-"""Bisections through the whole relay, on both stores: dispatched commits, results by callbacks, a culprit that was tested."""
+"""Bisections through the whole relay: dispatched commits, results by callbacks, a culprit that was tested."""
 
 import math
 import re
@@ -58,18 +58,18 @@ async def test_the_commit_that_broke_the_job_is_found_by_testing(
     assert all((result == "failed") is (position >= culprit) for position, result in runs)
 
 
-async def test_a_run_is_a_push_of_its_own_branch_that_says_what_it_is_for(relay: RunningRelay) -> None:
+async def test_a_run_is_a_push_to_its_own_branch_with_purpose_bisection(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=4, culprit=2)
     bisection = await base.start()
     dispatch = relay.github.dispatches(BACKEND)[-1]
-    payload, about = dispatch.client_payload["payload"], dispatch.client_payload["relay"]
+    payload, relay_fields = dispatch.client_payload["payload"], dispatch.client_payload["relay"]
     assert dispatch.event_type == dispatch.client_payload["event_type"] == "push"
     assert payload["ref"] == f"refs/heads/crcr-bisect/{bisection}"
     assert (payload["after"], payload["deleted"]) == (base.commits[-1], False)
     assert payload["repository"]["full_name"] == UPSTREAM
     assert payload["repository"]["id"] == relay.github.repository(UPSTREAM).id
-    assert about["purpose"] == "bisection"
-    assert "test" not in about
+    assert relay_fields["purpose"] == "bisection"
+    assert "test" not in relay_fields
     first = dispatch.client_payload["delivery_id"]
     await base.answer()
     assert relay.github.dispatches(BACKEND)[-1].client_payload["delivery_id"] != first
@@ -101,18 +101,20 @@ COUNTED = (
 
 async def read_numbers(relay: RunningRelay, commits: list[str]) -> dict[str, Any]:
     """All figures, the commits of a range, and the rows that figures come from."""
-    shown: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     for path in (*NUMBERS, *(f"/api/v1/commits/{sha}" for sha in commits)):
         answer = await relay.http.get(path)
         assert answer.status_code == 200, (path, answer.text)
-        # The newest change moves with each run, the look-ups of L4 results wait in the outbox, and the commit names the
+        # The newest change grows with each run, the lookups of L4 results wait in the outbox, and the commit names the
         # bisection that found it.
-        shown[path] = re.sub(r'"(change|cursor|waiting)":\s*"?\d+|"bisections":\[[^]]*\]', "", answer.text)
-    return shown | {name: relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in COUNTED}  # noqa: S608
+        responses[path] = re.sub(
+            r'"(change|cursor|waiting)":\s*"?\d+|"bisections":\[[^]]*\]', "", answer.text
+        )
+    return responses | {name: relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3") for name in COUNTED}  # noqa: S608
 
 
 @pytest.mark.parametrize("listed", [BISECTED, GATING])
-async def test_its_runs_count_in_no_number_check_or_gate(relay: RunningRelay, listed: str) -> None:
+async def test_bisection_runs_count_in_no_number_check_or_gate(relay: RunningRelay, listed: str) -> None:
     relay.write_allowlist(listed)
     await relay.refresh()
     base = await broken_base(relay, commits=6, culprit=3)
@@ -129,43 +131,43 @@ async def test_its_runs_count_in_no_number_check_or_gate(relay: RunningRelay, li
     assert relay.github.calls_to("POST", f"/repos/{UPSTREAM}/check-runs") == checks
 
 
-async def test_what_it_found_stands_first_among_the_culprits(relay: RunningRelay) -> None:
+async def test_the_commit_that_a_bisection_found_is_the_first_culprit(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=8, culprit=2)
     bisection = await base.start()
     (running,) = (await relay.http.get("/api/v1/culprits")).json()
     assert running["bisection"] == bisection
     await base.finish(bisection)
-    (found,) = (await relay.http.get("/api/v1/culprits")).json()
-    first = found["candidates"][0]
-    assert (found["bisection"], first["sha"]) == (bisection, base.commits[2])
+    (breakage,) = (await relay.http.get("/api/v1/culprits")).json()
+    first = breakage["candidates"][0]
+    assert (breakage["bisection"], first["sha"]) == (bisection, base.commits[2])
     assert first["reasons"][0] == f"bisection {bisection} found it"
     assert first["score"] > 0.99
 
 
-# How it ends otherwise
+# Other outcomes
 
 
-async def test_a_good_end_that_fails_says_that_the_downstream_changed(relay: RunningRelay) -> None:
+async def test_a_failing_good_end_means_that_the_downstream_changed(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=8, culprit=0)
     ended = await base.finish(await base.start())
     assert (ended["outcome"], ended["culprit"]) == ("downstream_changed", None)
     assert base.runs(ended["bisection_id"]) == [(8, "failed"), (0, "failed"), (0, "failed")]
 
 
-async def test_a_bad_end_that_passes_ends_it_with_one_run(relay: RunningRelay) -> None:
+async def test_a_passing_bad_end_ends_the_bisection_after_one_run(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=8, culprit=99)
     ended = await base.finish(await base.start())
     assert (ended["outcome"], base.runs(ended["bisection_id"])) == ("not_reproduced", [(8, "passed")])
 
 
-async def test_a_budget_that_is_spent_in_the_middle_leaves_the_narrowed_range(relay: RunningRelay) -> None:
+async def test_a_spent_budget_leaves_the_narrowed_range(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=16, culprit=5)
     ended = await base.finish(await base.start(most_runs=4))
     assert (ended["outcome"], ended["culprit"]) == ("budget_spent", None)
     assert (ended["left_good"], ended["left_bad"]) == (4, 8)
 
 
-async def test_its_time_ends_it_while_a_run_is_awaited_and_drops_an_unsent_dispatch(
+async def test_the_time_limit_ends_a_waiting_bisection_and_cancels_its_unsent_dispatch(
     relay: RunningRelay,
 ) -> None:
     base = await broken_base(relay, commits=8, culprit=3)
@@ -180,7 +182,7 @@ async def test_its_time_ends_it_while_a_run_is_awaited_and_drops_an_unsent_dispa
     assert dispatch["state"] == "cancelled"
 
 
-async def test_a_downstream_that_never_answers_is_not_asked_for_ever(relay: RunningRelay) -> None:
+async def test_a_downstream_that_never_reports_ends_the_bisection_after_two_runs(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=8, culprit=3)
     bisection = await base.start(time=timedelta(days=7))
     for _ in range(10):
@@ -201,7 +203,7 @@ async def test_a_job_that_hangs_or_is_cancelled_has_no_result_and_is_run_once_mo
     assert base.runs(bisection)[:2] == [(2, "no_result"), (2, "failed")]
 
 
-async def test_a_commit_that_fails_otherwise_is_skipped_and_never_called_good(relay: RunningRelay) -> None:
+async def test_a_commit_with_a_different_failure_is_skipped_and_not_called_good(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=4, culprit=3)
     base.otherwise[2] = failed_with(OTHER)
     ended = await base.finish(await base.start())
@@ -209,7 +211,7 @@ async def test_a_commit_that_fails_otherwise_is_skipped_and_never_called_good(re
     assert (ended["left_good"], ended["left_bad"], ended["culprit"]) == (1, 3, None)
 
 
-async def test_another_failure_beside_the_one_that_is_looked_for_is_not_blamed(relay: RunningRelay) -> None:
+async def test_an_additional_unrelated_failure_does_not_change_the_culprit(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=4, culprit=3)
     base.otherwise = {
         1: failed_with(OTHER, ran=40),
@@ -242,10 +244,10 @@ async def test_a_flaky_job_repeats_failures_and_a_pass_clears_the_commit(relay: 
     assert (ended["outcome"], ended["culprit"]) == ("found", base.commits[3])
 
 
-# Who may begin one, and when
+# Conditions for starting a bisection
 
 
-async def test_only_one_runs_for_a_job_at_a_time(relay: RunningRelay) -> None:
+async def test_only_one_bisection_of_a_job_runs_at_a_time(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=4, culprit=2)
     first = await base.start()
     with pytest.raises(NotPossible, match=f"bisection {first} of this job is running"):
@@ -277,7 +279,7 @@ async def test_the_allowlist_decides_whether_a_backend_is_bisected(
 
 
 @pytest.mark.parametrize("listed", ["L2:\n  - org/other\n", "L2:\n  - org/backend: {bisect: off}\n"])
-async def test_an_allowlist_change_ends_a_running_one(relay: RunningRelay, listed: str) -> None:
+async def test_an_allowlist_change_ends_a_running_bisection(relay: RunningRelay, listed: str) -> None:
     base = await broken_base(relay, commits=8, culprit=3)
     bisection = await base.start()
     await base.answer()
@@ -290,7 +292,7 @@ async def test_an_allowlist_change_ends_a_running_one(relay: RunningRelay, liste
     assert len(relay.github.dispatches(BACKEND)) == sent
 
 
-async def test_a_stopped_one_sends_nothing_more(relay: RunningRelay) -> None:
+async def test_a_stopped_bisection_sends_no_further_run(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=8, culprit=3)
     bisection = await base.start()
     bisections, now = relay.services.bisections, relay.clock.now()
@@ -306,7 +308,7 @@ async def test_a_stopped_one_sends_nothing_more(relay: RunningRelay) -> None:
         await bisections.stop(RepoName(UPSTREAM), 99, who="ada", now=now)
 
 
-async def test_a_range_given_by_hand_is_checked(relay: RunningRelay) -> None:
+async def test_an_explicit_range_and_budget_are_validated(relay: RunningRelay) -> None:
     base = await broken_base(relay, commits=8, culprit=3)
     good, bad = base.commits[1], base.commits[6]
     for options, error in (
@@ -335,7 +337,7 @@ async def test_a_job_that_is_green_or_unknown_is_refused(relay: RunningRelay) ->
     assert relay.rows("SELECT 1 FROM bisections") == []
 
 
-async def test_a_backend_with_auto_is_bisected_once_for_each_breakage(relay: RunningRelay) -> None:
+async def test_a_backend_with_auto_is_bisected_once_per_breakage(relay: RunningRelay) -> None:
     relay.write_allowlist(BISECTED.replace("manual", "auto"))
     await relay.refresh()
     base = await broken_base(relay, commits=6, culprit=3)
@@ -355,14 +357,16 @@ async def test_a_backend_with_auto_is_bisected_once_for_each_breakage(relay: Run
     assert len(relay.rows("SELECT 1 FROM bisections")) == 1
 
 
-async def test_a_backend_without_auto_is_left_alone(relay: RunningRelay) -> None:
+async def test_a_backend_without_auto_is_not_bisected(relay: RunningRelay) -> None:
     await broken_base(relay, commits=6, culprit=3)
     await push_commits(relay, [failed_with(BROKEN)])
     await relay.services.sweeper.begin_bisections()
     assert relay.rows("SELECT 1 FROM bisections") == []
 
 
-async def test_results_of_other_jobs_and_repeated_reports_advance_nothing(relay: RunningRelay) -> None:
+async def test_results_of_other_jobs_and_repeated_reports_do_not_advance_a_bisection(
+    relay: RunningRelay,
+) -> None:
     relay.github.repository(BACKEND).workflows = list(workflow_with_jobs("test", "lint"))
     base = await broken_base(relay, commits=8, culprit=3)
     bisection = await base.start()

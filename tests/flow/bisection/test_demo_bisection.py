@@ -1,5 +1,5 @@
-"""The first minutes of the demo in simulated time, with its history: a bisection begins by itself and finds the commit that broke a
-backend, and notices are written on the simulated GitHub.
+"""The first minutes of the demo in simulated time, with its history: a bisection starts automatically, finds the commit that broke
+a backend, and notices are posted to the simulated GitHub.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _COMMENTS = Statement(text("SELECT message_id FROM notice_messages WHERE channel
 
 
 async def run_first_minutes(folder: Path) -> tuple[BisectionDetail, list[str], int]:
-    """Run the demo for three simulated minutes; return its first bisection, the issues that tell people, and how many
+    """Run the demo for three simulated minutes; return its first bisection, the titles of its notice issues, and how many
     messages were for comments on pull requests: a gate that is waived at once has none in the end.
     """
     async with run_simulated_relay(
@@ -37,10 +37,12 @@ async def run_first_minutes(folder: Path) -> tuple[BisectionDetail, list[str], i
         make_world=lambda github: make_demo_with_history(github, folder),
         settings_for=demo_settings,
     ) as demo:
-        over = asyncio.Event()
-        traffic = asyncio.create_task(run_traffic(demo.github, UPSTREAM, seed=SEED, speed=SPEED, stop=over))
+        stopping = asyncio.Event()
+        traffic = asyncio.create_task(
+            run_traffic(demo.github, UPSTREAM, seed=SEED, speed=SPEED, stop=stopping)
+        )
         await asyncio.wait([traffic], timeout=THREE_MINUTES_S)
-        over.set()
+        stopping.set()
         await traffic
         demo.check()
         services = demo.services
@@ -50,7 +52,7 @@ async def run_first_minutes(folder: Path) -> tuple[BisectionDetail, list[str], i
         return await views.bisection(RepoName(UPSTREAM), 1), issues, len(rows)
 
 
-def test_the_demo_finds_the_commit_that_broke_a_backend_and_tells_people(tmp_path: Path) -> None:
+def test_the_demo_finds_the_commit_that_broke_a_backend_and_opens_issues_and_comments(tmp_path: Path) -> None:
     detail, issues, comments = run_simulated(run_first_minutes(tmp_path))
     assert f"lumen-hpc/xpu-ops is red on the base branch of {UPSTREAM}" in issues
     assert comments > 0  # on the pull request whose gate fails

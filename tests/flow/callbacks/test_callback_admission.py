@@ -1,4 +1,4 @@
-"""Admission and proof: a report counts for a dispatch that may have arrived, and only while its sender may speak."""
+"""Admission and proof: a report counts only for a dispatch that may have arrived and only while its sender is admitted."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,9 +17,7 @@ CORE = RepoName(UPSTREAM)
 DISPATCHES = Match(method="POST", path="*/dispatches")
 
 
-async def test_a_report_for_a_dispatch_that_github_refused_to_take_yet_does_not_drop_it(
-    tmp_path: Path,
-) -> None:
+async def test_a_report_for_a_rate_limited_dispatch_does_not_drop_the_dispatch(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as relay:
         await relay.github.open_pr(UPSTREAM, title="First")
         await relay.drain()
@@ -28,14 +26,14 @@ async def test_a_report_for_a_dispatch_that_github_refused_to_take_yet_does_not_
         pr = await relay.github.open_pr(UPSTREAM, title="Second")
         await relay.drain()
         assert pr.last_delivery is not None
-        told = {
+        workflow = {
             "name": "CI",
             "status": "in_progress",
             "run_id": run.id,
             "run_attempt": 1,
             "job_name": "build",
         }
-        body = {"event_type": "pull_request", "delivery_id": pr.last_delivery.guid, "workflow": told}
+        body = {"event_type": "pull_request", "delivery_id": pr.last_delivery.guid, "workflow": workflow}
         answer = await relay.github.report(run, run.jobs[0], status="in_progress", body=body)
         await relay.pass_time(40)
 
@@ -43,7 +41,7 @@ async def test_a_report_for_a_dispatch_that_github_refused_to_take_yet_does_not_
         assert len(relay.github.dispatches("org/one")) == 2
 
 
-async def test_a_run_that_answered_while_the_answer_got_lost_makes_a_retry_pointless(tmp_path: Path) -> None:
+async def test_a_callback_for_a_dispatch_with_a_lost_response_prevents_the_retry(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as relay:
         relay.github.faults.early_callback(times=1)
         relay.github.faults.lose_answer(on=DISPATCHES, times=1)
@@ -55,24 +53,24 @@ async def test_a_run_that_answered_while_the_answer_got_lost_makes_a_retry_point
         assert set(relay.dispatch_states().values()) == {"sent"}
 
 
-class SuspendedMeanwhile:
-    """Limits in whose time an operator suspends the caller: between the first look at it and the second."""
+class SuspendingLimits:
+    """Limits that suspend the caller between its first admission check and its second."""
 
     def __init__(self, relay: RunningRelay) -> None:
-        self._it = relay
+        self._relay = relay
 
     async def check(self, scope: str, subject: str) -> None:
-        await self._it.services.limits.check(scope, subject)
+        await self._relay.services.limits.check(scope, subject)
 
     async def take(self, scope: str, subject: str) -> None:
-        await self._it.services.limits.take(scope, subject)
+        await self._relay.services.limits.take(scope, subject)
         core, one = RepoName(UPSTREAM), RepoName(BACKEND)
-        await self._it.services.targets.suspend(core, one, who="ann", now=self._it.clock.now())
+        await self._relay.services.targets.suspend(core, one, who="ann", now=self._relay.clock.now())
 
 
-async def test_a_suspension_that_lands_between_the_two_looks_is_obeyed(tmp_path: Path) -> None:
+async def test_a_suspension_between_the_two_admission_checks_is_obeyed(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
-        callback = replace(relay.services.callback, limits=SuspendedMeanwhile(relay))
+        callback = replace(relay.services.callback, limits=SuspendingLimits(relay))
         app = build_app(replace(relay.services, callback=callback), work=False)
         async with client_from(app) as http:
             answer = await post_report(relay, run, "build", "in_progress", http=http)
@@ -108,7 +106,7 @@ async def _delist(relay: RunningRelay) -> None:
         (_delist, (403, "not_allowlisted")),
     ],
 )
-async def test_a_caller_that_has_just_reported_is_admitted_anew_with_its_next_report(
+async def test_admission_of_a_caller_is_checked_again_with_its_next_report(
     tmp_path: Path, end_admission: Callable[[RunningRelay], Awaitable[None]], answers: tuple[int, str]
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
@@ -116,15 +114,15 @@ async def test_a_caller_that_has_just_reported_is_admitted_anew_with_its_next_re
         await end_admission(relay)
         for _ in range(2):
             answer = await post_report(relay, run, "build", "completed", conclusion="success")
-            told = answer.json()
-            assert (answer.status_code, told.get("status") or told["error"]["code"]) == answers
+            body = answer.json()
+            assert (answer.status_code, body.get("status") or body["error"]["code"]) == answers
 
         assert [job["state"] for job in relay.jobs()] == ["in_progress"]
         [known] = relay.rows("SELECT alarm FROM repositories WHERE downstream = ?", BACKEND)
         assert bool(known["alarm"]) == (answers[1] == "identity_changed")
 
 
-async def test_a_re_run_that_leaves_its_attempt_out_means_the_signed_one(tmp_path: Path) -> None:
+async def test_a_rerun_report_without_run_attempt_uses_the_signed_attempt(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as relay:
         await relay.github.open_pr(UPSTREAM, title="Again")
         await relay.drain()
@@ -140,8 +138,8 @@ async def test_a_re_run_that_leaves_its_attempt_out_means_the_signed_one(tmp_pat
         assert [job["attempt"] for job in relay.jobs()] == [1, 2]
 
 
-async def test_beside_a_server_of_its_own_the_tokens_of_public_github_are_not_known(tmp_path: Path) -> None:
-    """The same names mean other repositories there."""
+async def test_a_relay_of_another_github_server_rejects_tokens_of_public_github(tmp_path: Path) -> None:
+    """On public GitHub the same names mean other repositories."""
     async with dispatched_run(tmp_path) as (relay, run):
         token = relay.github.oidc_token(run, run.jobs[0], audience=AUDIENCE, iss=GITHUB_ACTIONS)
         answer = await relay.github.report(run, run.jobs[0], status="in_progress", token=token)
@@ -150,7 +148,9 @@ async def test_beside_a_server_of_its_own_the_tokens_of_public_github_are_not_kn
         assert "is not known" in answer.json()["error"]["detail"]
 
 
-async def test_an_upstream_without_a_list_does_not_hide_the_answer_of_the_other(tmp_path: Path) -> None:
+async def test_an_upstream_with_an_invalid_allowlist_does_not_hide_the_answer_of_the_other(
+    tmp_path: Path,
+) -> None:
     lists = {UPSTREAM: f"L2: [{BACKEND}]", "other/core": "L2: [not a name]"}
     async with running_relay(tmp_path, lists, downstreams=(BACKEND,)) as relay:
         await relay.github.open_pr(UPSTREAM)

@@ -1,4 +1,4 @@
-"""Reports that come early, twice, all at once, or while the store is away: none is lost, none counts twice."""
+"""Reports that arrive early, twice, all at once or while the store is down: none is lost, none counts twice."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,9 @@ from support.running_relay import UPSTREAM, running_relay
 DISPATCHES = Match(method="POST", path="*/dispatches")
 
 
-async def test_fault_11_a_callback_before_the_dispatch_is_answered_finds_its_record(tmp_path: Path) -> None:
+async def test_fault_11_a_callback_before_the_dispatch_response_finds_the_dispatch_record(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         relay.github.faults.early_callback()
         await relay.github.open_pr(UPSTREAM)
@@ -33,7 +35,7 @@ async def test_fault_11_a_callback_before_the_dispatch_is_answered_finds_its_rec
         assert set(relay.dispatch_states().values()) == {"sent"}
 
 
-async def test_fault_11_a_callback_that_overtakes_a_hanging_dispatch_is_taken(tmp_path: Path) -> None:
+async def test_fault_11_a_callback_that_overtakes_a_hanging_dispatch_is_accepted(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         gate = relay.github.faults.hang(on=DISPATCHES, after_acting=True)
         await relay.github.open_pr(UPSTREAM)
@@ -48,7 +50,9 @@ async def test_fault_11_a_callback_that_overtakes_a_hanging_dispatch_is_taken(tm
         assert [job["queue_s"] for job in relay.jobs()] == [5.0]
 
 
-async def test_fault_12_a_report_whose_commit_failed_is_accepted_the_next_time(tmp_path: Path) -> None:
+async def test_fault_12_a_report_whose_commit_failed_is_accepted_when_it_is_sent_again(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run), callbacks_on_outage(relay) as (store, http):
         store.writes_to_fail = 1
         failed = await post_report(relay, run, "build", "in_progress", http=http)
@@ -60,7 +64,7 @@ async def test_fault_12_a_report_whose_commit_failed_is_accepted_the_next_time(t
         assert [job["state"] for job in relay.jobs()] == ["in_progress"]
 
 
-async def test_fault_12_a_report_whose_answer_was_lost_after_the_commit_is_a_repeat(tmp_path: Path) -> None:
+async def test_fault_12_a_report_resent_after_its_response_was_lost_is_a_repeat(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run), callbacks_on_outage(relay) as (store, http):
         await post_report(relay, run, "build", "in_progress", http=http)
         store.answers_to_lose = 1
@@ -71,7 +75,7 @@ async def test_fault_12_a_report_whose_answer_was_lost_after_the_commit_is_a_rep
         assert [(job["state"], job["conclusion"]) for job in relay.jobs()] == [("completed", "success")]
 
 
-async def test_fault_13_a_store_that_cannot_be_asked_is_never_answered_with_unknown_delivery(
+async def test_fault_13_a_failed_store_read_is_answered_503_and_never_unknown_delivery(
     tmp_path: Path,
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run), callbacks_on_outage(relay) as (store, http):
@@ -83,7 +87,7 @@ async def test_fault_13_a_store_that_cannot_be_asked_is_never_answered_with_unkn
         assert report_outcome(await post_report(relay, run, "build", "in_progress", http=http)) == "applied"
 
 
-async def test_fault_13_a_closed_store_asks_to_come_back(tmp_path: Path) -> None:
+async def test_fault_13_a_closed_store_is_answered_503_with_retry_after(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.services.database.close()
         answer = await relay.github.start_job(run, "build")
@@ -92,7 +96,7 @@ async def test_fault_13_a_closed_store_asks_to_come_back(tmp_path: Path) -> None
         assert int(answer.headers["retry-after"]) > 0
 
 
-async def test_fault_14_of_two_equal_reports_at_once_one_is_applied(tmp_path: Path) -> None:
+async def test_fault_14_exactly_one_of_two_equal_concurrent_reports_is_applied(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         starts = await asyncio.gather(*(relay.github.report(run, "build") for _ in range(2)))
         ends = await asyncio.gather(
@@ -107,7 +111,7 @@ async def test_fault_14_of_two_equal_reports_at_once_one_is_applied(tmp_path: Pa
         assert len(relay.jobs()) == 1
 
 
-async def test_fault_14_of_200_identical_and_conflicting_reports_at_once_exactly_one_is_applied(
+async def test_fault_14_exactly_one_of_200_identical_and_conflicting_concurrent_reports_is_applied(
     tmp_path: Path,
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
@@ -128,7 +132,7 @@ async def test_fault_14_of_200_identical_and_conflicting_reports_at_once_exactly
         assert (job["first_conclusion"], job["conclusion"], job["disputed"]) == (applied, "failure", 1)
 
 
-async def test_fault_14_200_starts_at_once_open_one_job(tmp_path: Path) -> None:
+async def test_fault_14_200_concurrent_start_reports_open_one_job(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         before = relay.rows("SELECT count(*) AS n FROM changes WHERE kind = 'job'")[0]["n"]
         answers = await asyncio.gather(*(relay.github.report(run, "build") for _ in range(200)))
@@ -138,7 +142,7 @@ async def test_fault_14_200_starts_at_once_open_one_job(tmp_path: Path) -> None:
         assert (len(relay.jobs()), after - before) == (1, 1)
 
 
-async def test_fault_21_sixty_matrix_jobs_starting_at_once_are_all_taken(tmp_path: Path) -> None:
+async def test_fault_21_sixty_matrix_jobs_that_start_at_once_are_all_accepted(tmp_path: Path) -> None:
     names = [f"test (npu, shard {number})" for number in range(60)]
     async with dispatched_run(tmp_path, workflows=workflow_with_jobs(*names)) as (relay, run):
         starts = await asyncio.gather(*(relay.github.start_job(run, name) for name in names))
@@ -149,7 +153,7 @@ async def test_fault_21_sixty_matrix_jobs_starting_at_once_are_all_taken(tmp_pat
         assert {job["state"] for job in relay.jobs()} == {"completed"}
 
 
-async def test_fault_21_the_301st_report_in_a_minute_is_told_when_to_come_back_and_then_taken(
+async def test_fault_21_the_301st_report_in_a_minute_gets_retry_after_and_is_then_accepted(
     tmp_path: Path,
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
@@ -166,7 +170,7 @@ async def test_fault_21_the_301st_report_in_a_minute_is_told_when_to_come_back_a
         assert report_outcome(again) == "applied"
 
 
-async def test_one_repositorys_limit_is_not_anothers(tmp_path: Path) -> None:
+async def test_each_repository_has_its_own_rate_limit(tmp_path: Path) -> None:
     listed = f"L2:\n  - {BACKEND}\n  - org/other\n"
     async with running_relay(
         tmp_path, listed, downstreams=(BACKEND, "org/other"), CRCR_RATE_LIMIT_PER_MIN="1"
@@ -179,7 +183,7 @@ async def test_one_repositorys_limit_is_not_anothers(tmp_path: Path) -> None:
         assert list(map(report_outcome, answers)) == ["applied", "rate_limited", "applied"]
 
 
-async def test_a_callback_proves_that_a_dispatch_arrived_and_the_retry_is_not_sent(tmp_path: Path) -> None:
+async def test_a_callback_proves_that_a_dispatch_arrived_and_prevents_the_retry(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         relay.github.faults.lose_answer(on=DISPATCHES, times=1)
         await relay.github.open_pr(UPSTREAM)
@@ -193,7 +197,7 @@ async def test_a_callback_proves_that_a_dispatch_arrived_and_the_retry_is_not_se
         assert len(relay.github.calls_to("POST", "*/dispatches")) == 1
 
 
-async def test_a_callback_during_a_dispatch_whose_answer_is_lost_ends_its_retries(tmp_path: Path) -> None:
+async def test_a_callback_during_a_dispatch_whose_response_is_lost_ends_its_retries(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         relay.github.faults.early_callback()
         relay.github.faults.lose_answer(on=DISPATCHES, times=1)

@@ -1,4 +1,4 @@
-"""The callback's outer edge: which layer answers first, what its refusals look like, what it never does."""
+"""The callback's HTTP edge: which layer refuses first, the shape of its refusals, and what it never does."""
 
 import json
 from collections.abc import AsyncIterator
@@ -12,8 +12,8 @@ from support.running_relay import UPSTREAM, WORKFLOW, running_relay
 GARBAGE = b"\xff{"
 
 
-async def test_the_first_layer_that_fails_answers(tmp_path: Path) -> None:
-    """One report with everything wrong with it, mended layer by layer."""
+async def test_the_first_failing_layer_determines_the_refusal(tmp_path: Path) -> None:
+    """One report in which every layer finds an error, corrected layer by layer."""
     async with dispatched_run(tmp_path, CRCR_RATE_LIMIT_PER_MIN="1") as (relay, run):
         build = run.job("build")
         bad, wrong_event = (
@@ -52,7 +52,9 @@ async def test_fault_32_identity_is_checked_before_the_body_is_read(tmp_path: Pa
             assert refusal_code(answer) == (401, "not_authentic")
 
 
-async def test_both_spellings_of_the_address_answer_without_a_redirect(tmp_path: Path) -> None:
+async def test_the_callback_path_with_and_without_a_trailing_slash_answers_without_a_redirect(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         for path, repeat in ((CALLBACK, False), (f"{CALLBACK}/", True)):
             body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
@@ -63,14 +65,14 @@ async def test_both_spellings_of_the_address_answer_without_a_redirect(tmp_path:
             assert answer.json() == {"ok": True, "status": "in_progress", "repeat": repeat}
 
 
-async def test_other_methods_are_refused(tmp_path: Path) -> None:
+async def test_methods_other_than_post_are_refused(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED) as relay:
         for method, path in product(("GET", "HEAD", "PUT", "DELETE", "OPTIONS"), (CALLBACK, f"{CALLBACK}/")):
             answer = await relay.http.request(method, path)
             assert (method, path, answer.status_code) == (method, path, 405)
 
 
-async def test_a_body_over_2_mib_is_refused_whether_announced_or_not(tmp_path: Path) -> None:
+async def test_a_body_over_2_mib_is_refused_with_or_without_content_length(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
 
         async def drip() -> AsyncIterator[bytes]:
@@ -86,14 +88,14 @@ async def test_a_body_over_2_mib_is_refused_whether_announced_or_not(tmp_path: P
         assert refusal_code(lying) == (400, "bad_request")
 
 
-async def test_a_large_report_within_the_cap_is_taken(tmp_path: Path) -> None:
+async def test_a_large_report_under_the_size_limit_is_accepted(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
         body["payload"] = {"text": "x" * (2 * 1024 * 1024 - 4096)}
         assert (await relay.github.report(run, "build", body=body)).status_code == 200
 
 
-async def test_every_refusal_has_one_shape_and_an_id_of_its_own(tmp_path: Path) -> None:
+async def test_all_refusals_have_one_json_shape_and_a_unique_request_id(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         good = bearer(relay.github.oidc_token(run, "build"))
         answers = [
@@ -106,18 +108,20 @@ async def test_every_refusal_has_one_shape_and_an_id_of_its_own(tmp_path: Path) 
         ]
         ids = set()
         for answer in answers:
-            told = answer.json()
+            refusal = answer.json()
             assert answer.headers["content-type"] == "application/json"
-            assert set(told) == {"ok", "error"}
-            assert told["ok"] is False
-            assert {"code", "detail", "request_id"} <= set(told["error"]) <= {
+            assert set(refusal) == {"ok", "error"}
+            assert refusal["ok"] is False
+            assert {"code", "detail", "request_id"} <= set(refusal["error"]) <= {
                 "code", "detail", "hint", "request_id",
             }  # fmt: skip
-            ids.add(told["error"]["request_id"])
+            ids.add(refusal["error"]["request_id"])
         assert len(ids) == len(answers)
 
 
-async def test_a_missing_or_odd_authorization_is_not_authentic_and_says_what_to_send(tmp_path: Path) -> None:
+async def test_a_missing_or_malformed_authorization_is_not_authentic_and_hints_what_to_send(
+    tmp_path: Path,
+) -> None:
     odd = ["", "Bearer", "Bearer ", "Basic dXNlcjpwdw==", "token abc", "Bearer\tx", "a" * 9000]
     async with running_relay(tmp_path, LISTED) as relay:
         for headers in ({}, *({"authorization": text} for text in odd)):
@@ -126,7 +130,7 @@ async def test_a_missing_or_odd_authorization_is_not_authentic_and_says_what_to_
             assert "token" in answer.json()["error"]["hint"]
 
 
-async def test_a_relay_that_never_read_an_allowlist_asks_to_come_back(tmp_path: Path) -> None:
+async def test_a_relay_without_a_valid_allowlist_answers_503_with_retry_after(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L2: [", downstreams=(BACKEND,)) as relay:
         run = relay.github.start_run(
             BACKEND, event="repository_dispatch", client_payload={"delivery_id": "x"}
@@ -138,7 +142,7 @@ async def test_a_relay_that_never_read_an_allowlist_asks_to_come_back(tmp_path: 
         assert int(answer.headers["retry-after"]) > 0
 
 
-async def test_a_report_does_not_ask_github_or_anyone_once_the_keys_are_known(tmp_path: Path) -> None:
+async def test_a_report_needs_no_request_to_github_once_the_keys_are_cached(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         before = len(relay.github.calls)
@@ -146,7 +150,7 @@ async def test_a_report_does_not_ask_github_or_anyone_once_the_keys_are_known(tm
         assert len(relay.github.calls) == before
 
 
-async def test_pushes_are_dispatched_and_answered_like_pull_requests(tmp_path: Path) -> None:
+async def test_pushes_are_dispatched_and_reported_like_pull_requests(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         relay.github.repository(BACKEND).workflows = [WORKFLOW]
         await relay.github.push(UPSTREAM)

@@ -1,4 +1,4 @@
-"""What a report may say: odd names, odd ids, missing parts; all of it through the running app."""
+"""Field values of a report: unusual names, unusual ids, missing fields; all of it through the running app."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ ODD_NAMES = [
 ]
 
 
-async def test_fault_15_any_job_name_is_a_key_of_its_own(tmp_path: Path) -> None:
+async def test_fault_15_any_job_name_identifies_a_separate_job(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         for name in ODD_NAMES:
             assert report_outcome(await relay.github.report(run, "build", job_name=name)) == "applied"
@@ -45,7 +45,9 @@ async def test_fault_15_any_job_name_is_a_key_of_its_own(tmp_path: Path) -> None
         assert {job["state"] for job in relay.jobs()} == {"completed"}
 
 
-async def test_fault_15_a_job_name_of_10_000_characters_is_refused_by_field(tmp_path: Path) -> None:
+async def test_fault_15_a_job_name_of_10_000_characters_is_refused_with_the_field_name(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         answer = await relay.github.report(run, "build", job_name="x" * 10_000)
 
@@ -84,7 +86,7 @@ async def test_fault_16_a_run_id_may_be_a_number_or_text(tmp_path: Path) -> None
         assert [report_outcome(first), report_outcome(second)] == ["applied", "repeat"]
 
 
-async def test_fault_17_completed_without_a_conclusion_is_taken_and_counts_as_a_failure(
+async def test_fault_17_completed_without_a_conclusion_is_accepted_with_the_conclusion_none(
     tmp_path: Path,
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
@@ -98,16 +100,18 @@ async def test_fault_17_completed_without_a_conclusion_is_taken_and_counts_as_a_
         assert {(job["state"], job["conclusion"]) for job in relay.jobs()} == {("completed", "none")}
 
 
-async def test_fault_17_an_unknown_conclusion_is_refused_by_field_and_the_job_goes_on(tmp_path: Path) -> None:
+async def test_fault_17_an_unknown_conclusion_is_refused_and_a_corrected_report_is_applied(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         for conclusion in ("passed", "SUCCESS", "none", "stale", 1, {"a": 1}):
             refusal = await relay.github.report(run, "build", status="completed", conclusion=conclusion)
             assert refusal_code(refusal) == (400, "bad_report")
             assert "workflow.conclusion" in refusal.json()["error"]["detail"]
-        mended = await relay.github.report(run, "build", status="completed", conclusion="neutral")
+        corrected = await relay.github.report(run, "build", status="completed", conclusion="neutral")
 
-        assert report_outcome(mended) == "applied"
+        assert report_outcome(corrected) == "applied"
 
 
 async def test_fault_17_in_progress_after_completed_changes_nothing(tmp_path: Path) -> None:
@@ -122,7 +126,7 @@ async def test_fault_17_in_progress_after_completed_changes_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize("listed", ["ascend/pytorch", "Ascend/PyTorch"])
-async def test_fault_20_a_repository_is_the_same_in_any_case(tmp_path: Path, listed: str) -> None:
+async def test_fault_20_repository_names_are_case_insensitive(tmp_path: Path, listed: str) -> None:
     async with running_relay(tmp_path, f"L2:\n  - {listed}\n", downstreams=("Ascend/pytorch",)) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -136,10 +140,10 @@ async def test_fault_20_a_repository_is_the_same_in_any_case(tmp_path: Path, lis
         ]
 
 
-async def test_what_describes_a_job_is_kept_and_what_is_odd_in_it_loses_no_result(tmp_path: Path) -> None:
+async def test_descriptive_fields_are_stored_and_invalid_ones_do_not_lose_the_result(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
-        described: dict[str, Any] = {"url": "https://ci.example/1", "environment": {"device": "npu"}}
-        await post_report(relay, run, "build", "in_progress", **described)
+        description: dict[str, Any] = {"url": "https://ci.example/1", "environment": {"device": "npu"}}
+        await post_report(relay, run, "build", "in_progress", **description)
         result: dict[str, Any] = {
             "conclusion": "failure",
             "test_results": {"passed": 42, "failed": "1", "skipped": -3, "total": 43},
@@ -156,8 +160,12 @@ async def test_what_describes_a_job_is_kept_and_what_is_odd_in_it_loses_no_resul
         assert (job["url"], job["artifact_url"]) == ("https://ci.example/1", "https://ci.example/a")
         assert (job["tests_passed"], job["tests_failed"], job["tests_skipped"]) == (42, 1, None)
         assert (job["check_run_text"], json.loads(job["environment"])) == ("9-1", {"device": "npu"})
-        kept = json.loads(job["failed_tests"])
-        assert (len(kept), job["failed_tests_cut"], len(kept[0]["message"])) == (1000, 500, 1024)
+        stored_tests = json.loads(job["failed_tests"])
+        assert (len(stored_tests), job["failed_tests_cut"], len(stored_tests[0]["message"])) == (
+            1000,
+            500,
+            1024,
+        )
         assert json.loads(job["untrusted"])["workflow"]["future_field"] == {"deep": [1]}
 
 
@@ -175,7 +183,7 @@ MALFORMED = [
 ]
 
 
-async def test_a_malformed_report_is_refused_by_field(tmp_path: Path) -> None:
+async def test_a_malformed_report_is_refused_with_the_field_name(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         headers = bearer(relay.github.oidc_token(run, "build"))
         for body, named in MALFORMED:

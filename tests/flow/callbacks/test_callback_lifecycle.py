@@ -1,4 +1,4 @@
-"""A job's life as its reporter sees it: late starts, disputes, sweeps, re-runs, and times that are honest."""
+"""The lifecycle of a reported job: late starts, disputes, time-outs, re-runs, and queue and execution times."""
 
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from support.downstream.callbacks import (
 HOUR = 3600.0
 
 
-async def test_completed_without_in_progress_is_told_what_to_do_and_that_works(tmp_path: Path) -> None:
+async def test_completed_without_in_progress_is_refused_with_a_hint_and_following_it_works(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         refusal = await relay.github.complete_job(run, "build")
         late = await relay.github.report(run, "build", late=True)
@@ -31,7 +33,7 @@ async def test_completed_without_in_progress_is_told_what_to_do_and_that_works(t
         assert job_marks(job) == {"late"}
 
 
-async def test_a_repeat_changes_nothing(tmp_path: Path) -> None:
+async def test_a_repeated_report_changes_nothing(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         started = relay.jobs()
@@ -64,7 +66,7 @@ async def test_a_conflicting_result_is_recorded_and_the_worse_one_counts(tmp_pat
         assert job_marks(job) == {"disputed"}
 
 
-async def test_a_conflicting_result_that_is_better_does_not_make_the_job_better(tmp_path: Path) -> None:
+async def test_a_better_conflicting_result_does_not_improve_the_conclusion(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         await relay.github.complete_job(run, "build", "failure")
@@ -76,7 +78,7 @@ async def test_a_conflicting_result_that_is_better_does_not_make_the_job_better(
         assert (job["conclusion"], job["disputed_conclusion"]) == ("failure", "neutral")
 
 
-async def test_a_repeated_dispute_is_told_to_the_pages_once(tmp_path: Path) -> None:
+async def test_a_repeated_dispute_is_published_to_the_pages_once(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         await relay.github.complete_job(run, "build", "success")
@@ -87,7 +89,7 @@ async def test_a_repeated_dispute_is_told_to_the_pages_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("option", "hours"), [("", 6), (": {job_timeout: 24h}", 24)])
-async def test_fault_18_a_job_of_20_hours_is_swept_by_its_own_time_out_and_its_result_is_taken(
+async def test_fault_18_a_job_of_20_hours_times_out_by_its_own_setting_and_its_result_is_accepted(
     tmp_path: Path, option: str, hours: int
 ) -> None:
     async with dispatched_run(tmp_path, f"L2:\n  - {BACKEND}{option}\n") as (relay, run):
@@ -95,17 +97,17 @@ async def test_fault_18_a_job_of_20_hours_is_swept_by_its_own_time_out_and_its_r
         end_unreported(relay, run, "build")
         relay.clock.advance(20 * HOUR)
         await sweep(relay)
-        swept = hours < 20
-        assert [job["state"] for job in relay.jobs()] == ["timed_out" if swept else "in_progress"]
+        timed_out = hours < 20
+        assert [job["state"] for job in relay.jobs()] == ["timed_out" if timed_out else "in_progress"]
         answer = await relay.github.report(run, "build", status="completed", conclusion="success")
 
         assert report_outcome(answer) == "applied"
         [job] = relay.jobs()
         assert (job["state"], job["conclusion"], job["execution_s"]) == ("completed", "success", 20 * HOUR)
-        assert job_marks(job) == ({"late"} if swept else set())
+        assert job_marks(job) == ({"late"} if timed_out else set())
 
 
-async def test_a_start_after_the_sweep_is_a_repeat(tmp_path: Path) -> None:
+async def test_a_start_report_after_the_time_out_is_a_repeat(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         end_unreported(relay, run, "build")
@@ -116,9 +118,7 @@ async def test_a_start_after_the_sweep_is_a_repeat(tmp_path: Path) -> None:
         assert [job["state"] for job in relay.jobs()] == ["timed_out"]
 
 
-async def test_fault_19_a_re_run_two_days_later_has_no_queue_time_and_a_row_of_its_own(
-    tmp_path: Path,
-) -> None:
+async def test_fault_19_a_rerun_two_days_later_has_no_queue_time_and_its_own_row(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         relay.clock.advance(30)
         await relay.github.start_job(run, "build")
@@ -137,7 +137,7 @@ async def test_fault_19_a_re_run_two_days_later_has_no_queue_time_and_a_row_of_i
         assert all(job_marks(job) == set() for job in relay.jobs())
 
 
-async def test_a_late_report_of_an_old_attempt_does_not_touch_the_new_one(tmp_path: Path) -> None:
+async def test_a_late_report_of_an_old_attempt_does_not_change_the_new_attempt(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         first_token = relay.github.oidc_token(run, "build")
@@ -150,7 +150,7 @@ async def test_a_late_report_of_an_old_attempt_does_not_touch_the_new_one(tmp_pa
         assert {job["attempt"]: job["state"] for job in relay.jobs()} == {1: "completed", 2: "in_progress"}
 
 
-async def test_queue_time_is_null_when_the_dispatch_seems_to_lie_in_the_future(tmp_path: Path) -> None:
+async def test_queue_and_execution_times_are_null_when_they_would_be_negative(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         ahead = int((relay.clock.now().timestamp() + 5) * 1_000_000)
         relay.rows("UPDATE dispatches SET sent_at = ?, attempted_at = ?", ahead, ahead)
@@ -162,7 +162,7 @@ async def test_queue_time_is_null_when_the_dispatch_seems_to_lie_in_the_future(t
         assert (job["queue_s"], job["execution_s"]) == (None, None)
 
 
-async def test_what_is_trusted_is_stored_apart_from_what_was_sent(tmp_path: Path) -> None:
+async def test_trusted_fields_are_stored_separately_from_the_sent_body(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         relay.clock.advance(7)
         await relay.github.start_job(run, "build")

@@ -21,14 +21,14 @@ from support.running_relay import UPSTREAM, WORKFLOW, RunningRelay, running_rela
 OTHER = "org/other"
 
 
-def second_run(relay: RunningRelay, run: WorkflowRun) -> WorkflowRun:
-    """The same dispatch arrived twice: one more run of the same workflow."""
+def start_second_run(relay: RunningRelay, run: WorkflowRun) -> WorkflowRun:
+    """Start one more run of the same workflow for the same dispatch, as if the dispatch had arrived twice."""
     return relay.github.start_run(
         BACKEND, event="repository_dispatch", event_type=run.event_type, client_payload=run.client_payload
     )
 
 
-async def test_fault_22_jobs_of_two_workflows_with_one_name_stay_apart(tmp_path: Path) -> None:
+async def test_fault_22_jobs_of_two_workflows_with_the_same_name_stay_separate(tmp_path: Path) -> None:
     nightly = Workflow(name="CI", path=".github/workflows/other.yml", jobs=WORKFLOW.jobs)
     async with dispatched_run(tmp_path, workflows=(WORKFLOW, nightly)) as (relay, _):
         for run, conclusion in zip(relay.github.runs(BACKEND), ("success", "failure"), strict=True):
@@ -40,11 +40,11 @@ async def test_fault_22_jobs_of_two_workflows_with_one_name_stay_apart(tmp_path:
 
 
 @pytest.mark.parametrize("newer_first", [False, True])
-async def test_of_two_runs_of_a_workflow_the_newer_counts_whichever_reports_first(
+async def test_the_newer_of_two_runs_of_a_workflow_counts_whichever_reports_first(
     tmp_path: Path, newer_first: bool
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, older):
-        newer = second_run(relay, older)
+        newer = start_second_run(relay, older)
         for run in (newer, older) if newer_first else (older, newer):
             await relay.github.start_job(run, "build")
             await relay.github.complete_job(run, "build")
@@ -59,10 +59,10 @@ async def test_of_two_runs_of_a_workflow_the_newer_counts_whichever_reports_firs
         }
 
 
-async def test_a_superseded_run_still_has_its_results_taken(tmp_path: Path) -> None:
+async def test_results_of_a_superseded_run_are_still_accepted(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, older):
         await relay.github.start_job(older, "build")
-        await relay.github.start_job(second_run(relay, older), "build")
+        await relay.github.start_job(start_second_run(relay, older), "build")
         answer = await relay.github.complete_job(older, "build", "failure")
 
         assert report_outcome(answer) == "applied"
@@ -106,7 +106,7 @@ async def test_fault_28_another_repositorys_run_may_not_report_for_this_delivery
         assert relay.jobs() == []
 
 
-async def test_a_delivery_that_nobody_dispatched_is_unknown(tmp_path: Path) -> None:
+async def test_a_delivery_that_was_never_dispatched_is_unknown(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
         for guid in ("00000000-0000-0000-0000-000000000000", "' OR 1=1 --", "💥"):
@@ -115,7 +115,7 @@ async def test_a_delivery_that_nobody_dispatched_is_unknown(tmp_path: Path) -> N
             assert "client_payload" in answer.json()["error"]["hint"]
 
 
-async def test_a_dispatch_that_is_recorded_and_never_sent_is_unknown(tmp_path: Path) -> None:
+async def test_a_dispatch_that_is_recorded_but_not_sent_is_unknown(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         pull = await relay.github.open_pr(UPSTREAM)
         assert pull.last_delivery is not None
@@ -160,7 +160,7 @@ async def test_a_run_that_no_dispatch_started_may_not_report(tmp_path: Path) -> 
             assert "allow_events" in answer.json()["error"]["hint"]
 
 
-async def test_an_entry_may_allow_the_event_of_its_second_step(tmp_path: Path) -> None:
+async def test_an_allowlist_entry_may_allow_the_event_of_a_follow_up_workflow(tmp_path: Path) -> None:
     listed = f"L2:\n  - {BACKEND}: {{allow_events: [workflow_run]}}\n"
     reporting = Workflow(name="Report", path=".github/workflows/report.yml", listens=("workflow_run",))
     async with dispatched_run(tmp_path, listed, workflows=(WORKFLOW, reporting)) as (relay, run):
@@ -171,7 +171,7 @@ async def test_an_entry_may_allow_the_event_of_its_second_step(tmp_path: Path) -
         assert refusal_code(await relay.github.report(step, "build", token=token)) == (403, "wrong_event")
 
 
-async def test_a_delivery_is_answered_after_its_pull_request_was_closed(tmp_path: Path) -> None:
+async def test_a_report_is_accepted_after_its_pull_request_was_closed(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         pull = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -194,7 +194,7 @@ async def test_an_l1_report_is_ignored_with_a_hint_and_stored_nowhere(tmp_path: 
         assert relay.jobs() == relay.rows("SELECT * FROM runs") == []
 
 
-async def test_a_suspended_repository_is_refused_and_taken_again_when_it_is_resumed(tmp_path: Path) -> None:
+async def test_a_suspended_repository_is_refused_until_it_is_resumed(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         targets, name = relay.services.targets, relay.services.upstreams[0]
         backend = (await relay.services.allowlists.current(name)).entries[0].name
@@ -206,7 +206,7 @@ async def test_a_suspended_repository_is_refused_and_taken_again_when_it_is_resu
         assert report_outcome(await relay.github.report(run, "build", status="completed")) == "applied"
 
 
-async def test_a_repository_that_leaves_the_allowlist_while_it_runs_is_refused(tmp_path: Path) -> None:
+async def test_a_repository_removed_from_the_allowlist_during_its_run_is_refused(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path, f"L2:\n  - {BACKEND}\n  - {OTHER}\n") as (relay, run):
         await relay.github.start_job(run, "build")
         relay.write_allowlist(f"L2:\n  - {OTHER}\n")

@@ -1,4 +1,4 @@
-"""What another HUD shows of our jobs, by its own rules: every outcome, of the right pull request, once and in order."""
+"""What another HUD shows of our jobs by its own rules: every outcome, on the right pull request, once and in order."""
 
 import json
 from collections import Counter
@@ -50,11 +50,11 @@ OTHER_SHA = "b" * 40
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def both_stores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A forward and its outcome stand in one transaction, on either store."""
+    """A forward and its outcome are written in one transaction, on either store."""
     monkeypatch.setenv("CRCR_TEST_STORE", request.param)
 
 
-async def say(
+async def send_report(
     relay: RunningRelay,
     run: WorkflowRun,
     job: WorkflowJob | str,
@@ -63,7 +63,7 @@ async def say(
     payload: Any = None,
     **workflow: Any,
 ) -> str:
-    """Report as our own reporter does, with an empty `payload`; or with another one."""
+    """Report as our own reporter does: with an empty `payload`, or with the given one."""
     chosen = run.job(job) if isinstance(job, str) else job
     body = relay.github.ci.report_body(run, chosen, status, **workflow)
     body["payload"] = {} if payload is None else payload
@@ -76,7 +76,7 @@ async def _post(relay: RunningRelay, run: WorkflowRun, job: WorkflowJob, body: b
 
 
 async def deliver_all(relay: RunningRelay) -> None:
-    """Time passes until nothing waits to be forwarded; nobody sweeps meanwhile."""
+    """Advance the clock until no forward is waiting, without running the sweeper."""
     for _ in range(200):
         if not relay.rows("SELECT 1 FROM effects WHERE kind = 'forward_result' AND state = 'waiting'"):
             return
@@ -85,7 +85,7 @@ async def deliver_all(relay: RunningRelay) -> None:
 
 
 def histories(hud: OtherHud) -> dict[str, list[str]]:
-    """By job name; a job that the HUD knows under two keys is none that it shows once."""
+    """The shown conclusions by job name; fail when the HUD has one job under two keys."""
     names = Counter(hud.records[key]["job_name"] for key in hud.history)
     assert not {name for name, count in names.items() if count > 1}
     return {hud.records[key]["job_name"]: shown for key, shown in hud.history.items()}
@@ -94,9 +94,7 @@ def histories(hud: OtherHud) -> dict[str, list[str]]:
 # Filled from our own records
 
 
-async def test_with_an_empty_payload_the_other_hud_has_pull_request_commit_upstream_and_event(
-    tmp_path: Path,
-) -> None:
+async def test_an_empty_payload_is_filled_with_pull_request_commit_upstream_and_event(tmp_path: Path) -> None:
     hud = OtherHud()
     listed = f"L2:\n  - {BACKEND}: {{events: [pull_request, push, merge_group]}}\n"
     async with running_relay(
@@ -105,12 +103,12 @@ async def test_with_an_empty_payload_the_other_hud_has_pull_request_commit_upstr
         pull = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
         await relay.github.push(UPSTREAM, ref=f"refs/tags/ciflow/trunk/{pull.number}")
-        await move_base(relay)  # else the head's own results stand for the group's
+        await move_base(relay)  # otherwise the results of the head are reused for the group
         await relay.github.merge_group(UPSTREAM, pull.number)
         await relay.drain()
         for run in relay.github.runs(BACKEND):
-            assert await say(relay, run, "build", "in_progress") == "applied"
-            assert await say(relay, run, "build", "completed", conclusion="success") == "applied"
+            assert await send_report(relay, run, "build", "in_progress") == "applied"
+            assert await send_report(relay, run, "build", "completed", conclusion="success") == "applied"
         await relay.drain()
         sent = {row["guid"]: row for row in relay.rows("SELECT guid, event, ref, head_sha FROM deliveries")}
 
@@ -125,7 +123,7 @@ async def test_with_an_empty_payload_the_other_hud_has_pull_request_commit_upstr
 
 
 ELSEWHERE = {"repository": {"full_name": "evil/fork"}, "number": 666, "head_sha": OTHER_SHA}
-LIES: dict[str, Any] = {
+FOREIGN_ECHOES: dict[str, Any] = {
     "another pull request": {"pull_request": {"number": 666, "head": {"sha": OTHER_SHA}}, **ELSEWHERE},
     "another commit": {"pull_request": {"number": 1, "head": {"sha": OTHER_SHA, "ref": "main"}}},
     "a push to a tag of another": {"after": OTHER_SHA, "ref": "refs/tags/ciflow/trunk/666", **ELSEWHERE},
@@ -136,13 +134,16 @@ LIES: dict[str, Any] = {
 }
 
 
-async def test_an_echo_of_another_event_moves_no_result_to_it(tmp_path: Path) -> None:
+async def test_an_echoed_payload_of_another_event_does_not_reassign_a_result(tmp_path: Path) -> None:
     hud = OtherHud()
     async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
         nightly = nightly_run(relay)
-        for name, lie in LIES.items():
-            assert await say(relay, run, "build", "in_progress", payload=lie, job_name=name) == "applied"
-            payload = {**ELSEWHERE, **(lie if isinstance(lie, dict) else {})}
+        for name, echo in FOREIGN_ECHOES.items():
+            assert (
+                await send_report(relay, run, "build", "in_progress", payload=echo, job_name=name)
+                == "applied"
+            )
+            payload = {**ELSEWHERE, **(echo if isinstance(echo, dict) else {})}
             answer = await send_self_report(
                 relay, nightly, "test", commit=upstream_head(relay), payload=payload, job_name=name
             )
@@ -151,11 +152,11 @@ async def test_an_echo_of_another_event_moves_no_result_to_it(tmp_path: Path) ->
         [sha] = {row["head_sha"] for row in relay.jobs() if row["number"]}
         commits = {1: sha, 0: upstream_head(relay)}
 
-    assert len(hud.records) == 2 * len(LIES) == 2 * len(hud.pull_page(1))
+    assert len(hud.records) == 2 * len(FOREIGN_ECHOES) == 2 * len(hud.pull_page(1))
     for row in hud.records.values():
         assert (row["upstream_repo"], row["head_sha"]) == (UPSTREAM, commits[row["pr_number"]])
-    for trusted in (each["trusted"] for each in hud.taken):
-        # The commit of a nightly is its sender's word, and no proof of ours.
+    for trusted in (envelope["trusted"] for envelope in hud.taken):
+        # The commit of a nightly is claimed by its sender and not verified by us.
         proved = (1, sha) if trusted["event_type"] == "pull_request" else (None, None)
         assert (trusted["pr_number"], trusted["head_sha"], trusted["upstream"]) == (*proved, UPSTREAM)
         assert not {"666", OTHER_SHA, "evil/fork"} & set(_texts(trusted))
@@ -163,15 +164,19 @@ async def test_an_echo_of_another_event_moves_no_result_to_it(tmp_path: Path) ->
 
 def _texts(value: Any) -> list[str]:
     if isinstance(value, dict):
-        return list(chain.from_iterable(_texts(each) for each in value.values()))
+        return list(chain.from_iterable(_texts(item) for item in value.values()))
     return [str(value)]
 
 
-async def test_an_echo_of_the_same_event_adds_what_the_records_do_not_have(tmp_path: Path) -> None:
+async def test_an_echoed_payload_of_the_same_event_adds_fields_missing_from_the_records(
+    tmp_path: Path,
+) -> None:
     hud = OtherHud()
     async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
         payload = run.client_payload["payload"]
-        await say(relay, run, "build", "in_progress", payload={**payload, "sender": {"login": "zoe", "n": 1}})
+        await send_report(
+            relay, run, "build", "in_progress", payload={**payload, "sender": {"login": "zoe", "n": 1}}
+        )
         await relay.drain()
 
     echoed = hud.taken[0]["untrusted"]["callback_payload"]["payload"]
@@ -180,7 +185,7 @@ async def test_an_echo_of_the_same_event_adds_what_the_records_do_not_have(tmp_p
     assert echoed["pull_request"]["head"]["ref"] == payload["pull_request"]["head"]["ref"]
 
 
-ODD = {
+ODD_ECHOES = {
     "twice": b'{"pull_request": {"number": 1, "number": 666}, "pull_request": {"number": 666, "head": {"sha": "x"}}}',
     "beyond Python": b'{"pull_request": {"number": 1e400}, "deep": ' + b"[" * 900 + b"]" * 900 + b"}",
     "half a character": b'{"pull_request": {"number": 666, "head": {"sha": "\\ud800"}}}',
@@ -188,44 +193,44 @@ ODD = {
 }
 
 
-async def test_an_odd_or_giant_echo_costs_no_result(tmp_path: Path) -> None:
+async def test_a_malformed_or_giant_echoed_payload_loses_no_result(tmp_path: Path) -> None:
     hud = OtherHud()
     async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
-        for name, odd in ODD.items():
+        for name, odd in ODD_ECHOES.items():
             body = relay.github.ci.report_body(run, run.job("build"), "in_progress", job_name=name)
             sent = json.dumps({**body, "payload": "ECHO"}).encode().replace(b'"ECHO"', odd)
             assert report_outcome(await _post(relay, run, run.job("build"), sent)) == "applied"
         await relay.drain()
         [sha] = {row["head_sha"] for row in relay.jobs()}
 
-    assert {row["job_name"]: row["head_sha"] for row in hud.pull_page(1)} == dict.fromkeys(ODD, sha)
+    assert {row["job_name"]: row["head_sha"] for row in hud.pull_page(1)} == dict.fromkeys(ODD_ECHOES, sha)
 
 
-async def test_a_report_as_large_as_we_take_it_still_fits_the_other_hud(tmp_path: Path) -> None:
+async def test_a_report_of_the_maximum_size_fits_the_size_limit_of_the_other_hud(tmp_path: Path) -> None:
     hud = OtherHud()
     async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
-        await say(relay, run, "build", "in_progress")
+        await send_report(relay, run, "build", "in_progress")
         counts = {"passed": 1, "failed": 2}
         for size in (2_090_000, 2 * 1024 * 1024 - 1_200):
             name = f"job {size}"
-            await say(relay, run, "build", "in_progress", job_name=name)
+            await send_report(relay, run, "build", "in_progress", job_name=name)
             more = {"job_name": name, "test_results": counts, "conclusion": "failure", "log": "x" * size}
             body = relay.github.ci.report_body(run, run.job("build"), "completed", **more)
             sent = json.dumps({**body, "payload": {}}).encode()
             more["log"] = "x" * (size - max(0, len(sent) - 2 * 1024 * 1024))
-            assert await say(relay, run, "build", "completed", **more) == "applied"
+            assert await send_report(relay, run, "build", "completed", **more) == "applied"
         await relay.drain()
 
     rows = [row for row in hud.pull_page(1) if row["status"] == "completed"]
     assert [row["conclusion"] for row in rows] == ["failure", "failure"]
-    told = hud.taken[-1]["untrusted"]["callback_payload"]["workflow"]
-    assert told["test_results"] == counts
+    workflow = hud.taken[-1]["untrusted"]["callback_payload"]["workflow"]
+    assert workflow["test_results"] == counts
 
 
 # Every change of an outcome, once, in order
 
 
-STORY = {
+OUTCOMES = {
     "passed": ["in_progress", "success"],
     "failed": ["in_progress", "failure"],
     "said nothing": ["in_progress", "failure", "success"],
@@ -236,28 +241,36 @@ STORY = {
     "late": ["in_progress", "timed_out", "success"],
     "silent": ["in_progress", "failure"],
 }
-"""How each job is shown over time; a dispute that changes no conclusion is sent as a dispute."""
+"""The shown conclusions of each job over time; a dispute that changes no conclusion is sent as a dispute."""
 RUNNING = {"swept", "late", "silent"}
 
 
-async def tell_story(relay: RunningRelay, run: WorkflowRun) -> None:
-    for name in STORY:
+async def report_all_outcomes(relay: RunningRelay, run: WorkflowRun) -> None:
+    for name in OUTCOMES:
         relay.github.ci.start(run, run.job(name))
-        assert await say(relay, run, name, "in_progress") == "applied"
+        assert await send_report(relay, run, name, "in_progress") == "applied"
         await relay.pass_time(1)
-    says = {"failed": "failure", "disputed better": "failure", "said nothing": None}
-    for name in STORY.keys() - RUNNING:
-        assert await say(relay, run, name, "completed", conclusion=says.get(name, "success")) == "applied"
-    assert await say(relay, run, "disputed", "completed", conclusion="failure") == "conflicting_result"
-    assert await say(relay, run, "disputed better", "completed", conclusion="success") == "conflicting_result"
+    reported = {"failed": "failure", "disputed better": "failure", "said nothing": None}
+    for name in OUTCOMES.keys() - RUNNING:
+        assert (
+            await send_report(relay, run, name, "completed", conclusion=reported.get(name, "success"))
+            == "applied"
+        )
+    assert (
+        await send_report(relay, run, "disputed", "completed", conclusion="failure") == "conflicting_result"
+    )
+    assert (
+        await send_report(relay, run, "disputed better", "completed", conclusion="success")
+        == "conflicting_result"
+    )
     ends = {"failed": "failure", "corrected": "failure", "disputed": "failure", "disputed better": "failure"}
-    for name in STORY.keys() - RUNNING:
+    for name in OUTCOMES.keys() - RUNNING:
         relay.github.ci.complete(run, run.job(name), ends.get(name, "success"))
     for name, ended in (("silent", "failure"), ("swept", "success"), ("late", "success")):
         relay.github.ci.complete(run, run.job(name), ended)
     for _ in range(9):
         await sweep_after(relay, HOUR)
-    assert await say(relay, run, "late", "completed", conclusion="success") == "applied"
+    assert await send_report(relay, run, "late", "completed", conclusion="success") == "applied"
     for _ in range(3):
         await sweep_after(relay, HOUR)
 
@@ -268,34 +281,34 @@ async def test_every_outcome_reaches_the_other_hud_once_and_in_order(tmp_path: P
     async with gated_upstream(
         tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS
     ) as relay:
-        [workflow] = workflow_with_jobs(*STORY)
+        [workflow] = workflow_with_jobs(*OUTCOMES)
         relay.github.repository(GATING).workflows = [
             Workflow(jobs=workflow.jobs, run_name=WORKFLOW_WITH_GUID.run_name)
         ]
         pull = await open_pull(relay)
-        await tell_story(relay, newest_run(relay))
-        for name in STORY:
-            await say(relay, newest_run(relay), name, "in_progress")
+        await report_all_outcomes(relay, newest_run(relay))
+        for name in OUTCOMES:
+            await send_report(relay, newest_run(relay), name, "in_progress")
         await deliver_all(relay)
         ours = {row["job_name"]: row for row in relay.jobs()}
         page = hud.backend_page(GATING, relay.clock.now())
 
-    assert histories(hud) == STORY
+    assert histories(hud) == OUTCOMES
     assert (
         {row["job_name"] for row in page}
         == {row["job_name"] for row in hud.pull_page(pull.number)}
-        == set(STORY)
+        == set(OUTCOMES)
     )
     for row in page:
         job = ours[row["job_name"]]
         assert row["conclusion"] == (job["conclusion"] or "timed_out")
         assert row["status"] == "completed"
-    disputed = [each["trusted"]["outcome"]["disputed"] for each in hud.taken]
-    assert disputed.count(True) == 3  # GitHub's correction is a dispute as well
+    disputed = [envelope["trusted"]["outcome"]["disputed"] for envelope in hud.taken]
+    assert disputed.count(True) == 3  # a correction by GitHub is a dispute as well
 
 
 @pytest.mark.usefixtures("both_stores")
-async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp_path: Path) -> None:
+async def test_a_deleted_run_a_rerun_and_nightly_jobs_all_reach_the_other_hud(tmp_path: Path) -> None:
     hud = OtherHud(answers=chain([500, 429, 500], repeat(200)))
     async with gated_upstream(
         tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS
@@ -307,7 +320,7 @@ async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp
         relay.clock.advance(MINUTE)
         second = await open_pull(relay)
         gone = newest_run(relay)
-        await say(relay, gone, "build", "in_progress")
+        await send_report(relay, gone, "build", "in_progress")
         del relay.github.world.runs[gone.id]
         for _ in range(8):
             await sweep_after(relay, HOUR)
@@ -315,7 +328,7 @@ async def test_a_deleted_run_a_rerun_and_the_jobs_of_a_nightly_are_all_found(tmp
         for name, conclusion in (("build", "success"), ("test", "failure")):
             answer = await send_self_report(relay, nightly, name, conclusion, commit=upstream_head(relay))
             assert report_outcome(answer) == "applied"
-        # A second report that contradicts the first: the worse one counts there too.
+        # The second report contradicts the first: the worse conclusion counts on the other HUD too.
         assert (
             report_outcome(
                 await send_self_report(relay, nightly, "build", "failure", commit=upstream_head(relay))
@@ -342,7 +355,7 @@ class Killed(Exception):
     """The process dies here."""
 
 
-class Dying(Forwards):
+class CrashingForwards(Forwards):
     async def add(self, *args: Any) -> None:
         await super().add(*args)
         raise Killed
@@ -352,13 +365,15 @@ class Dying(Forwards):
 async def test_an_outcome_and_its_forward_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
     hud = OtherHud()
     async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
-        await say(relay, run, "build", "in_progress")
+        await send_report(relay, run, "build", "in_progress")
         relay.clock.advance(8 * HOUR)
-        await relay.services.sweeper.sweep()  # GitHub is asked first
+        await relay.services.sweeper.sweep()  # the first sweep queries GitHub
         relay.clock.advance(2 * HOUR)
-        dying = Sweeps(relay.services.database, CheckRefresher({}), JobOutcomes(Dying(enabled=True)))
+        sweeps = Sweeps(
+            relay.services.database, CheckRefresher({}), JobOutcomes(CrashingForwards(enabled=True))
+        )
         with pytest.raises(Killed):
-            await dying.time_out_silent(relay.clock.now())
+            await sweeps.time_out_silent(relay.clock.now())
         assert [row["state"] for row in relay.jobs()] == ["in_progress"]
         assert len(relay.rows("SELECT 1 FROM effects WHERE kind = 'forward_result'")) == 1
         await relay.services.sweeper.sweep()
@@ -367,7 +382,7 @@ async def test_an_outcome_and_its_forward_are_committed_together_or_not_at_all(t
     assert histories(hud) == {"build": ["in_progress", "timed_out"]}
 
 
-async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there(tmp_path: Path) -> None:
+async def test_a_result_detached_from_its_delivery_is_forwarded_as_neutral(tmp_path: Path) -> None:
     hud = OtherHud()
     async with gated_upstream(
         tmp_path, GATES, downstreams=(GATING,), outside={HOST: hud}, **SETTINGS
@@ -394,14 +409,14 @@ async def test_a_result_that_was_taken_off_its_delivery_is_no_success_over_there
     assert shown == {str(honest.id): "failure", str(forged.id): "neutral"}
 
 
-async def test_a_parked_outcome_that_a_newer_one_overtook_is_not_sent_any_more(tmp_path: Path) -> None:
+async def test_a_parked_outcome_is_cancelled_when_a_newer_one_was_forwarded(tmp_path: Path) -> None:
     hud = OtherHud(answers=chain([400], repeat(200)))
     async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
-        await say(relay, run, "build", "in_progress")
+        await send_report(relay, run, "build", "in_progress")
         await relay.drain()
-        await say(relay, run, "test", "in_progress")
+        await send_report(relay, run, "test", "in_progress")
         await relay.drain()
-        await say(relay, run, "build", "completed", conclusion="success")
+        await send_report(relay, run, "build", "completed", conclusion="success")
         await relay.drain()
         retried = await relay.services.acts.retry_parked(
             RepoName(UPSTREAM), ParkedFilter(), who="ann", now=relay.clock.now()
@@ -414,7 +429,7 @@ async def test_a_parked_outcome_that_a_newer_one_overtook_is_not_sent_any_more(t
     assert histories(hud) == {"build": ["success"], "test": ["in_progress"]}
 
 
-async def test_a_parked_outcome_that_is_still_the_newest_is_sent_again(tmp_path: Path) -> None:
+async def test_a_parked_outcome_that_is_still_the_newest_is_sent_on_retry(tmp_path: Path) -> None:
     hud = OtherHud(answers=chain([403], repeat(200)))
     async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, _):
         assert report_outcome(await send_self_report(relay, nightly_run(relay), commit=None)) == "applied"
@@ -431,14 +446,14 @@ async def test_a_parked_outcome_that_is_still_the_newest_is_sent_again(tmp_path:
 # When a job began
 
 
-async def test_fields_that_a_completed_report_leaves_out_are_those_of_the_first(tmp_path: Path) -> None:
+async def test_fields_missing_from_a_completed_report_are_taken_from_the_first_report(tmp_path: Path) -> None:
     hud = OtherHud()
     async with dispatched_run(tmp_path, outside={HOST: hud}, **SETTINGS) as (relay, run):
         began = relay.clock.now()
         bare: dict[str, Any] = dict.fromkeys(("started_at", "completed_at", "url", "check_run_id"))
-        await say(relay, run, "build", "in_progress", **{**bare, "url": "https://ci.example.org/1"})
+        await send_report(relay, run, "build", "in_progress", **{**bare, "url": "https://ci.example.org/1"})
         relay.clock.advance(90)
-        await say(relay, run, "build", "completed", conclusion="success", **bare)
+        await send_report(relay, run, "build", "completed", conclusion="success", **bare)
         await relay.drain()
 
     [row] = hud.backend_page(BACKEND, relay.clock.now())
@@ -447,7 +462,7 @@ async def test_fields_that_a_completed_report_leaves_out_are_those_of_the_first(
     assert len(hud.taken) == 2
 
 
-SAID: dict[str, Any] = {
+CLAIMED_TIMES: dict[str, Any] = {
     "unsaid": None,
     "hours ago": -3 * HOUR,
     "days ago": -8 * DAY,
@@ -456,14 +471,16 @@ SAID: dict[str, Any] = {
 }
 
 
-async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(tmp_path: Path) -> None:
+async def test_a_nightly_is_listed_by_its_start_time_whatever_times_its_reporter_claims(
+    tmp_path: Path,
+) -> None:
     hud = OtherHud()
     async with running_relay(
         tmp_path, LISTED, downstreams=(BACKEND,), outside={HOST: hud}, **SETTINGS
     ) as relay:
         run, now = nightly_run(relay), relay.clock.now()
-        for name, said in SAID.items():
-            claimed = stamp(now, said) if isinstance(said, float) else said
+        for name, claim in CLAIMED_TIMES.items():
+            claimed = stamp(now, claim) if isinstance(claim, float) else claim
             times: dict[str, Any] = {"started_at": claimed, "completed_at": claimed, "job_name": name}
             assert (
                 report_outcome(await send_self_report(relay, run, commit=upstream_head(relay), **times))
@@ -471,8 +488,8 @@ async def test_a_nightly_is_found_by_its_start_whatever_its_reporter_says(tmp_pa
             )
         await relay.drain()
 
-    found = {row["job_name"]: row["started_at"] for row in hud.nightly_page(BACKEND, now, days=7)}
-    assert found == {**dict.fromkeys(SAID, stamp(now)), "hours ago": stamp(now, -3 * HOUR)}
+    listed = {row["job_name"]: row["started_at"] for row in hud.nightly_page(BACKEND, now, days=7)}
+    assert listed == {**dict.fromkeys(CLAIMED_TIMES, stamp(now)), "hours ago": stamp(now, -3 * HOUR)}
 
 
 REPORTERS = {
@@ -483,7 +500,7 @@ REPORTERS = {
 
 
 @pytest.mark.parametrize("name", REPORTERS)
-async def test_a_nightly_that_our_reporter_sends_from_another_ci_is_found(tmp_path: Path, name: str) -> None:
+async def test_a_nightly_sent_by_our_reporter_from_another_ci_is_listed(tmp_path: Path, name: str) -> None:
     hud, ci = OtherHud(), ALL_OTHER_CIS[name]
     settings = {**SETTINGS, **ci.settings()}
     async with running_relay(

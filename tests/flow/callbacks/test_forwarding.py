@@ -1,4 +1,4 @@
-"""Results to another HUD: what goes out, in which order, and what happens when it is not taken."""
+"""Forwarding results to another HUD: what is sent, in which order, and what happens when it is refused."""
 
 import asyncio
 import json
@@ -26,16 +26,16 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass
 class Hud:
-    """Another HUD's ingest: keeps what it takes, and refuses as often as it is told to."""
+    """The ingest of another HUD: answers with the given refusals first, then keeps every result."""
 
     refusals: list[Response] = field(default_factory=list)
     taken: list[dict[str, Any]] = field(default_factory=list)
-    asked: int = 0
+    requests_received: int = 0
     tokens: set[str | None] = field(default_factory=set)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        self.asked += 1
+        self.requests_received += 1
         self.tokens.add(request.headers.get("x-hud-internal-bot"))
         answer = self.refusals.pop(0) if self.refusals else Response(status_code=200)
         if answer.status_code == 200:
@@ -43,10 +43,10 @@ class Hud:
         await answer(scope, receive, send)
 
     def statuses(self) -> list[str]:
-        return [each["untrusted"]["callback_payload"]["workflow"]["status"] for each in self.taken]
+        return [envelope["untrusted"]["callback_payload"]["workflow"]["status"] for envelope in self.taken]
 
 
-async def test_a_result_is_forwarded_with_what_was_proved_apart_from_what_was_said(tmp_path: Path) -> None:
+async def test_a_result_is_forwarded_with_trusted_fields_separate_from_untrusted_ones(tmp_path: Path) -> None:
     hud = Hud()
     async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
         relay.clock.advance(30)
@@ -70,22 +70,22 @@ async def test_a_result_is_forwarded_with_what_was_proved_apart_from_what_was_sa
         "outcome": {"number": 1, "status": "in_progress", "conclusion": None, "disputed": False},
     }
     assert second["trusted"]["ci_metrics"] == {"queue_time": 30.0, "execution_time": 60.0}
-    said = second["untrusted"]["callback_payload"]
-    assert said["payload"]["action"] == "opened"
-    assert (said["workflow"]["conclusion"], said["workflow"]["note"]) == ("failure", "é")
-    # Its key is that of the signed check run from the first forward on, whatever each report says of it.
-    ids = [each["untrusted"]["callback_payload"]["workflow"]["check_run_id"] for each in hud.taken]
+    callback = second["untrusted"]["callback_payload"]
+    assert callback["payload"]["action"] == "opened"
+    assert (callback["workflow"]["conclusion"], callback["workflow"]["note"]) == ("failure", "é")
+    # From the first forward on, its key is the id of the signed check run, whatever id each report claims.
+    ids = [envelope["untrusted"]["callback_payload"]["workflow"]["check_run_id"] for envelope in hud.taken]
     assert ids == [str(run.job("build").id)] * 2
     assert hud.tokens == {TOKEN}
 
 
-async def test_what_answers_a_test_dispatch_is_recorded_and_not_forwarded(tmp_path: Path) -> None:
+async def test_a_result_of_a_test_dispatch_is_recorded_and_not_forwarded(tmp_path: Path) -> None:
     hud = Hud()
     async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, _):
         core, backend = RepoName(UPSTREAM), RepoName(BACKEND)
         await relay.services.acts.dispatch_test(core, backend, "test-1", who="ann", now=relay.clock.now())
         await relay.drain()
-        run = next(each for each in relay.github.runs(BACKEND) if each.delivery_id == "test-1")
+        run = next(candidate for candidate in relay.github.runs(BACKEND) if candidate.delivery_id == "test-1")
         assert report_outcome(await relay.github.start_job(run, "build")) == "applied"
         await relay.drain()
 
@@ -93,7 +93,7 @@ async def test_what_answers_a_test_dispatch_is_recorded_and_not_forwarded(tmp_pa
     assert hud.taken == []
 
 
-async def test_repeats_are_not_forwarded_and_a_dispute_is_once(tmp_path: Path) -> None:
+async def test_repeats_are_not_forwarded_and_a_dispute_is_forwarded_once(tmp_path: Path) -> None:
     hud = Hud()
     async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
         await relay.github.complete_job(run, "build")
@@ -113,7 +113,7 @@ async def test_repeats_are_not_forwarded_and_a_dispute_is_once(tmp_path: Path) -
     }
 
 
-async def test_results_of_one_delivery_arrive_in_order_though_the_first_is_refused_for_a_while(
+async def test_results_of_one_delivery_arrive_in_order_when_the_first_is_refused_temporarily(
     tmp_path: Path,
 ) -> None:
     hud = Hud(refusals=[Response(status_code=503, headers={"retry-after": "120"})])
@@ -123,25 +123,27 @@ async def test_results_of_one_delivery_arrive_in_order_though_the_first_is_refus
         await relay.github.complete_job(run, "build")
         await relay.drain()
         await relay.pass_time(119)
-        assert (hud.asked, hud.taken) == (1, [])
+        assert (hud.requests_received, hud.taken) == (1, [])
         await relay.pass_time(3)
 
     assert hud.statuses() == ["in_progress", "completed"]
 
 
 @pytest.mark.parametrize("status", [500, 502, 429, 302])
-async def test_a_refusal_that_may_pass_is_retried_until_it_does(tmp_path: Path, status: int) -> None:
+async def test_a_temporary_refusal_is_retried_until_the_result_is_accepted(
+    tmp_path: Path, status: int
+) -> None:
     hud = Hud(refusals=[Response(status_code=status) for _ in range(3)])
     async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
         await relay.github.start_job(run, "build")
         for _ in range(10):
             await relay.pass_time(60)
 
-    assert (hud.asked, hud.statuses()) == (4, ["in_progress"])
+    assert (hud.requests_received, hud.statuses()) == (4, ["in_progress"])
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 413])
-async def test_a_refusal_for_good_is_parked_with_its_reason_and_holds_up_nothing(
+async def test_a_permanent_refusal_is_parked_with_its_reason_and_blocks_no_other_result(
     tmp_path: Path, status: int
 ) -> None:
     hud = Hud(refusals=[Response(status_code=status)])
@@ -156,7 +158,7 @@ async def test_a_refusal_for_good_is_parked_with_its_reason_and_holds_up_nothing
         assert parked == [{"kind": "forward_result", "last_error": f"the HUD answered {status}"}]
 
 
-async def test_a_hud_that_is_down_costs_the_reporter_nothing(tmp_path: Path) -> None:
+async def test_a_hud_outage_does_not_affect_the_reporter(tmp_path: Path) -> None:
     async def down(_: Scope, __: Receive, ___: Send) -> None:
         raise httpx.ConnectError("refused")
 
@@ -170,17 +172,17 @@ async def test_a_hud_that_is_down_costs_the_reporter_nothing(tmp_path: Path) -> 
         assert waiting == [{"state": "waiting", "unsure": 0}] * 2
 
 
-async def test_nothing_is_forwarded_when_nothing_is_configured(tmp_path: Path) -> None:
+async def test_nothing_is_forwarded_without_a_configured_hud(tmp_path: Path) -> None:
     hud = Hud()
     async with dispatched_run(tmp_path, outside={HUD: hud}) as (relay, run):
         await relay.github.start_job(run, "build")
         await relay.drain()
 
-        assert hud.asked == 0
+        assert hud.requests_received == 0
         assert relay.rows("SELECT * FROM effects WHERE kind = 'forward_result'") == []
 
 
-async def test_an_echoed_payload_that_python_cannot_read_does_not_hold_up_its_result(tmp_path: Path) -> None:
+async def test_an_echoed_payload_that_python_cannot_parse_does_not_block_its_result(tmp_path: Path) -> None:
     hud = Hud()
     async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
         body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
@@ -195,7 +197,7 @@ async def test_an_echoed_payload_that_python_cannot_read_does_not_hold_up_its_re
     assert len(hud.taken) == 4
 
 
-async def test_the_envelope_fits_the_far_sides_cap(tmp_path: Path) -> None:
+async def test_the_envelope_fits_the_size_limit_of_the_other_hud(tmp_path: Path) -> None:
     hud = Hud()
     async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
         body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
@@ -210,11 +212,11 @@ async def test_the_envelope_fits_the_far_sides_cap(tmp_path: Path) -> None:
         await relay.drain()
 
     assert row["size"] < 2 * 1024 * 1024
-    kept = hud.taken[0]["untrusted"]["callback_payload"]["payload"]
-    assert kept["pull_request"]["number"] == 1
+    echoed = hud.taken[0]["untrusted"]["callback_payload"]["payload"]
+    assert echoed["pull_request"]["number"] == 1
 
 
-async def test_sixty_results_at_once_all_arrive(tmp_path: Path) -> None:
+async def test_sixty_concurrent_results_all_arrive(tmp_path: Path) -> None:
     hud = Hud()
     async with dispatched_run(tmp_path, outside={HUD: hud}, **SETTINGS) as (relay, run):
         names = [f"job {number}" for number in range(60)]
@@ -223,5 +225,5 @@ async def test_sixty_results_at_once_all_arrive(tmp_path: Path) -> None:
         )
         await relay.drain()
 
-    seen = [each["untrusted"]["callback_payload"]["workflow"]["job_name"] for each in hud.taken]
-    assert sorted(seen) == sorted(names)
+    arrived = [envelope["untrusted"]["callback_payload"]["workflow"]["job_name"] for envelope in hud.taken]
+    assert sorted(arrived) == sorted(names)

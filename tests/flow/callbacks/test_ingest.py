@@ -1,4 +1,4 @@
-"""Another relay's results over HTTP: who is let in, what is refused and by which name, and what is done with the rest."""
+"""Ingest of another relay's results over HTTP: authentication, refusals with their field names, and storage of the rest."""
 
 import copy
 import json
@@ -37,7 +37,7 @@ PULL: dict[str, Any] = {
 
 def envelope(status: str = "completed", **workflow: Any) -> dict[str, Any]:
     result = {"conclusion": "success"} if status == "completed" else {}
-    told = {"status": status, "name": "CI", "run_id": "77", "run_attempt": "1", "job_name": "build", **result}
+    run = {"status": status, "name": "CI", "run_id": "77", "run_attempt": "1", "job_name": "build", **result}
     payload = {"event_type": "pull_request", "delivery_id": "d-1", "payload": copy.deepcopy(PULL)}
     return {
         "trusted": {
@@ -45,12 +45,12 @@ def envelope(status: str = "completed", **workflow: Any) -> dict[str, Any]:
             "downstream_repo_level": "L2",
             "ci_metrics": {"queue_time": 3.5, "execution_time": 60 if result else None},
         },
-        "untrusted": {"callback_payload": {**payload, "workflow": {**told, **workflow}}},
+        "untrusted": {"callback_payload": {**payload, "workflow": {**run, **workflow}}},
     }
 
 
 @asynccontextmanager
-async def hud(folder: Path, allowlist: Any = LISTED, **more: Any) -> AsyncIterator[RunningRelay]:
+async def ingesting_relay(folder: Path, allowlist: Any = LISTED, **more: Any) -> AsyncIterator[RunningRelay]:
     async with running_relay(folder, allowlist, CRCR_HUD_INGEST_TOKEN=TOKEN, **more) as relay:
         yield relay
 
@@ -60,7 +60,7 @@ async def send(relay: RunningRelay, body: Any, **headers: str) -> httpx.Response
     return await relay.http.post(ADDRESS, content=content, headers=headers or HEADERS)
 
 
-def rows(relay: RunningRelay) -> list[dict[str, Any]]:
+def ingested_rows(relay: RunningRelay) -> list[dict[str, Any]]:
     return relay.rows("SELECT * FROM ingested ORDER BY delivery, workflow_name, job_name, check_run")
 
 
@@ -71,12 +71,12 @@ def ingested_sums(relay: RunningRelay, *names: str) -> list[tuple[Any, ...]]:
     ]
 
 
-async def test_a_result_is_kept_counted_and_told_to_open_pages(tmp_path: Path) -> None:
-    async with hud(tmp_path) as relay:
+async def test_a_result_is_stored_counted_and_published_to_open_pages(tmp_path: Path) -> None:
+    async with ingesting_relay(tmp_path) as relay:
         answer = await send(
             relay, envelope(url="https://ci.test/77", test_results={"passed": 4, "failed": 0})
         )
-        [row] = rows(relay)
+        [row] = ingested_rows(relay)
         sums = ingested_sums(
             relay, "upstream", "downstream", "success", "failure", "queue_sum_s", "execution_sum_s"
         )
@@ -84,33 +84,41 @@ async def test_a_result_is_kept_counted_and_told_to_open_pages(tmp_path: Path) -
 
     assert answer.status_code == 200
     assert answer.json() == {"ok": True, "status": "completed", "repeat": False, "shown": True}
-    told = {"number": 12, "head_sha": SHA, "title": "Fuse it", "author": "ada", "action": "synchronize"}
-    assert {name: row[name] for name in told} == told
+    payload_fields = {
+        "number": 12,
+        "head_sha": SHA,
+        "title": "Fuse it",
+        "author": "ada",
+        "action": "synchronize",
+    }
+    assert {name: row[name] for name in payload_fields} == payload_fields
     assert (row["downstream"], row["name"], row["upstream"]) == ("org/backend", BACKEND, UPSTREAM)
     assert (row["check_run"], row["origin"], row["level"], row["tests_passed"]) == ("77-1", "127.0.0.1", 2, 4)
     assert sums == [(UPSTREAM, "org/backend", 1, 0, 3.5, 60.0)]
-    assert [(each["downstream"], each["delivery"], each["number"]) for each in changes] == [
+    assert [(change["downstream"], change["delivery"], change["number"]) for change in changes] == [
         ("org/backend", "d-1", 12)
     ]
 
 
-async def test_the_same_again_is_success_and_changes_nothing(tmp_path: Path) -> None:
-    async with hud(tmp_path) as relay:
+async def test_a_repeated_result_is_answered_200_and_changes_nothing(tmp_path: Path) -> None:
+    async with ingesting_relay(tmp_path) as relay:
         await send(relay, envelope())
-        before = rows(relay), ingested_sums(relay, "success"), relay.rows("SELECT * FROM changes")
+        before = ingested_rows(relay), ingested_sums(relay, "success"), relay.rows("SELECT * FROM changes")
         relay.clock.advance(90)
         answer = await send(relay, envelope())
-        after = rows(relay), ingested_sums(relay, "success"), relay.rows("SELECT * FROM changes")
+        after = ingested_rows(relay), ingested_sums(relay, "success"), relay.rows("SELECT * FROM changes")
 
     assert answer.json()["repeat"] is True
     assert [{**row, "updated_at": 0} for row in after[0]] == [{**row, "updated_at": 0} for row in before[0]]
     assert after[1:] == before[1:]
 
 
-async def test_fault_30_no_session_no_bearer_token_and_no_cookie_opens_it(tmp_path: Path) -> None:
+async def test_fault_30_the_ingest_accepts_no_bearer_token_no_cookie_and_no_wrong_token(
+    tmp_path: Path,
+) -> None:
     admin = "admin-token-0123456789abcdef"
     digest = "3b6f" + "0" * 60
-    async with hud(tmp_path, CRCR_ADMIN_TOKENS=f"ann=sha256:{digest}") as relay:
+    async with ingesting_relay(tmp_path, CRCR_ADMIN_TOKENS=f"ann=sha256:{digest}") as relay:
         answers = [
             await send(relay, envelope(), Authorization=f"Bearer {given}") for given in (admin, TOKEN, "")
         ]
@@ -122,16 +130,16 @@ async def test_fault_30_no_session_no_bearer_token_and_no_cookie_opens_it(tmp_pa
             await relay.http.post(f"{ADDRESS}?x-hud-internal-bot={TOKEN}", json=envelope()),
             await relay.http.post(ADDRESS, content=b"", headers=[(b"x-hud-internal-bot", b"\xff\xe9")]),
         ]
-        kept = rows(relay)
+        kept = ingested_rows(relay)
 
-    assert {refusal_code(each) for each in answers} == {(401, "not_authentic")}
+    assert {refusal_code(answer) for answer in answers} == {(401, "not_authentic")}
     assert kept == []
 
 
-async def test_an_administrators_session_and_token_do_not_open_it(tmp_path: Path) -> None:
+async def test_the_ingest_rejects_an_administrators_session_and_token(tmp_path: Path) -> None:
     admin = "admin-token-0123456789abcdef"
     setting = f"ann=sha256:{sha256(admin.encode()).hexdigest()}"
-    async with hud(tmp_path, CRCR_ADMIN_TOKENS=setting) as relay:
+    async with ingesting_relay(tmp_path, CRCR_ADMIN_TOKENS=setting) as relay:
         signed_in = await relay.http.post(
             "/crcr/login", data={"token": admin}, headers={"Origin": "http://relay.test"}
         )
@@ -142,53 +150,53 @@ async def test_an_administrators_session_and_token_do_not_open_it(tmp_path: Path
     assert refusal_code(by_session) == refusal_code(by_token) == (401, "not_authentic")
 
 
-async def test_without_a_token_there_is_no_such_address(tmp_path: Path) -> None:
+async def test_without_a_configured_token_the_ingest_path_is_not_found(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED) as relay:
         assert refusal_code(await send(relay, envelope())) == (404, "not_found")
         assert refusal_code(await send(relay, envelope(), **{"x-hud-internal-bot": ""})) == (404, "not_found")
 
 
-async def test_it_needs_no_reader_where_the_pages_do(tmp_path: Path) -> None:
+async def test_the_ingest_needs_no_reader_token_when_the_pages_need_one(tmp_path: Path) -> None:
     tokens = f"ann=sha256:{sha256(b'reader-token-0123456789').hexdigest()}"
-    async with hud(tmp_path, CRCR_HUD_ACCESS="token", CRCR_HUD_TOKENS=tokens) as relay:
+    async with ingesting_relay(tmp_path, CRCR_HUD_ACCESS="token", CRCR_HUD_TOKENS=tokens) as relay:
         assert (await send(relay, envelope())).status_code == 200
         assert (await relay.http.get("/api/v1/summary")).status_code == 401
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
-async def test_other_methods_are_told_which_one_is_taken(tmp_path: Path, method: str) -> None:
-    async with hud(tmp_path) as relay:
+async def test_other_methods_get_405_with_the_allowed_method(tmp_path: Path, method: str) -> None:
+    async with ingesting_relay(tmp_path) as relay:
         answer = await relay.http.request(method, ADDRESS, headers=HEADERS)
     assert refusal_code(answer) == (405, "method_not_allowed")
     assert answer.headers["allow"] == "POST"
 
 
-async def test_a_body_over_the_cap_is_refused_whether_it_says_so_or_not(tmp_path: Path) -> None:
+async def test_a_body_over_the_size_limit_is_refused_with_or_without_content_length(tmp_path: Path) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(40):
             yield b" " * 65_536
 
-    async with hud(tmp_path) as relay:
-        said = await send(relay, b" " * (2 * 1024 * 1024 + 1))
-        unsaid = await relay.http.post(ADDRESS, content=endless(), headers=HEADERS)
-    assert refusal_code(said) == refusal_code(unsaid) == (413, "too_large")
+    async with ingesting_relay(tmp_path) as relay:
+        announced = await send(relay, b" " * (2 * 1024 * 1024 + 1))
+        streamed = await relay.http.post(ADDRESS, content=endless(), headers=HEADERS)
+    assert refusal_code(announced) == refusal_code(streamed) == (413, "too_large")
 
 
-async def test_a_body_just_under_the_cap_is_taken(tmp_path: Path) -> None:
+async def test_a_body_just_under_the_size_limit_is_accepted(tmp_path: Path) -> None:
     body = envelope()
     body["untrusted"]["callback_payload"]["payload"]["padding"] = "x" * (2 * 1024 * 1024 - 2_000)
-    async with hud(tmp_path) as relay:
+    async with ingesting_relay(tmp_path) as relay:
         assert (await send(relay, body)).status_code == 200
-        assert rows(relay)[0]["title"] == "Fuse it"
+        assert ingested_rows(relay)[0]["title"] == "Fuse it"
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """An envelope with one field set, or taken away when the value is `...`."""
+def envelope_with(path: str, value: Any) -> dict[str, Any]:
+    """An envelope with one field set, or removed when the value is `...`."""
     body = envelope()
     *parents, name = path.split(".")
     part = body
-    for each in parents:
-        part = part[each]
+    for parent in parents:
+        part = part[parent]
     if value is ...:
         del part[name]
     else:
@@ -225,12 +233,12 @@ _CALLBACK = "untrusted.callback_payload"
         (f"{_CALLBACK}.workflow.conclusion", "fine", "workflow.conclusion"),
     ],
 )
-async def test_what_identifies_a_result_is_refused_by_its_name(
+async def test_an_invalid_identifying_field_is_refused_with_its_name(
     tmp_path: Path, path: str, value: Any, named: str
 ) -> None:
-    async with hud(tmp_path) as relay:
-        answer = await send(relay, changed(path, value))
-        kept = rows(relay)
+    async with ingesting_relay(tmp_path) as relay:
+        answer = await send(relay, envelope_with(path, value))
+        kept = ingested_rows(relay)
     assert refusal_code(answer) == (400, "bad_report")
     assert named in answer.json()["error"]["detail"]
     assert kept == []
@@ -241,8 +249,8 @@ async def test_what_identifies_a_result_is_refused_by_its_name(
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b'"text"', b"[" * 100_000, b'{"trusted": {"ci_metrics": NaN}}'],
     ids=range(8),
 )
-async def test_what_is_no_envelope_is_a_bad_report(tmp_path: Path, body: bytes) -> None:
-    async with hud(tmp_path) as relay:
+async def test_a_body_that_is_not_an_envelope_is_a_bad_report(tmp_path: Path, body: bytes) -> None:
+    async with ingesting_relay(tmp_path) as relay:
         assert refusal_code(await send(relay, body)) == (400, "bad_report")
 
 
@@ -251,20 +259,20 @@ async def test_what_is_no_envelope_is_a_bad_report(tmp_path: Path, body: bytes) 
     [("null", None), ('""', None), ("-1", None), ("1e999", None), ("1e300", None), ("true", None), ('"9"', None),
      ("[1]", None), ("-0.0", 0.0), ("0", 0.0), ("12.5", 12.5)],
 )  # fmt: skip
-async def test_a_time_that_cannot_be_one_is_not_known(
+async def test_an_invalid_duration_is_stored_as_unknown(
     tmp_path: Path, written: str, kept: float | None
 ) -> None:
     body = json.dumps(envelope()).replace('"queue_time": 3.5', f'"queue_time": {written}')
-    async with hud(tmp_path) as relay:
+    async with ingesting_relay(tmp_path) as relay:
         answer = await send(relay, body.encode())
-        [row] = rows(relay)
+        [row] = ingested_rows(relay)
         sums = ingested_sums(relay, "queue_sum_s", "execution_sum_s")
     assert answer.status_code == 200
     assert (row["queue_s"], row["execution_s"]) == (kept, 60.0)
     assert sums == [(kept or 0.0, 60.0)]
 
 
-async def test_what_only_describes_is_left_out_when_it_is_nonsense(tmp_path: Path) -> None:
+async def test_invalid_descriptive_fields_are_dropped(tmp_path: Path) -> None:
     body = envelope(
         url="javascript:alert(1)",
         artifact_url=5,
@@ -284,24 +292,24 @@ async def test_what_only_describes_is_left_out_when_it_is_nonsense(tmp_path: Pat
         "sender": None,
         "pull_request": {"number": True, "title": {}, "user": [], "head": {"sha": "not a commit"}},
     }
-    async with hud(tmp_path) as relay:
+    async with ingesting_relay(tmp_path) as relay:
         assert (await send(relay, body)).status_code == 200
-        [row] = rows(relay)
+        [row] = ingested_rows(relay)
     empty = ("url", "artifact_url", "started_at", "tests_passed", "tests_total", "failed_tests", "environment", "level",
              "queue_s", "action", "number", "ref", "title", "author", "head_sha")  # fmt: skip
     assert {row[name] for name in empty} == {None}
     assert row["check_run"] == "77-1"
 
 
-async def test_a_result_whose_payload_cannot_be_read_is_kept(tmp_path: Path) -> None:
+async def test_a_result_with_a_lone_surrogate_in_its_payload_is_stored(tmp_path: Path) -> None:
     body = json.dumps(envelope()).replace('"Fuse it"', r'"half \ud800 pair"')
-    async with hud(tmp_path) as relay:
+    async with ingesting_relay(tmp_path) as relay:
         assert (await send(relay, body.encode())).status_code == 200
-        assert rows(relay)[0]["title"] == "half \ufffd pair"
+        assert ingested_rows(relay)[0]["title"] == "half \ufffd pair"
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_text_in_every_field_is_text_or_refused(tmp_path: Path, text: str) -> None:
+async def test_hostile_text_in_any_field_is_stored_as_text_or_refused(tmp_path: Path, text: str) -> None:
     names = [
         "status",
         "name",
@@ -313,22 +321,28 @@ async def test_hostile_text_in_every_field_is_text_or_refused(tmp_path: Path, te
         "started_at",
         "note",
     ]
-    async with hud(tmp_path) as relay:
+    async with ingesting_relay(tmp_path) as relay:
         for name in names:
             answer = await send(relay, envelope(**{name: text}))
             assert answer.status_code in {200, 400}
         for name in ("event_type", "delivery_id"):
-            answer = await send(relay, changed(f"{_CALLBACK}.{name}", text))
+            answer = await send(relay, envelope_with(f"{_CALLBACK}.{name}", text))
             assert answer.status_code in {200, 400}
-        text = text[:200_000]  # seven of them must fit
+        text = text[:200_000]  # seven of them must fit into one body
         payload = {"action": text, "ref": text, "sender": {"login": text}, "repository": {"full_name": text}}
         pull = {"title": text, "user": {"login": text}, "head": {"sha": text}}
-        answer = await send(relay, changed(f"{_CALLBACK}.payload", {**payload, "pull_request": pull}))
+        answer = await send(relay, envelope_with(f"{_CALLBACK}.payload", {**payload, "pull_request": pull}))
         assert answer.status_code == 200
-        for each in (changed("trusted.verified_repo", text), changed("trusted.downstream_repo_level", text)):
-            assert (await send(relay, each)).status_code in {200, 400}
-        assert all(len(row["title"] or "") <= 256 and "\0" not in (row["title"] or "") for row in rows(relay))
-        assert all(row["url"] is None or row["url"].startswith("http") for row in rows(relay))
+        for body in (
+            envelope_with("trusted.verified_repo", text),
+            envelope_with("trusted.downstream_repo_level", text),
+        ):
+            assert (await send(relay, body)).status_code in {200, 400}
+        assert all(
+            len(row["title"] or "") <= 256 and "\0" not in (row["title"] or "")
+            for row in ingested_rows(relay)
+        )
+        assert all(row["url"] is None or row["url"].startswith("http") for row in ingested_rows(relay))
 
 
 @pytest.mark.parametrize(
@@ -339,17 +353,19 @@ async def test_hostile_text_in_every_field_is_text_or_refused(tmp_path: Path, te
         ("org/notified", "without showing"),
     ],
 )
-async def test_a_backend_that_no_page_shows_is_kept_and_said_so(
+async def test_a_result_of_a_backend_without_a_page_is_stored_with_a_hint_that_it_is_not_shown(
     tmp_path: Path, repository: str, why: str
 ) -> None:
-    async with hud(tmp_path) as relay:
-        answer = await send(relay, changed("trusted.verified_repo", repository))
-        assert len(rows(relay)) == 1
+    async with ingesting_relay(tmp_path) as relay:
+        answer = await send(relay, envelope_with("trusted.verified_repo", repository))
+        assert len(ingested_rows(relay)) == 1
     assert (answer.status_code, answer.json()["shown"]) == (200, False)
     assert why in answer.json()["hint"]
 
 
-async def test_a_result_belongs_to_the_upstream_it_names_or_the_one_that_lists_it(tmp_path: Path) -> None:
+async def test_a_result_belongs_to_the_upstream_that_it_names_or_that_lists_its_backend(
+    tmp_path: Path,
+) -> None:
     lists = {"first/up": "L2:\n  - org/other\n", "second/up": f"L2:\n  - {BACKEND}\n"}
     named, unnamed, foreign = envelope(), envelope(), envelope()
     named["untrusted"]["callback_payload"] |= {
@@ -359,20 +375,20 @@ async def test_a_result_belongs_to_the_upstream_it_names_or_the_one_that_lists_i
     unnamed["untrusted"]["callback_payload"] |= {"payload": None, "delivery_id": "b"}
     foreign["untrusted"]["callback_payload"]["delivery_id"] = "c"
     foreign["trusted"]["verified_repo"] = "org/nowhere"
-    async with hud(tmp_path, lists) as relay:
-        for each in (named, unnamed, foreign):
-            assert (await send(relay, each)).status_code == 200
-        assert [row["upstream"] for row in rows(relay)] == ["first/up", "second/up", "first/up"]
+    async with ingesting_relay(tmp_path, lists) as relay:
+        for body in (named, unnamed, foreign):
+            assert (await send(relay, body)).status_code == 200
+        assert [row["upstream"] for row in ingested_rows(relay)] == ["first/up", "second/up", "first/up"]
 
 
 def envelope_with_outcome(number: int, conclusion: str, *, disputed: bool = False) -> dict[str, Any]:
-    """A result of a relay that counts the outcomes of each job."""
-    told = envelope(conclusion=conclusion)
-    told["trusted"]["outcome"] = {"number": number, "disputed": disputed}
-    return told
+    """A result of a relay that numbers the outcomes of each job."""
+    body = envelope(conclusion=conclusion)
+    body["trusted"]["outcome"] = {"number": number, "disputed": disputed}
+    return body
 
 
-async def test_of_a_relay_that_counts_outcomes_the_later_one_counts_and_only_its_word_is_a_dispute(
+async def test_numbered_outcomes_apply_in_their_order_and_only_a_marked_one_is_a_dispute(
     tmp_path: Path,
 ) -> None:
     stories = {
@@ -380,12 +396,14 @@ async def test_of_a_relay_that_counts_outcomes_the_later_one_counts_and_only_its
         "out of order": [envelope_with_outcome(3, "success"), envelope_with_outcome(2, "timed_out")],
         "disputed": [envelope_with_outcome(2, "success"), envelope_with_outcome(3, "failure", disputed=True)],
     }
-    async with hud(tmp_path) as relay:
+    async with ingesting_relay(tmp_path) as relay:
         for name, sent in stories.items():
-            for told in sent:
-                told["untrusted"]["callback_payload"]["workflow"]["job_name"] = name
-                assert (await send(relay, told)).status_code == 200
-        shown = {row["job_name"]: (row["conclusion"], row["disputed_conclusion"]) for row in rows(relay)}
+            for body in sent:
+                body["untrusted"]["callback_payload"]["workflow"]["job_name"] = name
+                assert (await send(relay, body)).status_code == 200
+        shown = {
+            row["job_name"]: (row["conclusion"], row["disputed_conclusion"]) for row in ingested_rows(relay)
+        }
 
     assert shown == {
         "late": ("success", None),
@@ -394,14 +412,14 @@ async def test_of_a_relay_that_counts_outcomes_the_later_one_counts_and_only_its
     }
 
 
-async def test_it_decides_nothing_and_is_not_forwarded(tmp_path: Path) -> None:
+async def test_an_ingested_result_decides_nothing_and_is_not_forwarded(tmp_path: Path) -> None:
     more = {
         "CRCR_HUD_FORWARD_URL": "https://far.test/api",
         "CRCR_HUD_FORWARD_TOKEN": "forward-token-0123456789",
     }
     tables = ("effects", "jobs", "runs", "gates", "checks", "repositories", "dispatches", "audit")
     listed = "L4:\n  - Org/Backend: oncall\n"
-    async with hud(tmp_path, listed, **more) as relay:
+    async with ingesting_relay(tmp_path, listed, **more) as relay:
         before = {name: relay.rows(f"SELECT * FROM {name}") for name in tables}  # noqa: S608
         await send(relay, envelope("in_progress"))
         await send(relay, envelope(conclusion="failure"))
@@ -409,52 +427,53 @@ async def test_it_decides_nothing_and_is_not_forwarded(tmp_path: Path) -> None:
         assert await relay.drain() == 0
 
 
-async def test_fault_44_a_result_that_lost_its_start_is_there(tmp_path: Path) -> None:
-    async with hud(tmp_path) as relay:
+async def test_fault_44_a_result_whose_start_arrives_later_is_stored_and_counted(tmp_path: Path) -> None:
+    async with ingesting_relay(tmp_path) as relay:
         await send(relay, envelope(conclusion="failure", started_at="2025-12-31T23:10:00Z"))
         late = await send(relay, envelope("in_progress", url="https://ci.test/77"))
-        [row] = rows(relay)
+        [row] = ingested_rows(relay)
         sums = ingested_sums(relay, "failure", "success")
     assert late.json() == {"ok": True, "status": "in_progress", "repeat": False, "shown": True}
     assert (row["state"], row["conclusion"], row["url"]) == ("completed", "failure", "https://ci.test/77")
     assert sums == [(1, 0)]
 
 
-async def test_the_address_is_the_callers_own_behind_a_trusted_proxy(tmp_path: Path) -> None:
-    async with hud(tmp_path, CRCR_TRUSTED_PROXIES="192.0.2.1") as relay, client_from(relay.app) as http:
+async def test_the_recorded_origin_is_the_client_address_behind_a_trusted_proxy(tmp_path: Path) -> None:
+    async with (
+        ingesting_relay(tmp_path, CRCR_TRUSTED_PROXIES="192.0.2.1") as relay,
+        client_from(relay.app) as http,
+    ):
         await http.post(ADDRESS, json=envelope(), headers={**HEADERS, "x-forwarded-for": "198.51.100.7"})
-        assert rows(relay)[0]["origin"] == "198.51.100.7"
+        assert ingested_rows(relay)[0]["origin"] == "198.51.100.7"
 
 
 async def test_the_upstreams_default_branch_is_learned_from_its_webhooks(tmp_path: Path) -> None:
-    async with hud(tmp_path) as relay:
+    async with ingesting_relay(tmp_path) as relay:
         await relay.github.open_pr(UPSTREAM)
         [row] = relay.rows("SELECT default_branch FROM upstreams")
     assert row["default_branch"] == "main"
 
 
-async def test_the_pages_and_the_badge_show_it_with_one_rate(tmp_path: Path) -> None:
-    async with hud(tmp_path) as relay:
-        for place, conclusion in enumerate(("success", "failure", "success")):
-            await send(relay, envelope(job_name=f"job {place}", conclusion=conclusion))
+async def test_the_page_and_the_badge_show_the_same_success_rate_of_ingested_results(tmp_path: Path) -> None:
+    async with ingesting_relay(tmp_path) as relay:
+        for number, conclusion in enumerate(("success", "failure", "success")):
+            await send(relay, envelope(job_name=f"job {number}", conclusion=conclusion))
         page = await relay.http.get("/crcr/org/backend?kind=ingested")
         badge = await relay.http.get("/badge/org/backend.svg?kind=ingested")
         pushes = await relay.http.get("/badge/org/backend.svg")
-        unseen = [await relay.http.get(f"/badge/org/{name}.svg") for name in ("named", "nobody")]
+        hidden_badges = [await relay.http.get(f"/badge/org/{name}.svg") for name in ("named", "nobody")]
 
     assert "Fuse it" in page.text
     assert "66.6%" in page.text
     assert "failing · 66.6%" in badge.text
     assert "no results" in pushes.text
-    assert [each.status_code for each in unseen] == [404, 404]
-    assert unseen[0].content == unseen[1].content
+    assert [badge_answer.status_code for badge_answer in hidden_badges] == [404, 404]
+    assert hidden_badges[0].content == hidden_badges[1].content
 
 
 @pytest.mark.parametrize("field", ["run_attempt", "run_id", "check_run_id", "whatever", "test_results"])
-async def test_a_number_beyond_all_bounds_is_refused_by_the_name_of_its_field(
-    tmp_path: Path, field: str
-) -> None:
-    async with hud(tmp_path) as relay:
+async def test_a_number_out_of_range_is_refused_with_the_field_name(tmp_path: Path, field: str) -> None:
+    async with ingesting_relay(tmp_path) as relay:
         value: Any = {"passed": "here"} if field == "test_results" else "here"
         body = json.dumps(envelope("completed", **{field: value})).replace('"here"', "1e400").encode()
         answer = await send(relay, body)

@@ -1,4 +1,4 @@
-"""Refused reports are shown, as text, to those whom they concern, and reveal nothing to others."""
+"""Refused reports are shown as text to the backend and the admins that they concern, and reveal nothing to others."""
 
 import csv
 import io
@@ -24,17 +24,17 @@ from support.sign_in import ADMIN, TOKENS
 
 API = f"/api/v1/backends/{BACKEND}/refusals"
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e=HYPERLINK(1)"
-EYES = {"authorization": f"Bearer {ADMIN}"}
+ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN}"}
 
 
 async def read_refusals(relay: RunningRelay, path: str = API, **headers: str) -> list[dict[str, Any]]:
     answer = await relay.http.get(path, headers=headers)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["refusals"]
-    return found
+    refusals: list[dict[str, Any]] = answer.json()["refusals"]
+    return refusals
 
 
-async def test_a_refused_report_stands_on_its_senders_page_and_in_the_api(tmp_path: Path) -> None:
+async def test_a_refused_report_is_shown_on_its_senders_page_and_in_the_api(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         page = await relay.http.get(f"/crcr/{BACKEND}")
         assert "Refused" not in page.text
@@ -57,24 +57,24 @@ async def test_a_refused_report_stands_on_its_senders_page_and_in_the_api(tmp_pa
         assert f'href="/crcr/deliveries/{run.delivery_id}"' in page.text
 
 
-async def test_a_refusal_is_settled_when_the_same_jobs_result_is_taken_afterwards(tmp_path: Path) -> None:
+async def test_a_refusal_is_settled_when_a_result_of_the_same_job_is_accepted_later(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         assert refusal_code(await post_report(relay, run, "build", "completed")) == (409, "no_in_progress")
         await post_report(relay, run, "build", "in_progress")
-        assert [each["settled"] for each in await read_refusals(relay)] == [False]
+        assert [refusal["settled"] for refusal in await read_refusals(relay)] == [False]
         assert "Next step:" in (await relay.http.get(f"/crcr/{BACKEND}")).text
         assert report_outcome(await post_report(relay, run, "build", "completed")) == "applied"
 
-        assert [each["settled"] for each in await read_refusals(relay)] == [True]
+        assert [refusal["settled"] for refusal in await read_refusals(relay)] == [True]
         page = (await relay.http.get(f"/crcr/{BACKEND}")).text
         assert "Settled: the result was accepted." in page
         assert "Next step:" not in page
         assert 'id="refused-line"' not in page
         table = list(csv.DictReader(io.StringIO((await relay.http.get(f"{API}.csv")).text)))
-        assert [each["settled"] for each in table] == ["true"]
+        assert [line["settled"] for line in table] == ["true"]
 
 
-async def test_a_result_that_came_before_settles_no_contradiction(tmp_path: Path) -> None:
+async def test_an_earlier_result_does_not_settle_a_conflicting_result(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await post_report(relay, run, "build", "in_progress")
         await post_report(relay, run, "build", "completed")
@@ -83,17 +83,17 @@ async def test_a_result_that_came_before_settles_no_contradiction(tmp_path: Path
             409,
             "conflicting_result",
         )
-        assert [each["settled"] for each in await read_refusals(relay)] == [False]
+        assert [refusal["settled"] for refusal in await read_refusals(relay)] == [False]
 
 
-async def test_what_was_taken_or_is_ours_to_mend_is_no_refusal(tmp_path: Path) -> None:
+async def test_accepted_and_repeated_reports_are_not_listed_as_refusals(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "repeat"
         assert await read_refusals(relay) == []
 
 
-async def test_a_body_that_cannot_be_read_has_no_run_to_name(tmp_path: Path) -> None:
+async def test_a_refusal_of_an_unparsable_body_names_no_run(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         token = relay.github.oidc_token(run, "build", audience=AUDIENCE)
         await relay.http.post(CALLBACK, content=b"{nonsense", headers=bearer(token))
@@ -106,7 +106,7 @@ async def test_a_body_that_cannot_be_read_has_no_run_to_name(tmp_path: Path) -> 
         )
 
 
-async def test_a_token_that_only_came_too_late_or_to_the_wrong_place_is_told_of(tmp_path: Path) -> None:
+async def test_a_refusal_is_recorded_for_an_expired_token_or_a_wrong_audience(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         for kind in (HostileToken.OTHER_AUDIENCE, HostileToken.EXPIRED):
             token = relay.github.hostile_token(kind, run, "build")
@@ -118,57 +118,59 @@ async def test_a_token_that_only_came_too_late_or_to_the_wrong_place_is_told_of(
 
 
 @pytest.mark.parametrize("kind", [HostileToken.TAMPERED, HostileToken.ALG_NONE, HostileToken.UNKNOWN_KID])
-async def test_who_proves_nothing_writes_nothing(tmp_path: Path, kind: HostileToken) -> None:
+async def test_a_forged_token_writes_no_refusal(tmp_path: Path, kind: HostileToken) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.report(run, "build", token=relay.github.hostile_token(kind, run, "build"))
         assert relay.rows("SELECT * FROM refusals") == []
 
 
-async def test_who_is_on_no_list_writes_nothing(tmp_path: Path) -> None:
+async def test_an_unlisted_repository_writes_no_refusal(tmp_path: Path) -> None:
     def prepare(github: Any) -> None:
         github.create_repository("new/comer", workflows=[WORKFLOW])
 
     async with dispatched_run(tmp_path, prepare=prepare) as (relay, _):
-        run = start_unknown_run(relay, "new/comer")
-        assert refusal_code(await say(relay, run)) == (403, "not_allowlisted")
+        run = start_undispatched_run(relay, "new/comer")
+        assert refusal_code(await send_unknown_delivery(relay, run)) == (403, "not_allowlisted")
         assert relay.rows("SELECT * FROM refusals") == []
 
 
-def start_unknown_run(relay: RunningRelay, name: str = BACKEND) -> WorkflowRun:
-    """A run that the relay knows nothing of."""
+def start_undispatched_run(relay: RunningRelay, name: str = BACKEND) -> WorkflowRun:
+    """Start a run that no dispatch of the relay started."""
     return relay.github.start_run(name, event="repository_dispatch", event_type="pull_request")
 
 
-async def say(relay: RunningRelay, run: WorkflowRun, **more: Any) -> httpx.Response:
+async def send_unknown_delivery(relay: RunningRelay, run: WorkflowRun, **more: Any) -> httpx.Response:
     body = relay.github.ci.report_body(run, run.job("build"), "in_progress")
-    told = {**body, "delivery_id": "made-up", **more}
+    sent = {**body, "delivery_id": "made-up", **more}
     token = relay.github.oidc_token(run, "build", audience=AUDIENCE)
-    return await relay.http.post(CALLBACK, json=told, headers=bearer(token))
+    return await relay.http.post(CALLBACK, json=sent, headers=bearer(token))
 
 
-async def test_fault_26_who_took_over_the_name_leaves_one_line_and_none_of_its_words(tmp_path: Path) -> None:
+async def test_fault_26_a_repository_with_a_taken_over_name_leaves_one_refusal_without_its_text(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await post_report(relay, run, "build", "completed")
         relay.github.replace_repository(BACKEND)
-        stranger = start_unknown_run(relay)
+        stranger = start_undispatched_run(relay)
         evil = {"run_id": stranger.id, "job_name": "EVIL", "status": "in_progress", "name": "EVIL"}
         for number in range(60):
             relay.clock.advance(3)
-            said = {"workflow": evil if number % 2 else {**evil, "status": f"EVIL {number}"}}
-            await say(relay, stranger, **said)
+            fields = {"workflow": evil if number % 2 else {**evil, "status": f"EVIL {number}"}}
+            await send_unknown_delivery(relay, stranger, **fields)
 
-        found = await read_refusals(relay)
-        assert [each["code"] for each in found] == ["identity_changed", "no_in_progress"]
-        assert "EVIL" not in str(found)
+        refusals = await read_refusals(relay)
+        assert [refusal["code"] for refusal in refusals] == ["identity_changed", "no_in_progress"]
+        assert "EVIL" not in str(refusals)
         page = (await relay.http.get(f"/crcr/{BACKEND}")).text
         assert "Another repository of this name reported" in page
         assert "EVIL" not in page
 
 
-async def test_fault_29_hostile_text_is_text_on_the_page_and_harmless_in_csv(tmp_path: Path) -> None:
+async def test_fault_29_hostile_text_is_escaped_on_the_page_and_harmless_in_csv(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
-        said = {"job_name": f"=1+1{HOSTILE}", "name": HOSTILE}
-        body = relay.github.ci.report_body(run, run.job("build"), "completed", **said)
+        fields = {"job_name": f"=1+1{HOSTILE}", "name": HOSTILE}
+        body = relay.github.ci.report_body(run, run.job("build"), "completed", **fields)
         await relay.github.report(run, "build", body={**body, "delivery_id": "../../<b>x"})
         page = (await relay.http.get(f"/crcr/{BACKEND}")).text
         assert "<script>alert" not in page
@@ -185,7 +187,7 @@ async def test_fault_29_hostile_text_is_text_on_the_page_and_harmless_in_csv(tmp
         assert (line["code"], line["delivery_known"]) == ("unknown_delivery", "false")
 
 
-async def test_hidden_is_never_shown_and_name_only_shows_none_but_to_admins(tmp_path: Path) -> None:
+async def test_refusals_of_hidden_and_name_only_backends_are_shown_only_to_admins(tmp_path: Path) -> None:
     listed = "L2:\n  - org/shy: {visibility: name}\n  - org/hush: {visibility: hidden}\n"
     names = ("org/shy", "org/hush")
     async with running_relay(tmp_path, listed, downstreams=names, **TOKENS) as relay:
@@ -200,7 +202,9 @@ async def test_hidden_is_never_shown_and_name_only_shows_none_but_to_admins(tmp_
         for path in (hush, f"{hush}.csv", "/crcr/org/hush"):
             assert (await relay.http.get(path)).status_code == 404
         for path in (shy, hush):
-            assert [each["code"] for each in await read_refusals(relay, path, **EYES)] == ["no_in_progress"]
+            assert [refusal["code"] for refusal in await read_refusals(relay, path, **ADMIN_HEADERS)] == [
+                "no_in_progress"
+            ]
 
 
 async def test_a_repository_sees_its_own_refusals_of_each_upstream_that_lists_it(tmp_path: Path) -> None:
@@ -210,8 +214,8 @@ async def test_a_repository_sees_its_own_refusals_of_each_upstream_that_lists_it
         "up/three": "L2: [org/other]\n",
     }
     async with running_relay(tmp_path, lists, downstreams=(BACKEND, "org/other")) as relay:
-        run = start_unknown_run(relay)
-        answer = await say(relay, run)
+        run = start_undispatched_run(relay)
+        answer = await send_unknown_delivery(relay, run)
         assert refusal_code(answer) == (404, "unknown_delivery")
         for upstream, number in (("up/one", 200), ("up/two", 200), ("up/three", 404)):
             answer = await relay.http.get(API, params={"upstream": upstream})
@@ -220,54 +224,58 @@ async def test_a_repository_sees_its_own_refusals_of_each_upstream_that_lists_it
                 assert len(answer.json()["refusals"]) == 1
 
 
-SECRET = "secret/upstream"
+HIDDEN_UPSTREAM = "secret/upstream"
 
 
-def beside_a_hidden_listing(more: str = "") -> dict[str, str]:
+def public_and_hidden_listing(more: str = "") -> dict[str, str]:
     return {
         UPSTREAM: f"L2:\n  - {BACKEND}\n",
-        SECRET: f"L2:\n  - {BACKEND}: {{visibility: hidden{more}}}\n",
+        HIDDEN_UPSTREAM: f"L2:\n  - {BACKEND}: {{visibility: hidden{more}}}\n",
     }
 
 
 async def read_public_texts(relay: RunningRelay) -> str:
-    """All that everybody can read about the refusals of the public listing."""
+    """All public text about the refusals of the public listing."""
     paths = (f"{API}?", f"{API}.csv?", f"/crcr/{BACKEND}?", f"/api/v1/setup/{BACKEND}?")
     return "".join([(await relay.http.get(f"{path}upstream={UPSTREAM}")).text for path in paths])
 
 
-async def test_which_upstreams_list_it_is_not_told_when_none_was_named(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, beside_a_hidden_listing(), downstreams=(BACKEND,), **TOKENS) as relay:
+async def test_a_refusal_without_a_named_upstream_does_not_reveal_which_upstreams_list_the_backend(
+    tmp_path: Path,
+) -> None:
+    async with running_relay(
+        tmp_path, public_and_hidden_listing(), downstreams=(BACKEND,), **TOKENS
+    ) as relay:
         answer = await send_self_report(relay, nightly_run(relay), commit="a" * 40)
         assert refusal_code(answer) == (400, "bad_report")
-        assert SECRET not in answer.text
+        assert HIDDEN_UPSTREAM not in answer.text
         [one] = await read_refusals(relay, f"{API}?upstream={UPSTREAM}")
         assert "names no upstream" in one["detail"]
-        assert SECRET not in str(one)
+        assert HIDDEN_UPSTREAM not in str(one)
         assert (one["run_id"], one["workflow_name"], one["job_name"]) == (None, None, None)
-        [theirs] = await read_refusals(relay, f"{API}?upstream={SECRET}", **EYES)
+        [theirs] = await read_refusals(relay, f"{API}?upstream={HIDDEN_UPSTREAM}", **ADMIN_HEADERS)
         assert theirs["job_name"] == "build"
 
 
-async def test_a_refusal_stands_with_the_upstream_that_it_is_about_and_nowhere_else(tmp_path: Path) -> None:
-    lists = beside_a_hidden_listing(", events: [pull_request]")
+async def test_a_refusal_is_shown_only_with_the_upstream_that_it_is_about(tmp_path: Path) -> None:
+    lists = public_and_hidden_listing(", events: [pull_request]")
     async with running_relay(tmp_path, lists, downstreams=(BACKEND,), **TOKENS) as relay:
-        named = {"repository": {"full_name": SECRET}}
+        named = {"repository": {"full_name": HIDDEN_UPSTREAM}}
         answer = await send_self_report(relay, nightly_run(relay), commit="a" * 40, payload=named)
         assert refusal_code(answer) == (403, "not_allowlisted")
-        await relay.github.open_pr(SECRET)
+        await relay.github.open_pr(HIDDEN_UPSTREAM)
         await relay.drain()
-        [run] = [each for each in relay.github.runs(BACKEND) if each.delivery_id]
+        [run] = [candidate for candidate in relay.github.runs(BACKEND) if candidate.delivery_id]
         assert refusal_code(await post_report(relay, run, "build", "completed")) == (409, "no_in_progress")
 
         assert await read_refusals(relay, f"{API}?upstream={UPSTREAM}") == []
         for code in ("not_allowlisted", "no_in_progress"):
             assert code not in await read_public_texts(relay)
-        theirs = await read_refusals(relay, f"{API}?upstream={SECRET}", **EYES)
-        assert [each["code"] for each in theirs] == ["no_in_progress", "not_allowlisted"]
+        theirs = await read_refusals(relay, f"{API}?upstream={HIDDEN_UPSTREAM}", **ADMIN_HEADERS)
+        assert [refusal["code"] for refusal in theirs] == ["no_in_progress", "not_allowlisted"]
 
 
-async def test_no_more_than_thirty_a_minute_are_written_down(tmp_path: Path) -> None:
+async def test_at_most_thirty_refusals_a_minute_are_recorded(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         for _ in range(40):
             assert refusal_code(await post_report(relay, run, "build", "completed")) == (
@@ -277,7 +285,7 @@ async def test_no_more_than_thirty_a_minute_are_written_down(tmp_path: Path) -> 
         assert len(await read_refusals(relay)) == 30
 
 
-async def test_access_is_as_everywhere(tmp_path: Path) -> None:
+async def test_refusals_follow_the_access_setting_of_the_pages(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path, CRCR_HUD_ACCESS="token", **TOKENS) as (relay, _):
         assert (await relay.http.get(API)).status_code == 401
-        assert await read_refusals(relay, **EYES) == []
+        assert await read_refusals(relay, **ADMIN_HEADERS) == []

@@ -1,4 +1,4 @@
-"""Runs by their names: a name that holds two deliveries binds to none of them, and a run that is gone is forgotten."""
+"""Runs by their names: a name with two delivery ids binds to neither, and a deleted run cannot be verified."""
 
 import asyncio
 from pathlib import Path
@@ -21,27 +21,27 @@ from support.github.gated_upstream import (
 from support.running_relay import RunningRelay
 
 MINUTE, HOUR = 60.0, 3600.0
-UNNAMED = f"L4:\n  - {GATING}: [bob]\n"
-ONE = (GATING,)
+L4_WITHOUT_JOBS = f"L4:\n  - {GATING}: [bob]\n"
+DOWNSTREAMS = (GATING,)
 RUNS = Match("GET", f"/repos/{GATING}/actions/runs")
 
 
 def workflow(name: str, *jobs: str, run_name: str | None = "{delivery_id}") -> Workflow:
     path = f".github/workflows/{name}.yml"
-    return Workflow(name=name, path=path, jobs=tuple(JobSpec(each) for each in jobs), run_name=run_name)
+    return Workflow(name=name, path=path, jobs=tuple(JobSpec(job) for job in jobs), run_name=run_name)
 
 
-def answer_by(relay: RunningRelay, *workflows: Workflow) -> None:
+def set_workflows(relay: RunningRelay, *workflows: Workflow) -> None:
     relay.github.repository(GATING).workflows = list(workflows)
 
 
-def bound(relay: RunningRelay) -> list[tuple[int, str]]:
-    """The runs that are known to answer a delivery, and which."""
+def bound_runs(relay: RunningRelay) -> list[tuple[int, str]]:
+    """The runs that are bound to a delivery, with its id."""
     rows = relay.rows("SELECT run_id, delivery FROM runs ORDER BY first_seen_at, run_id")
     return [(int(row["run_id"]), row["delivery"]) for row in rows]
 
 
-def verified(relay: RunningRelay) -> dict[str, str]:
+def verification_by_job(relay: RunningRelay) -> dict[str, str]:
     return {row["job_name"]: row["verification"] for row in relay.jobs(GATING)}
 
 
@@ -50,79 +50,83 @@ async def settle(relay: RunningRelay, minutes: int = 20) -> None:
         await sweep_after(relay, MINUTE)
 
 
-# Names that hold two deliveries
+# Names with two delivery ids
 
 
-async def two_named(relay: RunningRelay) -> tuple[PullRequest, PullRequest, WorkflowRun]:
-    """Two pull requests; the second one's title, and so the name of a run that still waits, holds both deliveries."""
-    answer_by(relay, workflow("build", "build"))
+async def open_pulls_with_an_ambiguous_run(
+    relay: RunningRelay,
+) -> tuple[PullRequest, PullRequest, WorkflowRun]:
+    """Open two pull requests; the name of one waiting run, from the second one's title, contains both delivery ids."""
+    set_workflows(relay, workflow("build", "build"))
     first = await open_pull(relay)
     assert first.last_delivery is not None
-    stolen = first.last_delivery.guid
-    answer_by(
-        relay, workflow("build", "build"), workflow("test", "test", run_name=f"{stolen} {{delivery_id}}")
+    first_guid = first.last_delivery.guid
+    set_workflows(
+        relay, workflow("build", "build"), workflow("test", "test", run_name=f"{first_guid} {{delivery_id}}")
     )
     relay.clock.advance(MINUTE / 2)
-    second = await open_pull(relay, title=stolen)
-    *built, doubtful = relay.github.runs(GATING)
+    second = await open_pull(relay, title=first_guid)
+    *built, ambiguous = relay.github.runs(GATING)
     for run in built:
         await start_jobs(relay, run)
         await finish_jobs(relay, run)
-    return first, second, doubtful
+    return first, second, ambiguous
 
 
-async def test_a_run_whose_name_holds_two_deliveries_is_bound_to_neither_by_githubs_word(
+async def test_a_run_name_with_two_delivery_ids_is_bound_to_neither_by_github_webhooks(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
-        *_, doubtful = await two_named(relay)
-        known = bound(relay)
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
+        *_, ambiguous = await open_pulls_with_an_ambiguous_run(relay)
+        bound_before = bound_runs(relay)
         for action in ("requested", "in_progress"):
-            await relay.github.send_run_webhook(doubtful, action)
+            await relay.github.send_run_webhook(ambiguous, action)
         await relay.drain()
 
-        assert bound(relay) == known
-        assert doubtful.id not in dict(known)
+        assert bound_runs(relay) == bound_before
+        assert ambiguous.id not in dict(bound_before)
 
 
-async def test_while_a_run_may_be_its_own_no_backend_without_jobs_is_through(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
-        first, second, doubtful = await two_named(relay)
+async def test_the_gate_of_a_backend_without_jobs_waits_for_a_run_that_may_be_its_own(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
+        first, second, ambiguous = await open_pulls_with_an_ambiguous_run(relay)
         await settle(relay)
         assert (gate_state(relay, first), gate_state(relay, second)) == ("pending", "pending")
-        assert doubtful.id not in dict(bound(relay))
-        relay.github.ci.complete(doubtful, doubtful.job("test"), "success")
+        assert ambiguous.id not in dict(bound_runs(relay))
+        relay.github.ci.complete(ambiguous, ambiguous.job("test"), "success")
         await settle(relay)
 
         assert (gate_state(relay, first), gate_state(relay, second)) == ("success", "success")
 
 
-async def test_its_own_report_binds_a_run_whatever_its_name_holds(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
-        first, second, doubtful = await two_named(relay)
-        await start_jobs(relay, doubtful)
+async def test_a_report_binds_its_run_to_a_delivery_whatever_the_run_name_contains(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
+        first, second, ambiguous = await open_pulls_with_an_ambiguous_run(relay)
+        await start_jobs(relay, ambiguous)
         await settle(relay)
         assert (gate_state(relay, first), gate_state(relay, second)) == ("success", "pending")
-        await finish_jobs(relay, doubtful, test="failure")
+        await finish_jobs(relay, ambiguous, test="failure")
 
         assert (gate_state(relay, first), gate_state(relay, second)) == ("success", "failure")
 
 
-# Runs that are gone
+# Deleted runs
 
 
-async def two_runs(
+async def open_pull_with_two_runs(
     relay: RunningRelay, run_name: str | None = "{delivery_id}"
 ) -> tuple[PullRequest, Any, Any]:
-    answer_by(relay, *(workflow(name, name, f"more {name}", run_name=run_name) for name in ("one", "two")))
+    set_workflows(
+        relay, *(workflow(name, name, f"more {name}", run_name=run_name) for name in ("one", "two"))
+    )
     pull = await open_pull(relay)
     one, two = relay.github.runs(GATING)
     return pull, one, two
 
 
-async def test_the_results_of_a_deleted_run_cannot_be_verified_and_open_nothing(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
-        answer_by(relay, workflow("one", "build"))
+async def test_results_of_a_deleted_run_are_not_verifiable_and_fail_the_gate(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
+        set_workflows(relay, workflow("one", "build"))
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
@@ -130,42 +134,42 @@ async def test_the_results_of_a_deleted_run_cannot_be_verified_and_open_nothing(
         del relay.github.world.runs[run.id]
         await settle(relay)
 
-        assert verified(relay) == {"build": "not verifiable"}
+        assert verification_by_job(relay) == {"build": "not verifiable"}
         assert gate_state(relay, pull) == "failure"
         assert "its run was deleted" in latest_check(relay, GATE, pull.head_sha).output["summary"]
         assert relay.rows("SELECT * FROM effects WHERE kind = 'look_up' AND state = 'waiting'") == []
 
 
-async def test_a_deleted_run_does_not_end_another_one(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
-        pull, one, two = await two_runs(relay)
+async def test_a_deleted_run_does_not_end_another_run_of_the_backend(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
+        pull, one, two = await open_pull_with_two_runs(relay)
         for run, name in ((one, "one"), (two, "two")):
             await start_jobs(relay, run, name)
             await finish_jobs(relay, run, **{name: "success"})
         del relay.github.world.runs[one.id]
         await settle(relay)
 
-        assert verified(relay) == {"one": "confirmed", "two": "confirmed"}
+        assert verification_by_job(relay) == {"one": "confirmed", "two": "confirmed"}
         assert gate_state(relay, pull) == "pending"
         assert await live_reasons(relay, pull.head_sha) == [
             "GitHub has not confirmed yet that its runs are over"
         ]
 
 
-async def test_a_run_that_first_reports_while_github_is_asked_is_not_taken_for_deleted(
+async def test_a_run_whose_first_report_arrives_during_the_github_query_is_not_deleted(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
-        pull, one, two = await two_runs(relay, run_name=None)
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
+        pull, one, two = await open_pull_with_two_runs(relay, run_name=None)
         await start_jobs(relay, one)
         await finish_jobs(relay, one)
-        held = relay.github.faults.hang(on=RUNS, times=1)
-        asking = asyncio.create_task(sweep_after(relay, HOUR))
-        await held.reached.wait()
+        hang = relay.github.faults.hang(on=RUNS, times=1)
+        sweeping = asyncio.create_task(sweep_after(relay, HOUR))
+        await hang.reached.wait()
         await relay.github.start_job(two, "two")
         await relay.github.complete_job(two, "two")
-        held.release()
-        await asking
+        hang.release()
+        await sweeping
 
-        assert verified(relay) == {"one": "confirmed", "more one": "confirmed", "two": "unchecked"}
+        assert verification_by_job(relay) == {"one": "confirmed", "more one": "confirmed", "two": "unchecked"}
         assert gate_state(relay, pull) == "pending"

@@ -1,4 +1,4 @@
-"""The sandbox: a newcomer tries its workflow before it is listed, and nothing else notices."""
+"""The sandbox: an unlisted repository tries its workflow, and no other table or page changes."""
 
 import csv
 import io
@@ -17,11 +17,11 @@ from support.running_relay import AUDIENCE, RELAY_URL, UPSTREAM, WORKFLOW, Runni
 from support.sign_in import ADMIN, TOKENS
 
 NEW, QUIET = "new/comer", "quiet/place"
-EYES = {"authorization": f"Bearer {ADMIN}"}
+ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN}"}
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202e"
 
 
-def _newcomers(github: GitHub) -> None:
+def _create_newcomers(github: GitHub) -> None:
     github.create_repository(NEW, installed=False, workflows=[WORKFLOW])
     github.create_repository(QUIET, installed=False, private=True, workflows=[WORKFLOW])
 
@@ -29,15 +29,17 @@ def _newcomers(github: GitHub) -> None:
 @asynccontextmanager
 async def sandbox(folder: Path, **more: Any) -> AsyncIterator[RunningRelay]:
     settings = {"CRCR_SANDBOX": "on", **TOKENS, **more}
-    async with running_relay(folder, LISTED, downstreams=(BACKEND,), prepare=_newcomers, **settings) as relay:
+    async with running_relay(
+        folder, LISTED, downstreams=(BACKEND,), prepare=_create_newcomers, **settings
+    ) as relay:
         yield relay
 
 
-def a_run(relay: RunningRelay, name: str = NEW) -> WorkflowRun:
+def start_run(relay: RunningRelay, name: str = NEW) -> WorkflowRun:
     return relay.github.start_run(name, event="repository_dispatch", event_type="pull_request")
 
 
-async def say(
+async def send_report(
     relay: RunningRelay,
     run: WorkflowRun,
     status: str = "in_progress",
@@ -47,24 +49,24 @@ async def say(
 ) -> httpx.Response:
     chosen = run.job("build")
     body = relay.github.ci.report_body(run, chosen, status, **workflow)
-    told = {**body, "event_type": event, "delivery_id": "anything"}
+    sent = {**body, "event_type": event, "delivery_id": "anything"}
     token = relay.github.oidc_token(run, chosen, audience=AUDIENCE)
-    return await relay.http.post(CALLBACK, json=told, headers=bearer(token))
+    return await relay.http.post(CALLBACK, json=sent, headers=bearer(token))
 
 
-async def tried(relay: RunningRelay, **asked: Any) -> list[dict[str, Any]]:
-    headers = asked.pop("headers", {})
-    answer = await relay.http.get("/api/v1/sandbox", params=asked, headers=headers)
+async def fetch_sandbox_jobs(relay: RunningRelay, **params: Any) -> list[dict[str, Any]]:
+    headers = params.pop("headers", {})
+    answer = await relay.http.get("/api/v1/sandbox", params=params, headers=headers)
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["jobs"]
-    return found
+    jobs: list[dict[str, Any]] = answer.json()["jobs"]
+    return jobs
 
 
-async def test_a_newcomer_sees_its_run_from_start_to_end(tmp_path: Path) -> None:
+async def test_an_unlisted_repository_sees_its_run_from_start_to_end(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        run = a_run(relay)
+        run = start_run(relay)
         repository_id = relay.github.repository(NEW).id
-        started = (await say(relay, run)).json()
+        started = (await send_report(relay, run)).json()
         assert (started["ok"], started["status"], started["repeat"], started["sandbox"]) == (
             True,
             "in_progress",
@@ -74,15 +76,15 @@ async def test_a_newcomer_sees_its_run_from_start_to_end(tmp_path: Path) -> None
         assert f"{RELAY_URL}/crcr/sandbox?repository={repository_id} " in started["hint"]
         assert "decide nothing" in started["hint"]
         failed = [{"name": "test_attention", "file": "test_ops.py", "message": "1.0 != 2.0"}]
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             "conclusion": "failure",
             "failed_tests": failed,
             "test_results": {"passed": 4, "failed": 1},
         }
-        assert report_outcome(await say(relay, run, "completed", **told)) == "applied"
-        assert report_outcome(await say(relay, run, "completed", **told)) == "repeat"
+        assert report_outcome(await send_report(relay, run, "completed", **result)) == "applied"
+        assert report_outcome(await send_report(relay, run, "completed", **result)) == "repeat"
 
-        [job] = await tried(relay)
+        [job] = await fetch_sandbox_jobs(relay)
         assert (job["repository"], job["repository_id"], job["job_name"]) == (NEW, repository_id, "build")
         assert (job["state"], job["conclusion"], job["tests_failed"]) == ("completed", "failure", 1)
         assert job["failed_tests"] == failed
@@ -91,39 +93,43 @@ async def test_a_newcomer_sees_its_run_from_start_to_end(tmp_path: Path) -> None
             assert words in page
 
 
-async def test_the_life_of_a_job_is_the_real_one(tmp_path: Path) -> None:
+async def test_a_sandbox_job_has_the_lifecycle_of_a_real_job(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        run = a_run(relay)
-        early = await say(relay, run, "completed", conclusion="success")
+        run = start_run(relay)
+        early = await send_report(relay, run, "completed", conclusion="success")
         assert refusal_code(early) == (409, "no_in_progress")
         assert "late" in early.json()["error"]["hint"]
-        assert report_outcome(await say(relay, run, late=True)) == "applied"
-        assert report_outcome(await say(relay, run, "completed", conclusion="success")) == "applied"
-        assert refusal_code(await say(relay, run, "completed", conclusion="failure")) == (
+        assert report_outcome(await send_report(relay, run, late=True)) == "applied"
+        assert report_outcome(await send_report(relay, run, "completed", conclusion="success")) == "applied"
+        assert refusal_code(await send_report(relay, run, "completed", conclusion="failure")) == (
             409,
             "conflicting_result",
         )
-        assert refusal_code(await say(relay, run, run_id="1")) == (403, "claim_mismatch")
-        assert refusal_code(await say(relay, run, status="what")) == (400, "bad_report")
-        [job] = await tried(relay)
+        assert refusal_code(await send_report(relay, run, run_id="1")) == (403, "claim_mismatch")
+        assert refusal_code(await send_report(relay, run, status="what")) == (400, "bad_report")
+        [job] = await fetch_sandbox_jobs(relay)
         assert (job["conclusion"], job["late"]) == ("success", True)
 
 
 @pytest.mark.parametrize("event", ["nightly", "periodic"])
-async def test_a_self_report_is_tried_with_its_end_alone(tmp_path: Path, event: str) -> None:
+async def test_a_self_report_to_the_sandbox_needs_only_the_completed_report(
+    tmp_path: Path, event: str
+) -> None:
     async with sandbox(tmp_path) as relay:
-        run = a_run(relay)
+        run = start_run(relay)
         assert (
-            report_outcome(await say(relay, run, "completed", event=event, conclusion="success")) == "applied"
+            report_outcome(await send_report(relay, run, "completed", event=event, conclusion="success"))
+            == "applied"
         )
         assert (
-            report_outcome(await say(relay, run, "completed", event=event, conclusion="success")) == "repeat"
+            report_outcome(await send_report(relay, run, "completed", event=event, conclusion="success"))
+            == "repeat"
         )
-        [job] = await tried(relay)
+        [job] = await fetch_sandbox_jobs(relay)
         assert (job["event_type"], job["state"]) == (event, "completed")
 
 
-async def test_nothing_else_notices(tmp_path: Path) -> None:
+async def test_sandbox_reports_change_no_other_table_and_no_other_page(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
         tables = list(metadata.tables)
 
@@ -131,11 +137,11 @@ async def test_nothing_else_notices(tmp_path: Path) -> None:
             return {name: relay.rows(f"SELECT * FROM {name}") for name in tables if name != "sandbox_jobs"}  # noqa: S608
 
         before = everything()
-        run = a_run(relay)
+        run = start_run(relay)
         link = {"url": "https://ci.example/1", "artifact_url": "https://ci.example/2"}
-        await say(relay, run, **link)
-        await say(relay, run, "completed", conclusion="failure", **link)
-        await say(relay, run, "completed", conclusion="success")
+        await send_report(relay, run, **link)
+        await send_report(relay, run, "completed", conclusion="failure", **link)
+        await send_report(relay, run, "completed", conclusion="success")
         assert await relay.drain() == 0
         assert everything() == before
         assert "ci.example" not in (await relay.http.get("/crcr/sandbox")).text
@@ -144,50 +150,52 @@ async def test_nothing_else_notices(tmp_path: Path) -> None:
             assert (await relay.http.get(path)).status_code == 404
 
 
-async def test_results_tried_out_are_counted_apart(tmp_path: Path) -> None:
+async def test_sandbox_reports_are_counted_separately_in_the_metrics(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        await say(relay, a_run(relay))
+        await send_report(relay, start_run(relay))
         counted = (await relay.http.get("/metrics")).text
         assert 'crcr_callbacks_total{outcome="sandbox"} 1.0' in counted
         assert 'outcome="in_progress"' not in counted
 
 
-async def test_who_is_listed_anywhere_is_not_for_the_sandbox(tmp_path: Path) -> None:
+async def test_a_repository_that_any_upstream_lists_cannot_use_the_sandbox(tmp_path: Path) -> None:
     lists = {"up/one": "L2: [org/backend]\n", "up/two": "L2: [org/other]\n"}
     async with running_relay(tmp_path, lists, downstreams=(BACKEND, "org/other"), CRCR_SANDBOX="on") as relay:
         await relay.github.open_pr("up/two")
         await relay.drain()
         theirs = relay.github.runs("org/other")[0]
-        mine = a_run(relay, BACKEND)
+        mine = start_run(relay, BACKEND)
         body = relay.github.ci.report_body(mine, mine.job("build"), "in_progress")
-        told = {**body, "delivery_id": theirs.delivery_id}
+        sent = {**body, "delivery_id": theirs.delivery_id}
         token = relay.github.oidc_token(mine, "build", audience=AUDIENCE)
-        answer = await relay.http.post(CALLBACK, json=told, headers=bearer(token))
+        answer = await relay.http.post(CALLBACK, json=sent, headers=bearer(token))
         assert refusal_code(answer) == (403, "not_allowlisted")
         assert relay.rows("SELECT * FROM sandbox_jobs") == []
 
 
-async def test_where_it_is_off_a_newcomer_is_refused_as_ever_and_told_of_no_sandbox(tmp_path: Path) -> None:
+async def test_with_the_sandbox_off_an_unlisted_repository_is_refused_without_mention_of_it(
+    tmp_path: Path,
+) -> None:
     async with sandbox(tmp_path, CRCR_SANDBOX="off") as relay:
-        answer = await say(relay, a_run(relay))
+        answer = await send_report(relay, start_run(relay))
         assert refusal_code(answer) == (403, "not_allowlisted")
         assert "sandbox" not in answer.text
         page = await relay.http.get("/crcr/sandbox", headers={"accept": "text/html"})
         assert page.status_code == 404
         assert "the sandbox is off" in page.text
         for path in ("/api/v1/sandbox", "/api/v1/sandbox.csv"):
-            told = await relay.http.get(path)
-            assert refusal_code(told) == (404, "not_found")
-            assert "the sandbox is off" in told.json()["error"]["detail"]
+            refusal = await relay.http.get(path)
+            assert refusal_code(refusal) == (404, "not_found")
+            assert "the sandbox is off" in refusal.json()["error"]["detail"]
         assert "sandbox" not in (await relay.http.get("/crcr")).text.lower()
 
 
-async def test_where_it_is_on_pages_lead_to_it(tmp_path: Path) -> None:
+async def test_with_the_sandbox_on_the_pages_link_to_it(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
         assert 'href="/crcr/sandbox"' in (await relay.http.get("/crcr")).text
 
 
-async def test_the_page_has_the_command_that_tries_a_workflow(tmp_path: Path) -> None:
+async def test_the_sandbox_page_shows_the_command_that_dispatches_a_workflow(tmp_path: Path) -> None:
     async with sandbox(tmp_path, CRCR_GITHUB_API_URL="https://api.github.com") as relay:
         empty = (await relay.http.get("/crcr/sandbox")).text
         assert "gh api &#39;repos/{owner}/{repo}/dispatches&#39; --input -" in empty
@@ -195,43 +203,45 @@ async def test_the_page_has_the_command_that_tries_a_workflow(tmp_path: Path) ->
             assert f"&#34;{words}&#34;" in empty
         named = (await relay.http.get("/crcr/sandbox", params={"repository": NEW})).text
         assert f"gh api repos/{NEW}/dispatches --input -" in named
-        await say(relay, a_run(relay))
+        await send_report(relay, start_run(relay))
         assert "gh api" in (await relay.http.get("/crcr/sandbox")).text
 
 
-async def test_twenty_reports_an_hour_are_taken_whatever_the_repository_is_called(tmp_path: Path) -> None:
+async def test_the_limit_of_twenty_reports_an_hour_survives_a_rename_of_the_repository(
+    tmp_path: Path,
+) -> None:
     async with sandbox(tmp_path) as relay:
-        run = a_run(relay)
-        answers = [await say(relay, run) for _ in range(19)]
+        run = start_run(relay)
+        answers = [await send_report(relay, run) for _ in range(19)]
         await relay.github.rename_repository(NEW, "other")
-        answers += [await say(relay, run) for _ in range(2)]
+        answers += [await send_report(relay, run) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [200] * 20 + [429]
         assert refusal_code(answers[-1]) == (429, "rate_limited")
         assert int(answers[-1].headers["retry-after"]) <= 3600
         relay.clock.advance(3600)
-        assert report_outcome(await say(relay, run)) == "repeat"
+        assert report_outcome(await send_report(relay, run)) == "repeat"
 
 
-async def test_after_48_hours_nothing_is_shown_and_the_sweeper_takes_it(tmp_path: Path) -> None:
+async def test_after_48_hours_a_job_is_not_shown_and_the_sweeper_deletes_it(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        await say(relay, a_run(relay))
+        await send_report(relay, start_run(relay))
         relay.clock.advance(48 * 3600)
-        assert await tried(relay) == []
+        assert await fetch_sandbox_jobs(relay) == []
         assert NEW not in (await relay.http.get("/crcr/sandbox")).text
         await relay.services.sweeper.forget()
         assert relay.rows("SELECT * FROM sandbox_jobs") == []
 
 
-async def test_a_private_repository_is_named_to_admins_alone(tmp_path: Path) -> None:
+async def test_a_private_repository_is_named_only_to_admins(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        run = a_run(relay, QUIET)
+        run = start_run(relay, QUIET)
         repository_id = relay.github.repository(QUIET).id
-        hint = (await say(relay, run)).json()["hint"]
+        hint = (await send_report(relay, run)).json()["hint"]
         assert f"?repository={repository_id} " in hint
         secret = {"job_name": "project-heron", "name": "heron nightly"}
-        await say(relay, run, **secret)
+        await send_report(relay, run, **secret)
         failed = [{"name": "test_secret", "message": "quiet words"}]
-        await say(relay, run, "completed", conclusion="failure", failed_tests=failed, **secret)
+        await send_report(relay, run, "completed", conclusion="failure", failed_tests=failed, **secret)
 
         for path in (
             "/crcr/sandbox",
@@ -244,42 +254,44 @@ async def test_a_private_repository_is_named_to_admins_alone(tmp_path: Path) -> 
             for word in ("quiet", "test_secret", "heron"):
                 assert word not in text
         assert f"a private repository (id {repository_id})" in (await relay.http.get("/crcr/sandbox")).text
-        assert await tried(relay, repository="quiet/") == []
-        for job in await tried(relay):
+        assert await fetch_sandbox_jobs(relay, repository="quiet/") == []
+        for job in await fetch_sandbox_jobs(relay):
             assert (job["repository"], job["workflow_name"], job["job_name"]) == (None, None, None)
-        admins = await tried(relay, headers=EYES)
+        admins = await fetch_sandbox_jobs(relay, headers=ADMIN_HEADERS)
         assert {job["repository"] for job in admins} == {QUIET}
         assert [job["job_name"] for job in admins] == ["project-heron", "build"]
-        assert QUIET in (await relay.http.get("/crcr/sandbox?repository=quiet", headers=EYES)).text
+        assert QUIET in (await relay.http.get("/crcr/sandbox?repository=quiet", headers=ADMIN_HEADERS)).text
 
 
-async def test_what_was_made_private_meanwhile_is_kept_back_too(tmp_path: Path) -> None:
+async def test_a_repository_made_private_later_is_hidden_too(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        run = a_run(relay)
-        await say(relay, run)
-        assert [job["repository"] for job in await tried(relay)] == [NEW]
+        run = start_run(relay)
+        await send_report(relay, run)
+        assert [job["repository"] for job in await fetch_sandbox_jobs(relay)] == [NEW]
         relay.github.repository(NEW).private = True
-        await say(relay, run, "completed", conclusion="success")
-        assert [(job["repository"], job["job_name"]) for job in await tried(relay)] == [(None, None)]
+        await send_report(relay, run, "completed", conclusion="success")
+        assert [(job["repository"], job["job_name"]) for job in await fetch_sandbox_jobs(relay)] == [
+            (None, None)
+        ]
 
 
-async def test_a_reader_finds_a_repository_by_name_or_id(tmp_path: Path) -> None:
+async def test_the_sandbox_is_filtered_by_repository_name_or_id(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        await say(relay, a_run(relay))
-        for asked in ("new/comer", "COMER", str(relay.github.repository(NEW).id)):
-            assert [job["repository"] for job in await tried(relay, repository=asked)] == [NEW]
-        assert await tried(relay, repository="nobody") == []
+        await send_report(relay, start_run(relay))
+        for query in ("new/comer", "COMER", str(relay.github.repository(NEW).id)):
+            assert [job["repository"] for job in await fetch_sandbox_jobs(relay, repository=query)] == [NEW]
+        assert await fetch_sandbox_jobs(relay, repository="nobody") == []
         page = await relay.http.get("/crcr/sandbox?repository=nobody")
         assert "No reports from this repository" in page.text
 
 
-async def test_fault_29_hostile_text_is_text_on_the_page_and_harmless_in_csv(tmp_path: Path) -> None:
+async def test_fault_29_hostile_text_is_escaped_on_the_page_and_harmless_in_csv(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        run = a_run(relay)
-        said = {"job_name": f"=1+1{HOSTILE}", "name": HOSTILE}
+        run = start_run(relay)
+        fields = {"job_name": f"=1+1{HOSTILE}", "name": HOSTILE}
         failed = [{"name": HOSTILE, "file": f"javascript:{HOSTILE}", "message": HOSTILE}]
-        await say(relay, run, **said)
-        done = await say(relay, run, "completed", conclusion="failure", failed_tests=failed, **said)
+        await send_report(relay, run, **fields)
+        done = await send_report(relay, run, "completed", conclusion="failure", failed_tests=failed, **fields)
         assert report_outcome(done) == "applied"
         page = (await relay.http.get("/crcr/sandbox", params={"repository": HOSTILE})).text
         page += (await relay.http.get("/crcr/sandbox")).text
@@ -294,9 +306,9 @@ async def test_fault_29_hostile_text_is_text_on_the_page_and_harmless_in_csv(tmp
         assert "\x1b" not in sheet
 
 
-async def test_no_token_is_kept_or_shown(tmp_path: Path) -> None:
+async def test_no_token_is_stored_or_shown(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        run = a_run(relay)
+        run = start_run(relay)
         token = relay.github.oidc_token(run, "build", audience=AUDIENCE)
         body = relay.github.ci.report_body(run, run.job("build"), "in_progress", secret=token)
         await relay.http.post(CALLBACK, json={**body, "delivery_id": "x"}, headers=bearer(token))
@@ -305,21 +317,21 @@ async def test_no_token_is_kept_or_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("access", ["token", "proxy"])
-async def test_access_is_as_everywhere(tmp_path: Path, access: str) -> None:
+async def test_the_sandbox_follows_the_access_setting_of_the_pages(tmp_path: Path, access: str) -> None:
     more = {"CRCR_TRUSTED_PROXIES": "198.51.100.0/24"} if access == "proxy" else {}
     async with sandbox(tmp_path, CRCR_HUD_ACCESS=access, **more) as relay:
-        assert report_outcome(await say(relay, a_run(relay))) == "applied"
+        assert report_outcome(await send_report(relay, start_run(relay))) == "applied"
         assert (await relay.http.get("/api/v1/sandbox")).status_code == 401
         assert NEW not in (await relay.http.get("/crcr/sandbox")).text
-        assert [job["repository"] for job in await tried(relay, headers=EYES)] == [NEW]
+        assert [job["repository"] for job in await fetch_sandbox_jobs(relay, headers=ADMIN_HEADERS)] == [NEW]
 
 
-async def test_once_it_is_listed_its_reports_are_real(tmp_path: Path) -> None:
+async def test_reports_of_a_repository_are_real_once_it_is_listed(tmp_path: Path) -> None:
     async with sandbox(tmp_path) as relay:
-        await say(relay, a_run(relay))
+        await send_report(relay, start_run(relay))
         relay.write_allowlist(f"{LISTED}  - {NEW}\n")
         await relay.refresh()
-        assert refusal_code(await say(relay, a_run(relay))) == (404, "unknown_delivery")
+        assert refusal_code(await send_report(relay, start_run(relay))) == (404, "unknown_delivery")
         assert len(relay.rows("SELECT * FROM sandbox_jobs")) == 1
         assert relay.rows("SELECT downstream FROM refusals") == [{"downstream": NEW}]
         assert UPSTREAM in (await relay.http.get("/crcr/sandbox")).text

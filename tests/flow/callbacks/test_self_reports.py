@@ -1,4 +1,4 @@
-"""Nightly and periodic self-reports through the running relay: taken, refused, repeated, disputed, counted."""
+"""Nightly and periodic self-reports through the running relay: accepted, refused, repeated, disputed, counted."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ OTHER = "other-up/core"
 
 
 @pytest.mark.parametrize("event_type", ["nightly", "periodic"])
-async def test_fault_46_a_self_report_is_a_completed_job_of_its_commit(
+async def test_fault_46_a_self_report_is_stored_as_a_completed_job_of_its_commit(
     tmp_path: Path, event_type: str
 ) -> None:
     async with relay_with_backend(tmp_path) as relay:
@@ -39,10 +39,10 @@ async def test_fault_46_a_self_report_is_a_completed_job_of_its_commit(
 
         assert answer.json() == {"ok": True, "status": "completed", "repeat": False}
         [job] = relay.jobs()
-        told = {
+        stored = {
             name: job[name] for name in ("delivery", "head_sha", "event", "state", "conclusion", "ended_as")
         }
-        assert told == {
+        assert stored == {
             "delivery": sha,
             "head_sha": sha,
             "event": event_type,
@@ -60,7 +60,7 @@ async def test_fault_46_a_self_report_is_a_completed_job_of_its_commit(
         assert relay.rows("SELECT * FROM dispatches") == []
 
 
-async def test_a_self_report_is_never_in_progress(tmp_path: Path) -> None:
+async def test_a_self_report_with_status_in_progress_is_refused(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         answer = await send_self_report(
             relay, nightly_run(relay), commit=upstream_head(relay), status="in_progress"
@@ -79,7 +79,9 @@ async def test_a_self_report_is_never_in_progress(tmp_path: Path) -> None:
         {"commit": "3f1c6e2a-47a5-11f1-8000-000000000000", "pytorch_head_sha": "a" * 40},
     ],
 )
-async def test_the_commit_is_found_wherever_reporters_put_it(tmp_path: Path, where: dict[str, Any]) -> None:
+async def test_the_commit_is_read_from_any_field_that_reporters_use(
+    tmp_path: Path, where: dict[str, Any]
+) -> None:
     async with relay_with_backend(tmp_path) as relay:
         assert report_outcome(await send_self_report(relay, nightly_run(relay), **where)) == "applied"
         assert [job["head_sha"] for job in relay.jobs()] == ["a" * 40]
@@ -88,7 +90,7 @@ async def test_the_commit_is_found_wherever_reporters_put_it(tmp_path: Path, whe
 @pytest.mark.parametrize(
     "where", [{}, {"commit": "main"}, {"commit": "a" * 39}, {"payload": {"after": "0" * 40}}]
 )
-async def test_without_a_commit_the_report_is_taken_as_of_its_run(
+async def test_a_self_report_without_a_commit_is_stored_with_its_run_id(
     tmp_path: Path, where: dict[str, Any]
 ) -> None:
     async with relay_with_backend(tmp_path) as relay:
@@ -101,7 +103,9 @@ async def test_without_a_commit_the_report_is_taken_as_of_its_run(
         assert relay.rows("SELECT * FROM commits") == []
 
 
-async def test_fault_24_the_guid_of_a_real_delivery_does_not_put_a_result_on_it(tmp_path: Path) -> None:
+async def test_fault_24_a_self_report_with_the_guid_of_a_real_delivery_adds_no_result_to_it(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         guid = run.delivery_id
         assert (
@@ -112,13 +116,13 @@ async def test_fault_24_the_guid_of_a_real_delivery_does_not_put_a_result_on_it(
         )
 
         assert [job["delivery"] for job in relay.jobs()] == [""]
-        [told] = (await relay.http.get(f"/api/v1/deliveries/{guid}")).json()["dispatches"]
-        assert told["jobs"] == []
+        [dispatch] = (await relay.http.get(f"/api/v1/deliveries/{guid}")).json()["dispatches"]
+        assert dispatch["jobs"] == []
         pull = (await relay.http.get("/api/v1/pulls/1")).json()
         assert [backend["jobs"] for backend in pull["backends"]] == [[]]
 
 
-async def test_fault_28_a_run_may_answer_a_dispatch_and_report_on_its_own(tmp_path: Path) -> None:
+async def test_fault_28_a_run_may_report_for_a_dispatch_and_send_self_reports(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         assert report_outcome(await send_self_report(relay, run, commit=upstream_head(relay))) == "applied"
         await relay.github.start_job(run, "build")
@@ -128,8 +132,8 @@ async def test_fault_28_a_run_may_answer_a_dispatch_and_report_on_its_own(tmp_pa
             == "applied"
         )
 
-        told = {(job["event"], job["job_name"]): job["conclusion"] for job in relay.jobs()}
-        assert told == {
+        conclusions = {(job["event"], job["job_name"]): job["conclusion"] for job in relay.jobs()}
+        assert conclusions == {
             ("nightly", "build"): "success",
             ("pull_request", "build"): "failure",
             ("nightly", "test"): "success",
@@ -139,7 +143,9 @@ async def test_fault_28_a_run_may_answer_a_dispatch_and_report_on_its_own(tmp_pa
 
 
 @pytest.mark.parametrize("claims", [{"run_id": "1"}, {"run_attempt": "2"}])
-async def test_fault_28_a_run_speaks_for_itself_only(tmp_path: Path, claims: dict[str, Any]) -> None:
+async def test_fault_28_a_run_may_send_self_reports_only_for_itself(
+    tmp_path: Path, claims: dict[str, Any]
+) -> None:
     async with relay_with_backend(tmp_path) as relay:
         answer = await send_self_report(relay, nightly_run(relay), commit=upstream_head(relay), claims=claims)
         assert refusal_code(answer) == (403, "claim_mismatch")
@@ -147,7 +153,7 @@ async def test_fault_28_a_run_speaks_for_itself_only(tmp_path: Path, claims: dic
 
 
 @pytest.mark.parametrize("event", ["repository_dispatch", "schedule", "workflow_dispatch", "push"])
-async def test_who_may_start_a_run_that_reports_on_its_own(tmp_path: Path, event: str) -> None:
+async def test_runs_of_these_events_may_send_self_reports(tmp_path: Path, event: str) -> None:
     async with relay_with_backend(tmp_path) as relay:
         assert (
             report_outcome(await send_self_report(relay, nightly_run(relay), claims={"event_name": event}))
@@ -156,13 +162,15 @@ async def test_who_may_start_a_run_that_reports_on_its_own(tmp_path: Path, event
 
 
 @pytest.mark.parametrize("event", ["pull_request", "pull_request_target", "issue_comment"])
-async def test_fault_27_what_a_stranger_can_start_does_not_report(tmp_path: Path, event: str) -> None:
+async def test_fault_27_runs_of_events_that_strangers_can_trigger_may_not_self_report(
+    tmp_path: Path, event: str
+) -> None:
     async with relay_with_backend(tmp_path) as relay:
         answer = await send_self_report(relay, nightly_run(relay), claims={"event_name": event})
         assert refusal_code(answer) == (403, "wrong_event")
 
 
-async def test_an_entry_can_allow_further_events(tmp_path: Path) -> None:
+async def test_an_allowlist_entry_can_allow_further_events(tmp_path: Path) -> None:
     allowed = f"L2:\n  - {BACKEND}: {{allow_events: [release]}}\n"
     async with relay_with_backend(tmp_path, allowed) as relay:
         assert (
@@ -173,7 +181,9 @@ async def test_an_entry_can_allow_further_events(tmp_path: Path) -> None:
         )
 
 
-async def test_who_is_not_listed_is_refused_and_who_only_listens_is_ignored(tmp_path: Path) -> None:
+async def test_self_reports_of_unlisted_backends_are_refused_and_of_l1_backends_ignored(
+    tmp_path: Path,
+) -> None:
     async with running_relay(
         tmp_path, "L1:\n  - org/ears\n", downstreams=("org/ears", "org/nobody")
     ) as relay:
@@ -185,7 +195,7 @@ async def test_who_is_not_listed_is_refused_and_who_only_listens_is_ignored(tmp_
         assert relay.rows("SELECT * FROM commits") == []
 
 
-async def test_an_event_that_its_entry_does_not_list_is_refused_plainly(tmp_path: Path) -> None:
+async def test_an_event_that_the_entry_does_not_list_is_refused_with_a_hint(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path, f"L2:\n  - {BACKEND}: {{events: [push, nightly]}}\n") as relay:
         assert report_outcome(await send_self_report(relay, nightly_run(relay))) == "applied"
         answer = await send_self_report(relay, nightly_run(relay), event_type="periodic")
@@ -193,7 +203,7 @@ async def test_an_event_that_its_entry_does_not_list_is_refused_plainly(tmp_path
         assert "periodic" in answer.json()["error"]["hint"]
 
 
-async def test_who_is_suspended_is_refused(tmp_path: Path) -> None:
+async def test_a_self_report_of_a_suspended_backend_is_refused(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         upstream, backend = relay.services.upstreams[0], relay.services.allowlists
         listed = (await backend.current(upstream)).entries[0].name
@@ -201,7 +211,9 @@ async def test_who_is_suspended_is_refused(tmp_path: Path) -> None:
         assert refusal_code(await send_self_report(relay, nightly_run(relay))) == (403, "suspended")
 
 
-async def test_fault_26_a_released_name_taken_by_a_stranger_is_refused_with_an_alarm(tmp_path: Path) -> None:
+async def test_fault_26_a_repository_that_took_over_a_released_name_is_refused_with_an_alarm(
+    tmp_path: Path,
+) -> None:
     async with relay_with_backend(tmp_path) as relay:
         await send_self_report(relay, nightly_run(relay))
         stranger = relay.github.replace_repository(BACKEND)
@@ -213,7 +225,7 @@ async def test_fault_26_a_released_name_taken_by_a_stranger_is_refused_with_an_a
         assert len(relay.jobs()) == 1
 
 
-async def test_fault_26_a_first_self_report_binds_the_name(tmp_path: Path) -> None:
+async def test_fault_26_the_first_self_report_binds_the_name_to_a_repository_id(tmp_path: Path) -> None:
     def uninstall(github: Any) -> None:
         github.installation(BACKEND).repository_ids.clear()
 
@@ -226,21 +238,21 @@ async def test_fault_26_a_first_self_report_binds_the_name(tmp_path: Path) -> No
 async def test_self_reports_count_against_the_rate_limit(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2") as relay:
         run = nightly_run(relay)
-        told = [await send_self_report(relay, run, job_name=f"job {number}") for number in range(3)]
-        assert [each.status_code for each in told] == [200, 200, 429]
-        assert int(told[-1].headers["retry-after"]) > 0
+        answers = [await send_self_report(relay, run, job_name=f"job {number}") for number in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert int(answers[-1].headers["retry-after"]) > 0
         relay.clock.advance(61)
         assert report_outcome(await send_self_report(relay, run, job_name="job 2")) == "applied"
 
 
-async def test_the_same_again_is_a_repeat_and_another_result_a_dispute(tmp_path: Path) -> None:
+async def test_a_repeated_self_report_is_a_repeat_and_another_result_is_a_dispute(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         run, sha = nightly_run(relay), upstream_head(relay)
         answers = [
-            await send_self_report(relay, run, conclusion=each, commit=sha)
-            for each in ("success", "success", "failure")
+            await send_self_report(relay, run, conclusion=conclusion, commit=sha)
+            for conclusion in ("success", "success", "failure")
         ]
-        assert [report_outcome(each) for each in answers] == ["applied", "repeat", "conflicting_result"]
+        assert [report_outcome(answer) for answer in answers] == ["applied", "repeat", "conflicting_result"]
         assert report_outcome(await send_self_report(relay, run, commit=sha)) == "repeat"
         [job] = relay.jobs()
         assert (job["conclusion"], job["first_conclusion"], job["ended_as"]) == (
@@ -251,17 +263,17 @@ async def test_the_same_again_is_a_repeat_and_another_result_a_dispute(tmp_path:
         assert job_marks(job) == {"disputed"}
 
 
-async def test_legs_of_a_matrix_are_told_apart_by_what_github_signs(tmp_path: Path) -> None:
+async def test_matrix_legs_are_distinguished_by_the_signed_check_run_id(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         jobs = (JobSpec("build", matrix=("a", "b")),)
         run = nightly_run(relay, workflow=replace(NIGHTLY, jobs=jobs))
-        told = [await send_self_report(relay, run, job, job_name="build") for job in run.jobs]
-        assert "build (2)" in told[1].json()["warning"]
+        answers = [await send_self_report(relay, run, job, job_name="build") for job in run.jobs]
+        assert "build (2)" in answers[1].json()["warning"]
         assert report_outcome(await send_self_report(relay, run, run.jobs[1], job_name="build")) == "repeat"
         assert [job["job_name"] for job in relay.jobs()] == ["build", "build (2)"]
 
 
-async def test_one_job_may_report_for_all_of_its_run(tmp_path: Path) -> None:
+async def test_one_job_may_report_for_all_jobs_of_its_run(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         run = nightly_run(relay)
         for name in ("linux", "windows", "linux"):
@@ -269,24 +281,24 @@ async def test_one_job_may_report_for_all_of_its_run(tmp_path: Path) -> None:
         assert [job["job_name"] for job in relay.jobs()] == ["linux", "windows"]
 
 
-async def test_fault_45_a_second_attempt_takes_the_first_ones_place_whichever_comes_first(
-    tmp_path: Path,
-) -> None:
+async def test_fault_45_a_second_attempt_replaces_the_first_whichever_reports_first(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         run, sha = nightly_run(relay), upstream_head(relay)
         first = run.job("build")
         await relay.github.rerun(run)
         await send_self_report(relay, run, conclusion="success", commit=sha)
-        late = {"run_attempt": "1", "check_run_id": str(first.id)}
+        first_claims = {"run_attempt": "1", "check_run_id": str(first.id)}
         answer = await send_self_report(
-            relay, run, first, "failure", commit=sha, run_attempt="1", claims=late
+            relay, run, first, "failure", commit=sha, run_attempt="1", claims=first_claims
         )
         assert report_outcome(answer) == "applied"
-        places = {job["attempt"]: job["ended_as"] for job in relay.jobs()}
-        assert places == {1: "earlier", 2: "success"}
+        outcomes = {job["attempt"]: job["ended_as"] for job in relay.jobs()}
+        assert outcomes == {1: "earlier", 2: "success"}
 
 
-async def test_fault_47_one_run_of_65_jobs_is_one_nightly_however_its_jobs_are_keyed(tmp_path: Path) -> None:
+async def test_fault_47_a_run_of_65_jobs_is_one_nightly_whatever_commits_its_jobs_report(
+    tmp_path: Path,
+) -> None:
     async with relay_with_backend(tmp_path) as relay:
         run, sha = nightly_run(relay), upstream_head(relay)
         for number in range(65):
@@ -303,24 +315,22 @@ async def test_fault_47_one_run_of_65_jobs_is_one_nightly_however_its_jobs_are_k
         assert page["backend"]["figures"]["tally"]["success"] == 65
 
 
-async def test_another_upstreams_name_does_not_count_where_it_does_not_list_the_caller(
-    tmp_path: Path,
-) -> None:
+async def test_the_name_of_an_upstream_that_does_not_list_the_backend_is_ignored(tmp_path: Path) -> None:
     lists = {UPSTREAM: LISTED, OTHER: "L2:\n  - org/else\n"}
     async with running_relay(tmp_path, lists, downstreams=(BACKEND,)) as relay:
-        said = {"repository": {"full_name": OTHER}}
-        assert report_outcome(await send_self_report(relay, nightly_run(relay), payload=said)) == "applied"
+        payload = {"repository": {"full_name": OTHER}}
+        assert report_outcome(await send_self_report(relay, nightly_run(relay), payload=payload)) == "applied"
         assert [job["upstream"] for job in relay.jobs()] == [UPSTREAM]
 
 
-async def test_of_two_upstreams_that_list_it_the_named_one_gets_the_report(tmp_path: Path) -> None:
+async def test_a_self_report_of_a_backend_with_two_upstreams_goes_to_the_named_one(tmp_path: Path) -> None:
     async with running_relay(tmp_path, {UPSTREAM: LISTED, OTHER: LISTED}, downstreams=(BACKEND,)) as relay:
         run = nightly_run(relay)
         for name in (OTHER.upper(), UPSTREAM):
-            said = {"repository": {"full_name": name}}
+            payload = {"repository": {"full_name": name}}
             assert (
                 report_outcome(
-                    await send_self_report(relay, run, commit=upstream_head(relay, OTHER), payload=said)
+                    await send_self_report(relay, run, commit=upstream_head(relay, OTHER), payload=payload)
                 )
                 == "applied"
             )
@@ -331,7 +341,7 @@ async def test_of_two_upstreams_that_list_it_the_named_one_gets_the_report(tmp_p
             assert "payload.repository.full_name" in answer.json()["error"]["detail"]
 
 
-async def test_a_self_report_says_nothing_on_pull_requests(tmp_path: Path) -> None:
+async def test_a_self_report_does_not_affect_the_gate_of_a_pull_request(tmp_path: Path) -> None:
     allowlist = f"L4:\n  - {BACKEND}: {{oncalls: [ann], jobs: [build]}}\n"
     async with dispatched_run(tmp_path, allowlist) as (relay, _):
         pull = relay.github.world.pulls[relay.github.repository(UPSTREAM).id, 1]
@@ -341,13 +351,13 @@ async def test_a_self_report_says_nothing_on_pull_requests(tmp_path: Path) -> No
         assert checks["crcr/gate"].conclusion is None
 
 
-async def test_the_store_being_away_is_told_as_such(tmp_path: Path) -> None:
+async def test_a_self_report_without_a_valid_allowlist_is_answered_503(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path, "L2: [org/backend\n") as relay:
         answer = await send_self_report(relay, nightly_run(relay))
         assert refusal_code(answer) == (503, "no_allowlist")
 
 
-async def test_with_a_sandbox_the_unlisted_try_and_the_listed_are_told(tmp_path: Path) -> None:
+async def test_with_the_sandbox_unlisted_backends_use_it_and_listed_ones_are_refused(tmp_path: Path) -> None:
     listed = f"L2:\n  - {BACKEND}: {{events: [push]}}\n"
     async with running_relay(
         tmp_path, listed, downstreams=(BACKEND, "org/nobody"), CRCR_SANDBOX="on"

@@ -1,4 +1,4 @@
-"""Faults 25 to 28 for every issuer but GitHub: whose builds may speak for a repository, for which run, how long."""
+"""Faults 25 to 28 for every issuer but GitHub: which builds may report for a repository, for which run, how long."""
 
 import json
 from collections.abc import AsyncIterator
@@ -36,7 +36,9 @@ def ci(request: pytest.FixtureRequest) -> OtherCi:
 
 
 @asynccontextmanager
-async def registered(folder: Path, ci: OtherCi) -> AsyncIterator[tuple[RunningRelay, WorkflowRun]]:
+async def relay_with_registered_ci(
+    folder: Path, ci: OtherCi
+) -> AsyncIterator[tuple[RunningRelay, WorkflowRun]]:
     more: dict[str, Any] = ci.settings()
     async with dispatched_run(folder, LISTED, **more) as (relay, run):
         yield relay, run
@@ -54,7 +56,7 @@ async def report(
 
 
 async def test_a_registered_pipeline_reports_for_its_repository(tmp_path: Path, ci: OtherCi) -> None:
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         token = ci.token(relay.github)
 
         assert report_outcome(await report(relay, run, token, run_id=ci.run_id)) == "applied"
@@ -68,14 +70,14 @@ async def test_a_registered_pipeline_reports_for_its_repository(tmp_path: Path, 
         job = relay.jobs()[0]
         assert (job["downstream"], job["run_id"], job["conclusion"]) == (BACKEND, ci.run_id, "success")
         assert (job["verification"], job_marks(job)) == ("self-reported", set())
-        # Whoever's registration it is, GitHub's own ids are bound by GitHub alone.
+        # Only GitHub binds repository ids, whichever CI is registered.
         assert relay.rows("SELECT confirmed FROM repositories") == [{"confirmed": 1}]
 
 
-async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(
+async def test_fault_25_every_hostile_token_is_refused_and_stores_nothing(
     tmp_path: Path, ci: OtherCi
 ) -> None:
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         claims = ci.issuer_in(relay.github).claims(AUDIENCE, **ci.claims)
         for kind in HostileToken:
             token = hostile_token(ci.issuer_in(relay.github), kind, claims, relay.clock.now())
@@ -88,8 +90,10 @@ async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(
         assert relay.jobs() == relay.rows("SELECT * FROM runs") == relay.rows("SELECT * FROM builds") == []
 
 
-async def test_fault_25_a_token_ends_with_the_age_that_its_kind_may_have(tmp_path: Path, ci: OtherCi) -> None:
-    async with registered(tmp_path, ci) as (relay, run):
+async def test_fault_25_a_token_expires_at_the_maximum_age_of_its_issuer_kind(
+    tmp_path: Path, ci: OtherCi
+) -> None:
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         now = int(relay.clock.now().timestamp())
         token = ci.token(relay.github, exp=now + ci.max_age_s)
         relay.clock.advance(ci.max_age_s - 1)
@@ -99,11 +103,11 @@ async def test_fault_25_a_token_ends_with_the_age_that_its_kind_may_have(tmp_pat
 
 
 @pytest.mark.parametrize(("name", "max_age_s"), [("buildkite", 600), ("circleci", 3600), ("gitlab", 86_400)])
-async def test_fault_25_a_token_that_lives_longer_than_its_kind_should_is_old_all_the_same(
+async def test_fault_25_a_token_with_a_later_exp_still_expires_at_the_maximum_age_of_its_kind(
     tmp_path: Path, name: str, max_age_s: int
 ) -> None:
     ci = ALL_OTHER_CIS[name]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         now = int(relay.clock.now().timestamp())
         token = ci.token(relay.github, exp=now + 7 * 86_400)
         relay.clock.advance(max_age_s + 61)
@@ -145,10 +149,10 @@ FORKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", FORKS)
-async def test_fault_27_a_forks_build_does_not_report_as_the_project(tmp_path: Path, case: str) -> None:
+async def test_fault_27_a_build_of_a_fork_may_not_report_for_the_project(tmp_path: Path, case: str) -> None:
     name, changes = FORKS[case]
     ci = ALL_OTHER_CIS[name]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         own = {key: value for key, value in ci.claims.items() if key != "vcs_origin"}
         token = ci.issuer_in(relay.github).fork_token(AUDIENCE, **{**own, **changes})
 
@@ -156,12 +160,12 @@ async def test_fault_27_a_forks_build_does_not_report_as_the_project(tmp_path: P
         assert relay.jobs() == relay.rows("SELECT * FROM runs") == []
 
 
-async def test_fault_27_a_claim_that_the_operator_asks_for_besides_is_asked_of_every_token(
+async def test_fault_27_every_token_needs_the_extra_claims_that_the_operator_configured(
     tmp_path: Path,
 ) -> None:
     strict = {**ALL_OTHER_CIS["buildkite"].registration, "claims": {"build_source": ["api", "schedule"]}}
     ci = OtherCi("buildkite", strict, {"wanted": IDS})
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         forks = ci.issuer_in(relay.github).fork_token(AUDIENCE, build_branch="main", wanted=IDS)
         answer = await report(relay, run, forks)
 
@@ -170,7 +174,7 @@ async def test_fault_27_a_claim_that_the_operator_asks_for_besides_is_asked_of_e
         assert report_outcome(await report(relay, run, ci.token(relay.github))) == "applied"
 
 
-STRANGERS: dict[str, tuple[str, dict[str, Any], str]] = {
+UNREGISTERED: dict[str, tuple[str, dict[str, Any], str]] = {
     "buildkite": ("buildkite", {"wanted": ("organization_id",), "pipeline_id": "another"}, '"another"'),
     "gitlab": ("gitlab", {"project_id": "9", "job_project_id": "9"}, 'project_id = "9"'),
     "circleci": ("circleci", {"project_id": "another"}, 'project_id = "another"'),
@@ -178,7 +182,7 @@ STRANGERS: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-FORGERIES = (
+FORGED_TOKENS = (
     HostileToken.STRANGERS_KEY,
     HostileToken.EXPIRED,
     HostileToken.OTHER_AUDIENCE,
@@ -186,47 +190,45 @@ FORGERIES = (
 )
 
 
-@pytest.mark.parametrize("case", STRANGERS)
-async def test_an_unregistered_pipeline_is_told_the_ids_to_register_once_its_token_is_verified(
+@pytest.mark.parametrize("case", UNREGISTERED)
+async def test_an_unregistered_pipeline_gets_the_ids_to_register_only_with_a_verified_token(
     tmp_path: Path, case: str
 ) -> None:
-    name, changes, told = STRANGERS[case]
+    name, changes, expected_hint = UNREGISTERED[case]
     ci = ALL_OTHER_CIS[name]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         claims = ci.issuer_in(relay.github).claims(AUDIENCE, **{**ci.claims, **changes})
-        for kind in FORGERIES:
+        for kind in FORGED_TOKENS:
             forged = hostile_token(ci.issuer_in(relay.github), kind, claims, relay.clock.now())
             answer = await report(relay, run, forged, run_id=ci.run_id)
             assert (kind, *refusal_code(answer)) == (kind, 401, "not_authentic")
         answer = await report(relay, run, ci.token(relay.github, **changes), run_id=ci.run_id)
 
         assert refusal_code(answer) == (403, "not_registered")
-        assert told in answer.json()["error"]["hint"]
+        assert expected_hint in answer.json()["error"]["hint"]
         assert ci.issuer_in(relay.github).url in answer.json()["error"]["hint"]
         assert relay.jobs() == []
 
 
-async def test_a_buildkite_token_without_ids_is_told_how_to_ask_for_them(tmp_path: Path) -> None:
+async def test_a_buildkite_token_without_ids_is_refused_with_a_hint_how_to_request_them(
+    tmp_path: Path,
+) -> None:
     ci = ALL_OTHER_CIS["buildkite"]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         answer = await report(relay, run, relay.github.buildkite.token(AUDIENCE))
 
         assert refusal_code(answer) == (403, "not_registered")
         assert "--claim organization_id,pipeline_id" in answer.json()["error"]["hint"]
 
 
-async def test_a_buildkite_pipeline_may_be_registered_by_its_slugs_for_reporters_that_ask_for_no_ids(
-    tmp_path: Path,
-) -> None:
+async def test_a_buildkite_pipeline_may_be_registered_by_slugs_for_tokens_without_ids(tmp_path: Path) -> None:
     slugs = {"organization_slug": "acme-inc", "pipeline_slug": "backend", "branches": ["main"]}
     ci = OtherCi("buildkite", {"issuer": f"{SIM}/_buildkite", "kind": "buildkite", **slugs})
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         assert report_outcome(await report(relay, run, ci.token(relay.github))) == "applied"
 
 
-async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_to_register(
-    tmp_path: Path,
-) -> None:
+async def test_an_unconfigured_circleci_organisation_gets_a_hint_what_to_register(tmp_path: Path) -> None:
     issuer = f"https://oidc.circleci.com/org/{ORGANIZATION}"
     published = JSONResponse(GitHub(base_url=SIM).circleci.jwks())
     async with dispatched_run(tmp_path, outside={"oidc.circleci.com": published}) as (relay, run):
@@ -242,33 +244,35 @@ async def test_an_organisation_of_circleci_that_nobody_configured_is_told_what_t
 
 
 @pytest.mark.parametrize("name", ["gitlab", "circleci", "generic"])
-async def test_fault_28_a_run_does_not_report_for_another_run(tmp_path: Path, name: str) -> None:
+async def test_fault_28_a_run_of_another_ci_may_not_report_for_another_run(tmp_path: Path, name: str) -> None:
     ci = ALL_OTHER_CIS[name]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         answer = await report(relay, run, ci.token(relay.github), run_id="somebody-elses")
         assert refusal_code(answer) == (403, "claim_mismatch")
         assert relay.jobs() == []
 
 
-async def test_fault_28_a_generic_issuers_signed_attempt_counts_too(tmp_path: Path) -> None:
+async def test_fault_28_the_signed_attempt_of_a_generic_issuer_is_checked_too(tmp_path: Path) -> None:
     ci = ALL_OTHER_CIS["generic"]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         answer = await report(relay, run, ci.token(relay.github), run_id=ci.run_id, run_attempt=2)
         assert refusal_code(answer) == (403, "claim_mismatch")
 
 
-async def test_fault_28_a_claim_that_is_to_be_read_and_is_missing_proves_nothing(tmp_path: Path) -> None:
+async def test_fault_28_a_generic_token_without_the_configured_run_claim_is_not_authentic(
+    tmp_path: Path,
+) -> None:
     ci = ALL_OTHER_CIS["generic"]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         token = ci.token(relay.github, build_id=None)
         assert refusal_code(await report(relay, run, token, run_id="anything")) == (401, "not_authentic")
 
 
-async def test_fault_28_a_buildkite_build_speaks_for_the_run_it_named_first_and_no_other_build_does(
+async def test_fault_28_a_buildkite_build_reports_only_for_the_run_that_it_named_first(
     tmp_path: Path,
 ) -> None:
     ci = ALL_OTHER_CIS["buildkite"]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         first, second = ci.token(relay.github), ci.token(relay.github, build_number=1418)
         assert report_outcome(await report(relay, run, first, run_id="uuid-1")) == "applied"
 
@@ -290,8 +294,10 @@ async def test_fault_28_a_buildkite_build_speaks_for_the_run_it_named_first_and_
         )
 
 
-async def test_fault_28_a_run_of_another_ci_answers_one_delivery(tmp_path: Path, ci: OtherCi) -> None:
-    async with registered(tmp_path, ci) as (relay, run):
+async def test_fault_28_a_run_of_another_ci_reports_for_one_delivery_only(
+    tmp_path: Path, ci: OtherCi
+) -> None:
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         await relay.github.open_pr("pytorch-like/core")
         await relay.drain()
         other = relay.github.runs(BACKEND)[-1]
@@ -302,19 +308,19 @@ async def test_fault_28_a_run_of_another_ci_answers_one_delivery(tmp_path: Path,
         assert report_outcome(await report(relay, other, token, run_id=ci.run_id)) == "run_bound_elsewhere"
 
 
-async def test_a_registration_for_a_repository_that_is_not_listed_opens_nothing(
+async def test_a_registered_pipeline_of_an_unlisted_repository_is_refused(
     tmp_path: Path, ci: OtherCi
 ) -> None:
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         relay.write_allowlist("L2:\n  - org/other\n")
         await relay.refresh()
         answer = await report(relay, run, ci.token(relay.github), run_id=ci.run_id)
         assert refusal_code(answer) == (403, "not_allowlisted")
 
 
-async def test_two_legs_with_one_name_are_told_apart_by_the_signed_job(tmp_path: Path) -> None:
+async def test_two_legs_with_the_same_name_are_distinguished_by_the_signed_job_id(tmp_path: Path) -> None:
     ci = ALL_OTHER_CIS["gitlab"]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         first, second = ci.token(relay.github, job_id="71"), ci.token(relay.github, job_id="72")
         assert report_outcome(await report(relay, run, first, run_id=ci.run_id)) == "applied"
         answer = await report(relay, run, second, run_id=ci.run_id)
@@ -329,11 +335,11 @@ async def test_two_legs_with_one_name_are_told_apart_by_the_signed_job(tmp_path:
         ]
 
 
-async def test_keys_of_an_instance_are_found_by_discovery_and_another_issuers_document_is_no_answer(
+async def test_a_discovery_document_of_another_issuer_is_answered_503_keys_unavailable(
     tmp_path: Path,
 ) -> None:
     ci = ALL_OTHER_CIS["gitlab"]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         relay.github.gitlab.discovery = lambda: {  # type: ignore[method-assign]
             "issuer": "https://gitlab.example",
             "jwks_uri": relay.github.gitlab.jwks_url,
@@ -343,9 +349,9 @@ async def test_keys_of_an_instance_are_found_by_discovery_and_another_issuers_do
         assert answer.headers["retry-after"]
 
 
-async def test_fault_28_a_build_of_another_ci_cannot_take_over_a_run_of_github(tmp_path: Path) -> None:
+async def test_fault_28_a_build_of_another_ci_cannot_take_over_a_github_run(tmp_path: Path) -> None:
     ci = ALL_OTHER_CIS["buildkite"]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         await relay.github.start_job(run, "build")
         theirs = {"run_id": str(run.id), "name": run.workflow.path, "job_name": "build"}
         token = ci.token(relay.github)
@@ -359,21 +365,23 @@ async def test_fault_28_a_build_of_another_ci_cannot_take_over_a_run_of_github(t
         assert report_outcome(await relay.github.complete_job(run, "build", "failure")) == "applied"
 
 
-async def test_fault_28_a_build_cannot_name_a_run_of_github_before_that_run_reports(tmp_path: Path) -> None:
+async def test_fault_28_a_build_cannot_claim_the_id_of_a_github_run_that_has_not_reported(
+    tmp_path: Path,
+) -> None:
     ci = ALL_OTHER_CIS["buildkite"]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         token = ci.token(relay.github)
         assert refusal_code(await report(relay, run, token, run_id=str(run.id))) == (403, "claim_mismatch")
-        # Its own number is its own.
+        # The build may use its own number.
         assert report_outcome(await report(relay, run, token, run_id="1417")) == "applied"
         assert report_outcome(await relay.github.start_job(run, "build")) == "applied"
 
 
-async def test_fault_28_a_run_that_another_ci_signs_with_the_number_of_a_run_of_github_is_refused(
+async def test_fault_28_a_signed_run_id_of_another_ci_that_equals_a_github_run_id_is_refused(
     tmp_path: Path,
 ) -> None:
     ci = ALL_OTHER_CIS["gitlab"]
-    async with registered(tmp_path, ci) as (relay, run):
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         await relay.github.start_job(run, "build")
         token = ci.token(relay.github, pipeline_id=str(run.id))
         answer = await report(
@@ -382,7 +390,7 @@ async def test_fault_28_a_run_that_another_ci_signs_with_the_number_of_a_run_of_
         assert refusal_code(answer) == (403, "claim_mismatch")
 
 
-def test_keys_of_an_instance_with_tls_are_not_read_without_it() -> None:
+def test_an_https_issuer_may_not_name_a_jwks_url_without_tls() -> None:
     issuer = complete_issuer("https://gitlab.example", IssuerKind.GITLAB)
     for address, good in (("https://keys.example/jwks", True), ("http://127.0.0.1:9/jwks", False)):
         document = json.dumps({"issuer": issuer.issuer, "jwks_uri": address}).encode()

@@ -1,4 +1,4 @@
-"""Calls on the upstream's installation per head, with jobs that report one by one over minutes."""
+"""API calls of the upstream's installation per head, with jobs that report one by one over minutes."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,8 +31,10 @@ LISTED = (
 
 
 @asynccontextmanager
-async def large(folder: Path, allowlist: str = LISTED, **settings: str) -> AsyncIterator[RunningRelay]:
-    """Two L4 backends and an L3 backend of ten jobs each, each in its own account; checks gather as in a real relay."""
+async def relay_with_three_backends(
+    folder: Path, allowlist: str = LISTED, **settings: str
+) -> AsyncIterator[RunningRelay]:
+    """Two L4 backends and an L3 backend of ten jobs each, each in its own account; checks are coalesced as in production."""
     if settings:
         write_upstream_settings(folder, **settings)
     async with gated_upstream(
@@ -43,22 +45,22 @@ async def large(folder: Path, allowlist: str = LISTED, **settings: str) -> Async
         yield relay
 
 
-async def live_through(
+async def run_pull_request(
     relay: RunningRelay,
     *,
     labels: tuple[str, ...] = (LABEL,),
     failing: dict[str, tuple[str, ...]] | None = None,
 ) -> tuple[PullRequest, InstallationCalls]:
-    """A pull request from its opening until all backends are done; return what that cost on the upstream."""
+    """Run a pull request from its opening until all backends are done; return it and its API calls on the upstream."""
     await sweep_after(relay, 60)
     mark = len(relay.github.calls)
     pull = await open_pull(relay, labels=list(labels))
     await relay.pass_time(5)
-    for what in ("start", "complete"):
+    for step in ("start", "complete"):
         for job in JOBS:
             for backend in BACKENDS:
                 run = relay.github.runs(backend)[-1]
-                if what == "start":
+                if step == "start":
                     await relay.github.start_job(run, job)
                 else:
                     fails = job in (failing or {}).get(backend, ())
@@ -79,11 +81,11 @@ FAILING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("failing", "most"), FAILING.values(), ids=FAILING)
-async def test_a_head_costs_no_more_than_its_budget(
+async def test_a_head_needs_no_more_api_calls_than_its_budget(
     tmp_path: Path, failing: dict[str, tuple[str, ...]], most: int
 ) -> None:
-    async with large(tmp_path) as relay:
-        pull, cost = await live_through(relay, failing=failing)
+    async with relay_with_three_backends(tmp_path) as relay:
+        pull, cost = await run_pull_request(relay, failing=failing)
 
         assert cost.calls <= most, cost.routes
         red = bool({FIRST, SECOND} & set(failing))
@@ -91,17 +93,17 @@ async def test_a_head_costs_no_more_than_its_budget(
         ended = {FIRST: "failure", SECOND: "failure", THIRD: "neutral"}
         for backend in BACKENDS:
             shown = failing.get(backend, ())[:3]
-            wanted = [ended[backend] if backend in failing else "success"] + [ended[backend]] * len(shown)
-            assert check_states(relay, pull.head_sha, check_names(backend, *shown)) == wanted
+            expected = [ended[backend] if backend in failing else "success"] + [ended[backend]] * len(shown)
+            assert check_states(relay, pull.head_sha, check_names(backend, *shown)) == expected
         assert len(check_names_on(relay, pull.head_sha)) == 4 + sum(
-            len(each[:3]) for each in failing.values()
+            len(jobs[:3]) for jobs in failing.values()
         )
 
 
-async def test_an_l3_backend_without_its_label_costs_nothing(tmp_path: Path) -> None:
+async def test_an_l3_backend_without_its_label_needs_no_api_calls(tmp_path: Path) -> None:
     alone = f"L3:\n  npu:\n    {THIRD}: {{oncalls: [ann], jobs: ['job *']}}\nL2:\n  - {FIRST}\n  - {SECOND}\n"
-    async with large(tmp_path, alone) as relay:
-        _, cost = await live_through(relay, labels=(), failing={THIRD: JOBS[:5]})
+    async with relay_with_three_backends(tmp_path, alone) as relay:
+        _, cost = await run_pull_request(relay, labels=(), failing={THIRD: JOBS[:5]})
 
         assert cost.routes == {}
 
@@ -110,16 +112,20 @@ async def test_an_l3_backend_without_its_label_costs_nothing(tmp_path: Path) -> 
 async def test_an_upstream_chooses_which_jobs_have_checks(
     tmp_path: Path, job_checks: str, shown: tuple[str, ...]
 ) -> None:
-    async with large(tmp_path, job_checks=job_checks) as relay:
-        pull, cost = await live_through(relay, failing={FIRST: JOBS[2:7]})
+    async with relay_with_three_backends(tmp_path, job_checks=job_checks) as relay:
+        pull, cost = await run_pull_request(relay, failing={FIRST: JOBS[2:7]})
 
-        mine = {name for name in check_names_on(relay, pull.head_sha) if name.startswith(f"crcr/{FIRST}/")}
-        assert mine == set(check_names(FIRST, *shown)[1:])
+        job_check_names = {
+            name for name in check_names_on(relay, pull.head_sha) if name.startswith(f"crcr/{FIRST}/")
+        }
+        assert job_check_names == set(check_names(FIRST, *shown)[1:])
         assert cost.calls == 11 + 2 * len(shown) * len(BACKENDS)
 
 
-async def test_changes_within_seconds_are_one_write_and_the_gate_does_not_wait(tmp_path: Path) -> None:
-    async with large(tmp_path) as relay:
+async def test_changes_within_seconds_are_coalesced_into_one_write_but_the_gate_is_immediate(
+    tmp_path: Path,
+) -> None:
+    async with relay_with_three_backends(tmp_path) as relay:
         pull = await open_pull(relay, labels=[LABEL])
         await relay.pass_time(5)
         run = relay.github.runs(FIRST)[-1]
@@ -140,19 +146,19 @@ async def test_changes_within_seconds_are_one_write_and_the_gate_does_not_wait(t
 
 
 @pytest.mark.parametrize(
-    ("sends_run_webhooks", "look_ups"), [(False, 2), (True, 1)], ids=["asked", "told by webhook"]
+    ("sends_run_webhooks", "look_ups"), [(False, 2), (True, 1)], ids=["polled", "notified by webhook"]
 )
-async def test_a_dispatch_of_ten_jobs_is_looked_up_once_where_webhooks_come(
+async def test_a_dispatch_of_ten_jobs_is_looked_up_only_once_with_run_webhooks(
     tmp_path: Path, *, sends_run_webhooks: bool, look_ups: int
 ) -> None:
-    async with large(tmp_path) as relay:
+    async with relay_with_three_backends(tmp_path) as relay:
         for name in BACKENDS:
             relay.github.repository(name).sends_run_webhooks = sends_run_webhooks
         mark = len(relay.github.calls)
-        pull, _ = await live_through(relay)
+        pull, _ = await run_pull_request(relay)
 
         assert gate_state(relay, pull) == "success"
         counts = count_calls(relay.github.calls[mark:])
         spent = [counts.for_installation(relay.github.installation(name).id) for name in BACKENDS]
-        # Each is a list of the dispatch's runs, and a list of the run's jobs.
-        assert [(each.dispatches, each.calls) for each in spent] == [(1, 1 + 2 * look_ups)] * 3
+        # A look-up lists the dispatch's runs, then the run's jobs.
+        assert [(account.dispatches, account.calls) for account in spent] == [(1, 1 + 2 * look_ups)] * 3

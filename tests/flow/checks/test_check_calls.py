@@ -41,9 +41,9 @@ from support.github.gated_upstream import (
 from support.running_relay import UPSTREAM, RunningRelay, in_postgresql
 
 LEASE_S = 600
-Trouble = Callable[[Faults], object]
+InjectFault = Callable[[Faults], object]
 
-LOST_CREATES: dict[str, Trouble] = {
+LOST_CREATES: dict[str, InjectFault] = {
     "the answer is lost": lambda faults: faults.lose_answer(on=CREATES, times=3),
     "the request is lost": lambda faults: faults.lose_request(on=CREATES, times=3),
     "the answer is no JSON": lambda faults: faults.malformed(on=CREATES, times=3),
@@ -57,19 +57,19 @@ async def settle(relay: RunningRelay, minutes: int = 10) -> None:
 
 
 def count_checks(relay: RunningRelay, sha: str) -> Counter[str]:
-    """How many checks of each name stand on the commit."""
-    return Counter(each.name for each in relay.github.checks(UPSTREAM, sha))
+    """How many checks of each name the commit has."""
+    return Counter(check.name for check in relay.github.checks(UPSTREAM, sha))
 
 
-# Lost answers
+# Lost requests and responses
 
 
-@pytest.mark.parametrize("trouble", LOST_CREATES.values(), ids=LOST_CREATES)
-async def test_whatever_happens_to_a_creation_exactly_one_check_of_each_name_is_there(
-    tmp_path: Path, trouble: Trouble
+@pytest.mark.parametrize("inject_fault", LOST_CREATES.values(), ids=LOST_CREATES)
+async def test_a_failed_creation_leaves_exactly_one_check_of_each_name(
+    tmp_path: Path, inject_fault: InjectFault
 ) -> None:
     async with gated_upstream(tmp_path, LISTED, job_checks="all") as relay:
-        trouble(relay.github.faults)
+        inject_fault(relay.github.faults)
         pull = await open_pull(relay, labels=[LABEL])
         await settle(relay)
         await start_jobs(relay, newest_run(relay))
@@ -80,7 +80,7 @@ async def test_whatever_happens_to_a_creation_exactly_one_check_of_each_name_is_
         assert gate_state(relay, pull) == "pending"
 
 
-async def test_a_check_whose_creation_was_not_heard_of_still_gets_its_result(tmp_path: Path) -> None:
+async def test_a_check_whose_creation_response_was_lost_still_gets_its_result(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         relay.github.faults.lose_answer(on=CREATES, times=2)
@@ -95,8 +95,8 @@ async def test_a_check_whose_creation_was_not_heard_of_still_gets_its_result(tmp
         assert set(count_checks(relay, pull.head_sha).values()) == {1}
 
 
-async def crash_during(relay: RunningRelay, *, after_acting: bool) -> None:
-    """The process dies while GitHub is asked to create the gate, before or after GitHub has done so."""
+async def crash_during_creation(relay: RunningRelay, *, after_acting: bool) -> None:
+    """Cancel the worker during its request to create the gate, before or after GitHub has created it."""
     gate_ = relay.github.faults.hang(on=CREATES, after_acting=after_acting, times=1)
     await relay.github.open_pr(UPSTREAM)
     work = asyncio.create_task(relay.drain())
@@ -108,11 +108,11 @@ async def crash_during(relay: RunningRelay, *, after_acting: bool) -> None:
 
 
 @pytest.mark.parametrize("after_acting", [True, False])
-async def test_a_crash_between_the_note_and_the_answer_leaves_one_check_of_each_name(
+async def test_a_crash_during_the_creation_leaves_one_check_of_each_name(
     tmp_path: Path, *, after_acting: bool
 ) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
-        await crash_during(relay, after_acting=after_acting)
+        await crash_during_creation(relay, after_acting=after_acting)
         await relay.pass_time(LEASE_S)
         await settle(relay, 3)
 
@@ -121,7 +121,7 @@ async def test_a_crash_between_the_note_and_the_answer_leaves_one_check_of_each_
 
 
 @pytest.mark.parametrize("kind", ["lose_answer", "lose_request"])
-async def test_a_lost_update_is_made_again_and_the_check_ends_right(tmp_path: Path, kind: str) -> None:
+async def test_a_lost_update_is_repeated_and_the_check_gets_its_result(tmp_path: Path, kind: str) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
@@ -136,7 +136,7 @@ async def test_a_lost_update_is_made_again_and_the_check_ends_right(tmp_path: Pa
         assert set(count_checks(relay, pull.head_sha).values()) == {1}
 
 
-async def test_a_gate_completed_unheard_is_not_reopened_but_followed_by_a_new_one(tmp_path: Path) -> None:
+async def test_a_gate_completed_with_a_lost_response_is_replaced_and_not_reopened(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
@@ -153,7 +153,9 @@ async def test_a_gate_completed_unheard_is_not_reopened_but_followed_by_a_new_on
         assert check_history(relay, GATE, pull.head_sha) == ["failure", "in_progress"]
 
 
-async def test_a_check_that_never_came_to_be_is_not_made_to_be_ended(tmp_path: Path) -> None:
+async def test_a_check_whose_creation_request_was_lost_is_not_created_only_to_be_ended(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
         relay.github.faults.lose_request(on=CREATES, times=1)
         pull = await open_pull(relay, labels=[LABEL])
@@ -167,7 +169,9 @@ async def test_a_check_that_never_came_to_be_is_not_made_to_be_ended(tmp_path: P
         assert check_history(relay, f"crcr/{INFORMING}", pull.head_sha) == ["in_progress"]
 
 
-async def test_a_check_that_came_to_be_unheard_is_ended_when_nobody_wants_it(tmp_path: Path) -> None:
+async def test_a_check_created_with_a_lost_response_is_ended_when_its_label_is_removed(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
         relay.github.faults.lose_answer(on=CREATES, times=1)
         pull = await open_pull(relay, labels=[LABEL])
@@ -181,7 +185,7 @@ async def test_a_check_that_came_to_be_unheard_is_ended_when_nobody_wants_it(tmp
 # Limits
 
 
-LIMITS: dict[str, Trouble] = {
+LIMITS: dict[str, InjectFault] = {
     "a secondary limit": lambda faults: faults.secondary_limit(on=CREATES, times=1),
     "too many requests": lambda faults: faults.secondary_limit(status=429, on=UPDATES, times=2),
     "a bare 403": lambda faults: faults.secondary_limit(retry_after_s=None, on=CREATES, times=1),
@@ -189,12 +193,12 @@ LIMITS: dict[str, Trouble] = {
 }
 
 
-@pytest.mark.parametrize("trouble", LIMITS.values(), ids=LIMITS)
-async def test_after_a_rate_limit_every_check_arrives_with_its_result(
-    tmp_path: Path, trouble: Trouble
+@pytest.mark.parametrize("inject_fault", LIMITS.values(), ids=LIMITS)
+async def test_after_a_rate_limit_every_check_is_published_with_its_result(
+    tmp_path: Path, inject_fault: InjectFault
 ) -> None:
     async with gated_upstream(tmp_path, LISTED, job_checks="all") as relay:
-        trouble(relay.github.faults)
+        inject_fault(relay.github.faults)
         pull = await open_pull(relay, labels=[LABEL])
         await run_all(relay, GATING, build="failure")
         await run_all(relay, INFORMING)
@@ -207,7 +211,7 @@ async def test_after_a_rate_limit_every_check_arrives_with_its_result(
         assert set(count_checks(relay, pull.head_sha).values()) == {1}
 
 
-async def test_fifty_changes_before_the_worker_runs_make_one_update_of_each_check(tmp_path: Path) -> None:
+async def test_many_changes_before_the_worker_runs_are_one_update_of_each_check(tmp_path: Path) -> None:
     many = [f"job {number:02}" for number in range(16)]
     async with gated_upstream(
         tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
@@ -227,7 +231,7 @@ async def test_fifty_changes_before_the_worker_runs_make_one_update_of_each_chec
         await relay.drain()
 
         updated = [call.path for call in check_calls(relay, "PATCH")[before:]]
-        # Gate and backend say first that GitHub has not confirmed it.
+        # Gate and backend are first updated as not yet confirmed by GitHub.
         assert len(set(updated)) == len(many) + 2
         assert len(updated) <= len(many) + 4
         assert gate_state(relay, pull) == "success"
@@ -246,8 +250,8 @@ async def test_an_unchanged_check_is_not_written_again(tmp_path: Path) -> None:
         assert (len(check_calls(relay, "PATCH")), len(check_calls(relay, "POST"))) == before
 
 
-async def load(relay: RunningRelay, pulls: int, jobs: int) -> None:
-    """So many jobs start at once that GitHub's minute is too short for their checks."""
+async def start_many_jobs(relay: RunningRelay, pulls: int, jobs: int) -> None:
+    """Start so many jobs at once that the rate limit of a minute is too low for their checks."""
     relay.github.repository(GATING).workflows = [named_workflow(*(f"job {number}" for number in range(jobs)))]
     for _ in range(pulls):
         await relay.github.open_pr(UPSTREAM)
@@ -259,14 +263,14 @@ async def load(relay: RunningRelay, pulls: int, jobs: int) -> None:
     await relay.drain()
 
 
-async def test_when_points_are_short_a_gate_goes_before_backends_and_these_before_jobs(
+async def test_when_rate_limit_points_are_short_gates_precede_backends_and_backends_precede_jobs(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(
         tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
     ) as relay:
-        await load(relay, pulls=7, jobs=20)
-        shown = Counter(each.name.count("/") for each in relay.github.checks(UPSTREAM))
+        await start_many_jobs(relay, pulls=7, jobs=20)
+        shown = Counter(check.name.count("/") for check in relay.github.checks(UPSTREAM))
         assert shown[4] < 140
         pull = await open_pull(relay)
 
@@ -275,15 +279,15 @@ async def test_when_points_are_short_a_gate_goes_before_backends_and_these_befor
             "in_progress",
         )
         await relay.pass_time(61)
-        assert Counter(each.name.count("/") for each in relay.github.checks(UPSTREAM))[4] == 140
+        assert Counter(check.name.count("/") for check in relay.github.checks(UPSTREAM))[4] == 140
 
 
-async def test_a_commit_that_is_new_gets_its_gate_before_anything_else(tmp_path: Path) -> None:
+async def test_a_new_commit_gets_its_gate_before_any_other_check(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED, job_checks="all") as relay:
         await open_pull(relay, labels=[LABEL])
 
-        made = [call_body(each)["name"] for each in check_calls(relay, "POST")]
-        # The queues are looked at side by side; a gate waits at most for the first of each other.
+        made = [call_body(call)["name"] for call in check_calls(relay, "POST")]
+        # The queues are processed concurrently; a gate waits at most for the first item of each other queue.
         assert GATE in made[: len(Tier) if in_postgresql() else 1]
 
 
@@ -292,13 +296,13 @@ async def test_checks_are_written_with_the_upstreams_own_installation(tmp_path: 
         await open_pull(relay)
         await run_all(relay)
 
-        mine = relay.github.installation(UPSTREAM).id
+        upstream_installation = relay.github.installation(UPSTREAM).id
         assert {
             call.installation_id for call in check_calls(relay, "POST") + check_calls(relay, "PATCH")
-        } == {mine}
+        } == {upstream_installation}
 
 
-async def test_a_check_that_github_refuses_keeps_none_of_the_others_back(tmp_path: Path) -> None:
+async def test_a_check_that_github_refuses_does_not_block_the_others(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, job_checks="all") as relay:
         pull = await open_pull(relay)
         relay.github.faults.answer(

@@ -1,4 +1,4 @@
-"""Checks that are gone at GitHub, and writes when there are few: what matters is shown, and shown first."""
+"""Checks that GitHub no longer has, and sparing writes: a failure is published, and published at once."""
 
 from pathlib import Path
 
@@ -24,19 +24,19 @@ CHECKS = Match(path="*/check-runs*")
 
 
 def lose_check(relay: RunningRelay, name: str, sha: str) -> None:
-    """GitHub knows the check no more, as after the App was made anew."""
-    gone = latest_check(relay, name, sha)
-    relay.github.faults.answer(404, on=Match("PATCH", f"*/check-runs/{gone.id}"))
+    """Let GitHub answer 404 for the check, as after the App was created anew."""
+    check = latest_check(relay, name, sha)
+    relay.github.faults.answer(404, on=Match("PATCH", f"*/check-runs/{check.id}"))
 
 
-def parked(relay: RunningRelay) -> list[dict[str, object]]:
+def parked_effects(relay: RunningRelay) -> list[dict[str, object]]:
     return relay.rows("SELECT target, last_error FROM effects WHERE state = 'parked'")
 
 
-# Checks that are gone
+# Deleted checks
 
 
-async def test_another_check_takes_the_place_of_one_that_github_has_no_more(tmp_path: Path) -> None:
+async def test_a_check_deleted_on_github_is_replaced_by_a_new_one(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         for name in (GATE, BACKEND):
@@ -45,24 +45,24 @@ async def test_another_check_takes_the_place_of_one_that_github_has_no_more(tmp_
 
         assert check_history(relay, GATE, pull.head_sha) == ["in_progress", "success"]
         assert check_state(relay, BACKEND, pull.head_sha) == "success"
-        assert parked(relay) == []
+        assert parked_effects(relay) == []
 
 
-async def test_a_check_that_is_gone_is_not_made_anew_to_be_ended(tmp_path: Path) -> None:
+async def test_a_deleted_check_is_not_created_again_only_to_be_ended(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         for name in (GATE, BACKEND):
             lose_check(relay, name, pull.head_sha)
-        made = len(check_calls(relay, "POST"))
+        created = len(check_calls(relay, "POST"))
         relay.clock.advance(1)
         await relay.github.close_pr(pull)
         await relay.drain()
         await relay.services.reconciler.run(thorough=True)
-        tried = len(check_calls(relay, "PATCH"))
+        updated = len(check_calls(relay, "PATCH"))
         await relay.pass_time(3600)
 
-        assert (len(check_calls(relay, "POST")), parked(relay)) == (made, [])
-        assert len(check_calls(relay, "PATCH")) == tried
+        assert (len(check_calls(relay, "POST")), parked_effects(relay)) == (created, [])
+        assert len(check_calls(relay, "PATCH")) == updated
 
 
 # Few writes
@@ -72,7 +72,7 @@ def count_check_writes(relay: RunningRelay) -> int:
     return len(check_calls(relay, "POST")) + len(check_calls(relay, "PATCH"))
 
 
-async def test_a_job_that_passes_writes_no_open_check_and_the_first_failure_writes_them_at_once(
+async def test_a_passing_job_writes_no_check_and_the_first_failure_writes_the_checks_at_once(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, MANY) as relay:
@@ -97,13 +97,13 @@ async def test_a_job_that_passes_writes_no_open_check_and_the_first_failure_writ
         assert count_check_writes(relay) == after + 1  # the second failing job
 
 
-async def test_a_new_fact_hastens_what_waits_to_be_published(tmp_path: Path) -> None:
+async def test_a_new_result_retries_a_waiting_publication_at_once(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
-        away = relay.github.faults.answer(502, on=CHECKS)
+        fault = relay.github.faults.answer(502, on=CHECKS)
         await start_jobs(relay, run)
-        relay.github.faults.remove(away)
+        relay.github.faults.remove(fault)
         await finish_jobs(relay, run)
 
         assert gate_state(relay, pull) == "success"

@@ -1,4 +1,4 @@
-"""What a check says when it has come through the whole relay: facts, limits, notes beside lines, and strangers' words."""
+"""Content of checks through the whole relay: facts, GitHub's limits, annotations, and hostile text."""
 
 import re
 from pathlib import Path
@@ -33,7 +33,7 @@ from support.github.gated_upstream import (
 )
 from support.running_relay import UPSTREAM, RunningRelay
 
-MOST_TEXT = 65_535
+MAX_SUMMARY_BYTES = 65_535
 BACKEND, BUILD, TEST = check_names(GATING, "build", "test")
 FAILED = [{"name": "test_add", "file": "test/test_ops.py:12", "message": "1 != 2\nexpected 2"}]
 HOSTILE = [
@@ -48,19 +48,19 @@ HOSTILE = [
 ]
 
 
-def summary(one: CheckRun) -> str:
-    return str(one.output["summary"])
+def summary(check: CheckRun) -> str:
+    return str(check.output["summary"])
 
 
-def notes(relay: RunningRelay, name: str, sha: str) -> list[tuple[str, int, str]]:
+def annotations(relay: RunningRelay, name: str, sha: str) -> list[tuple[str, int, str]]:
     return [
-        (each["path"], each["start_line"], each["title"])
-        for each in latest_check(relay, name, sha).annotations
+        (annotation["path"], annotation["start_line"], annotation["title"])
+        for annotation in latest_check(relay, name, sha).annotations
     ]
 
 
-async def report(relay: RunningRelay, status: str, **workflow: Any) -> str:
-    """Report the newest run's build, in any words."""
+async def report_build(relay: RunningRelay, status: str, **workflow: Any) -> str:
+    """Report the build of the newest run, with any fields."""
     run = newest_run(relay)
     body = relay.github.ci.report_body(run, run.job("build"), status, **workflow)
     answer = report_outcome(await relay.github.report(run, "build", body=body))
@@ -69,10 +69,10 @@ async def report(relay: RunningRelay, status: str, **workflow: Any) -> str:
 
 
 async def fail_build(relay: RunningRelay, **more: Any) -> None:
-    """The build fails and says why; the test is still under way."""
+    """Fail the build with a failed test; the job `test` is still running."""
     await start_jobs(relay, newest_run(relay))
     relay.github.ci.complete(newest_run(relay), newest_run(relay).job("build"), "failure")
-    assert await report(relay, "completed", **{"failed_tests": FAILED, **more}) == "applied"
+    assert await report_build(relay, "completed", **{"failed_tests": FAILED, **more}) == "applied"
 
 
 # Facts
@@ -87,7 +87,9 @@ FACTS = [
 ]
 
 
-async def test_a_check_says_what_ran_where_what_came_out_and_whom_to_ask(tmp_path: Path) -> None:
+async def test_a_check_shows_workflow_device_test_counts_failed_tests_links_and_oncall(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         counts = {"passed": 40, "failed": 1, "skipped": 3, "total": 44}
@@ -95,16 +97,18 @@ async def test_a_check_says_what_ran_where_what_came_out_and_whom_to_ask(tmp_pat
         await fail_build(relay, test_results=counts, **more)
 
         for name in (BACKEND, BUILD):
-            said = summary(latest_check(relay, name, pull.head_sha))
-            assert [fact for fact in FACTS if fact not in said] == []
+            shown = summary(latest_check(relay, name, pull.head_sha))
+            assert [fact for fact in FACTS if fact not in shown] == []
             assert (
                 "unknown: `too little history: 0 passing results of the base and 0 on pull requests`"
-                in said.lower()
+                in shown.lower()
             )
         assert latest_check(relay, BUILD, pull.head_sha).output["title"] == "failure, 1 test failed"
 
 
-async def test_a_checks_details_lead_to_the_run_and_the_gates_to_the_pull_request(tmp_path: Path) -> None:
+async def test_details_urls_link_a_job_to_its_run_and_the_gate_to_the_pull_request_page(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
@@ -116,25 +120,26 @@ async def test_a_checks_details_lead_to_the_run_and_the_gates_to_the_pull_reques
         assert latest_check(relay, GATE, pull.head_sha).details_url == page
 
 
-async def test_a_check_carries_our_own_id_of_it(tmp_path: Path) -> None:
+async def test_the_external_id_of_a_check_is_our_check_id(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
 
-        ours = {
+        recorded = {
             row["name"]: (str(row["check_id"]), row["check_run_id"])
             for row in relay.rows("SELECT * FROM checks")
         }
-        there = {
-            each.name: (each.external_id, each.id) for each in relay.github.checks(UPSTREAM, pull.head_sha)
+        published = {
+            check.name: (check.external_id, check.id)
+            for check in relay.github.checks(UPSTREAM, pull.head_sha)
         }
-        assert there == ours
+        assert published == recorded
 
 
-# Notes beside lines
+# Annotations
 
 
-async def test_failed_tests_with_files_become_notes_on_the_job_and_its_backend(tmp_path: Path) -> None:
+async def test_failed_tests_with_files_become_annotations_on_the_job_and_its_backend(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         nowhere = {"name": "test_sub", "message": "no file"}
@@ -143,12 +148,14 @@ async def test_failed_tests_with_files_become_notes_on_the_job_and_its_backend(t
         await finish_jobs(relay, newest_run(relay), test="success")
 
         for name in (BUILD, BACKEND):
-            assert notes(relay, name, pull.head_sha) == [("test/test_ops.py", 12, "test_add")]
+            assert annotations(relay, name, pull.head_sha) == [("test/test_ops.py", 12, "test_add")]
         assert latest_check(relay, BUILD, pull.head_sha).annotations[0]["message"] == "1 != 2\nexpected 2"
-        assert notes(relay, TEST, pull.head_sha) == []
+        assert annotations(relay, TEST, pull.head_sha) == []
 
 
-async def test_notes_stand_once_though_the_backend_goes_on_and_github_confirms_later(tmp_path: Path) -> None:
+async def test_annotations_appear_once_when_the_backend_goes_on_and_github_confirms_later(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await fail_build(relay)
@@ -158,10 +165,10 @@ async def test_notes_stand_once_though_the_backend_goes_on_and_github_confirms_l
             await sweep_after(relay, 60)
 
         assert relay.jobs()[0]["verification"] == "confirmed"
-        assert [len(notes(relay, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
+        assert [len(annotations(relay, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
 
 
-async def test_notes_stand_once_where_l3_only_looks_completed_while_it_runs(tmp_path: Path) -> None:
+async def test_annotations_appear_once_when_running_l3_checks_are_shown_as_completed(tmp_path: Path) -> None:
     write_upstream_settings(tmp_path, l3_pending="neutral")
     async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
@@ -172,10 +179,10 @@ async def test_notes_stand_once_where_l3_only_looks_completed_while_it_runs(tmp_
         await finish_jobs(relay, run, test="success")
 
         backend, build = check_names(INFORMING, "build")
-        assert [len(notes(relay, name, pull.head_sha)) for name in (backend, build)] == [1, 1]
+        assert [len(annotations(relay, name, pull.head_sha)) for name in (backend, build)] == [1, 1]
 
 
-async def test_notes_stand_once_though_the_answer_to_their_update_is_lost(tmp_path: Path) -> None:
+async def test_annotations_appear_once_when_the_response_to_their_update_is_lost(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
@@ -187,10 +194,10 @@ async def test_notes_stand_once_though_the_answer_to_their_update_is_lost(tmp_pa
             await relay.pass_time(60)
 
         assert latest_check(relay, BACKEND, pull.head_sha).conclusion == "failure"
-        assert [len(notes(relay, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
+        assert [len(annotations(relay, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
 
 
-async def test_notes_stand_once_though_the_answer_to_their_creation_is_lost(tmp_path: Path) -> None:
+async def test_annotations_appear_once_when_the_response_to_their_creation_is_lost(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
         pull = await open_pull(relay)
         run = newest_run(relay, INFORMING)
@@ -205,10 +212,10 @@ async def test_notes_stand_once_though_the_answer_to_their_creation_is_lost(tmp_
             await relay.pass_time(60)
 
         for name in check_names(INFORMING, "build"):
-            assert len(notes(relay, name, pull.head_sha)) == 1
+            assert len(annotations(relay, name, pull.head_sha)) == 1
 
 
-async def test_notes_that_never_arrived_are_sent_again(tmp_path: Path) -> None:
+async def test_annotations_of_a_lost_request_are_sent_again(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
@@ -219,13 +226,13 @@ async def test_notes_that_never_arrived_are_sent_again(tmp_path: Path) -> None:
         for _ in range(8):
             await relay.pass_time(60)
 
-        assert [len(notes(relay, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
+        assert [len(annotations(relay, name, pull.head_sha)) for name in (BUILD, TEST, BACKEND)] == [1, 1, 2]
 
 
 # Limits
 
 
-async def test_a_thousand_long_failures_are_cut_to_what_github_takes(tmp_path: Path) -> None:
+async def test_a_thousand_long_failures_are_cut_to_githubs_limits(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         many = [{"name": f"test_{n}", "file": f"test/f{n}.py", "message": "é" * 400} for n in range(1200)]
@@ -233,13 +240,13 @@ async def test_a_thousand_long_failures_are_cut_to_what_github_takes(tmp_path: P
         await finish_jobs(relay, newest_run(relay), test="success")
 
         for name in (BUILD, BACKEND):
-            one = latest_check(relay, name, pull.head_sha)
-            assert len(one.annotations) == 50
-            assert len(summary(one).encode()) <= MOST_TEXT
-            assert "more" in summary(one)
+            check = latest_check(relay, name, pull.head_sha)
+            assert len(check.annotations) == 50
+            assert len(summary(check).encode()) <= MAX_SUMMARY_BYTES
+            assert "more" in summary(check)
 
 
-async def test_a_backend_with_hundreds_of_jobs_keeps_its_summary_within_the_limit(tmp_path: Path) -> None:
+async def test_the_summary_of_a_backend_with_hundreds_of_jobs_stays_within_the_limit(tmp_path: Path) -> None:
     names = [f"job {number} {'x' * 200}" for number in range(150)]
     async with gated_upstream(
         tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
@@ -251,29 +258,29 @@ async def test_a_backend_with_hundreds_of_jobs_keeps_its_summary_within_the_limi
             await relay.github.start_job(run, name)
         await finish_jobs(relay, run, **{names[149]: "failure"})
 
-        said = summary(latest_check(relay, BACKEND, pull.head_sha))
-        assert len(said.encode()) <= MOST_TEXT
-        assert "job 149" in said
+        shown = summary(latest_check(relay, BACKEND, pull.head_sha))
+        assert len(shown.encode()) <= MAX_SUMMARY_BYTES
+        assert "job 149" in shown
 
 
-# Strangers' words
+# Hostile text
 
 
-def acts(markdown: str) -> list[str]:
-    """What in a page would act if a stranger had written it: HTML, images, links that are not ours."""
+def active_elements(markdown: str) -> list[str]:
+    """Everything in the Markdown that is not inert: HTML, images, foreign links, mentions, commands."""
     parsed = MarkdownIt("commonmark", {"html": True}).enable("table").parse(markdown)
-    tokens = [each for token in parsed for each in (token, *(token.children or ()))]
-    links = [str(each.attrs["href"]) for each in tokens if each.type == "link_open"]
-    plain = [each.content for each in tokens if each.type == "text"]
+    elements = [element for token in parsed for element in (token, *(token.children or ()))]
+    links = [str(element.attrs["href"]) for element in elements if element.type == "link_open"]
+    plain = [element.content for element in elements if element.type == "text"]
     return [
-        *(each.type for each in tokens if each.type in {"html_block", "html_inline", "image"}),
+        *(element.type for element in elements if element.type in {"html_block", "html_inline", "image"}),
         *(link for link in links if not re.match(r"http://(relay\.test|127\.0\.0\.1:9)/", link)),
         *(text for text in plain if re.search(r"@|https?://|(^|\s)/crcr|#\d", text)),
     ]
 
 
-def everywhere(text: str) -> dict[str, Any]:
-    """The same text wherever a downstream can write one."""
+def text_in_every_field(text: str) -> dict[str, Any]:
+    """The same text in every field that a downstream can set."""
     return {
         "job_name": text[:200],
         "name": text[:200],
@@ -291,31 +298,40 @@ async def test_fault_29_hostile_text_in_every_field_stays_text_in_every_check(
 ) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
-        assert await report(relay, "in_progress", **everywhere(text)) == "applied"
-        assert await report(relay, "completed", conclusion="failure", **everywhere(text)) == "applied"
+        assert await report_build(relay, "in_progress", **text_in_every_field(text)) == "applied"
+        assert (
+            await report_build(relay, "completed", conclusion="failure", **text_in_every_field(text))
+            == "applied"
+        )
 
         shown = relay.github.checks(UPSTREAM, pull.head_sha)
-        assert [each.conclusion for each in shown if each.name not in {GATE, BACKEND}] == ["failure"]
+        assert [check.conclusion for check in shown if check.name not in {GATE, BACKEND}] == ["failure"]
         for one in shown:
-            assert acts(summary(one)) == []
-            for line in (one.name, one.output["title"], *(each["title"] for each in one.annotations)):
+            assert active_elements(summary(one)) == []
+            for line in (
+                one.name,
+                one.output["title"],
+                *(annotation["title"] for annotation in one.annotations),
+            ):
                 assert line.isprintable()
                 assert "\u202e" not in line
             assert str(one.details_url).startswith("http://")
 
 
 @pytest.mark.parametrize("text", ["x" * 256, "é" * 256, "\U0001f525" * 150, "a/b:c", "3", "`"])
-async def test_a_job_of_any_name_gets_one_check_that_follows_it(tmp_path: Path, text: str) -> None:
+async def test_a_job_of_any_name_gets_one_check_with_its_result(tmp_path: Path, text: str) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
-        assert await report(relay, "in_progress", job_name=text) == "applied"
-        assert await report(relay, "completed", conclusion="success", job_name=text) == "applied"
+        assert await report_build(relay, "in_progress", job_name=text) == "applied"
+        assert await report_build(relay, "completed", conclusion="success", job_name=text) == "applied"
         for job in newest_run(relay).jobs:
             relay.github.ci.complete(newest_run(relay), job, "success")
         await relay.pass_time(60)
 
-        jobs = [
-            each for each in relay.github.checks(UPSTREAM, pull.head_sha) if each.name not in {GATE, BACKEND}
+        job_checks = [
+            check
+            for check in relay.github.checks(UPSTREAM, pull.head_sha)
+            if check.name not in {GATE, BACKEND}
         ]
-        assert [each.conclusion for each in jobs] == ["success"]
-        assert jobs[0].name.startswith(f"crcr/{GATING}/CI/{text[:100]}")
+        assert [check.conclusion for check in job_checks] == ["success"]
+        assert job_checks[0].name.startswith(f"crcr/{GATING}/CI/{text[:100]}")

@@ -1,4 +1,4 @@
-"""Which checks stand on a commit, from its dispatch to its end, as GitHub shows them."""
+"""Which checks a commit has, from its dispatch to its end, as GitHub shows them."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ JOBS = ("build", "test")
 
 
 @pytest.mark.parametrize(("allowlist", "backend"), [(GATES, GATING), (INFORMS, INFORMING)])
-async def test_at_dispatch_a_backend_that_speaks_has_one_check_in_progress(
+async def test_a_dispatched_l3_or_l4_backend_has_one_check_in_progress(
     tmp_path: Path, allowlist: str, backend: str
 ) -> None:
     async with gated_upstream(tmp_path, allowlist, job_checks="all") as relay:
@@ -55,7 +55,7 @@ async def test_at_dispatch_a_backend_that_speaks_has_one_check_in_progress(
         assert check_history(relay, f"crcr/{backend}", pull.head_sha) == ["in_progress"]
 
 
-async def test_without_its_label_an_l3_backend_is_recorded_and_shows_nothing(tmp_path: Path) -> None:
+async def test_an_l3_backend_without_its_label_is_recorded_and_has_no_check(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, INFORMS, job_checks="all") as relay:
         pull = await open_pull(relay, labels=["triaged"])
         for step in (start_jobs, finish_jobs):
@@ -69,24 +69,24 @@ async def test_without_its_label_an_l3_backend_is_recorded_and_shows_nothing(tmp
 
 
 @pytest.mark.parametrize(("allowlist", "backend"), [(GATES, GATING), (INFORMS, INFORMING)])
-async def test_a_backends_check_follows_its_jobs_which_stand_beside_it(
+async def test_the_check_of_a_backend_follows_its_jobs_and_each_job_has_its_own_check(
     tmp_path: Path, allowlist: str, backend: str
 ) -> None:
     async with gated_upstream(tmp_path, allowlist, job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
-        run, three = newest_run(relay, backend), check_names(backend, *JOBS)
+        run, names = newest_run(relay, backend), check_names(backend, *JOBS)
         await start_jobs(relay, run, "build")
-        assert check_states(relay, pull.head_sha, three) == ["in_progress", "in_progress", "absent"]
+        assert check_states(relay, pull.head_sha, names) == ["in_progress", "in_progress", "absent"]
         await finish_jobs(relay, run, build="success")
-        assert check_states(relay, pull.head_sha, three) == ["in_progress", "success", "absent"]
+        assert check_states(relay, pull.head_sha, names) == ["in_progress", "success", "absent"]
         await start_jobs(relay, run, "test")
         await finish_jobs(relay, run, test="success")
 
-        assert check_states(relay, pull.head_sha, three) == ["success"] * 3
-        assert all(len(check_history(relay, name, pull.head_sha)) == 1 for name in three)
+        assert check_states(relay, pull.head_sha, names) == ["success"] * 3
+        assert all(len(check_history(relay, name, pull.head_sha)) == 1 for name in names)
 
 
-async def test_a_failed_l4_job_is_red_on_itself_its_backend_and_the_gate(tmp_path: Path) -> None:
+async def test_a_failed_l4_job_fails_its_check_its_backends_check_and_the_gate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await run_all(relay, GATING, build="failure")
@@ -99,7 +99,7 @@ async def test_a_failed_l4_job_is_red_on_itself_its_backend_and_the_gate(tmp_pat
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_an_l2_backend_shows_nothing_and_makes_no_gate(tmp_path: Path) -> None:
+async def test_an_l2_backend_has_no_check_and_no_gate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, f"L2:\n  - {GATING}\n", job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
         await run_all(relay)
@@ -108,23 +108,25 @@ async def test_an_l2_backend_shows_nothing_and_makes_no_gate(tmp_path: Path) -> 
         assert relay.rows("SELECT * FROM checks") == []
 
 
-# Informational to the end
+# Informational backends
 
 
-async def test_fault_37_a_failure_at_l3_is_neutral_and_says_that_it_blocks_nothing(tmp_path: Path) -> None:
+async def test_fault_37_a_failure_at_l3_is_neutral_and_titled_non_blocking(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED, job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
         await run_all(relay, INFORMING, build="failure", test="timed_out")
         await run_all(relay, GATING)
 
-        mine = check_names(INFORMING, *JOBS)
-        assert check_states(relay, pull.head_sha, mine) == ["neutral"] * 3
-        assert check_title(relay, mine[1], pull.head_sha) == "failure (non-blocking)"
-        assert all("(non-blocking)" in check_title(relay, name, pull.head_sha) for name in mine)
+        names = check_names(INFORMING, *JOBS)
+        assert check_states(relay, pull.head_sha, names) == ["neutral"] * 3
+        assert check_title(relay, names[1], pull.head_sha) == "failure (non-blocking)"
+        assert all("(non-blocking)" in check_title(relay, name, pull.head_sha) for name in names)
         assert gate_state(relay, pull) == "success"
 
 
-async def test_an_upstream_may_ask_for_red_at_l3_and_it_still_gates_nothing(tmp_path: Path) -> None:
+async def test_with_l3_conclusion_failure_an_l3_failure_fails_its_checks_but_not_the_gate(
+    tmp_path: Path,
+) -> None:
     write_upstream_settings(tmp_path, l3_conclusion="failure")
     async with gated_upstream(tmp_path, LISTED, job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
@@ -139,23 +141,23 @@ async def test_an_upstream_may_ask_for_red_at_l3_and_it_still_gates_nothing(tmp_
         assert gate_state(relay, pull) == "success"
 
 
-async def test_fault_37_where_merge_tools_wait_l3_runs_as_completed_and_the_result_goes_in(
+async def test_fault_37_with_l3_pending_neutral_running_l3_checks_are_neutral_until_the_result(
     tmp_path: Path,
 ) -> None:
     write_upstream_settings(tmp_path, l3_pending="neutral")
     async with gated_upstream(tmp_path, LISTED, job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
-        run, mine = newest_run(relay, INFORMING), check_names(INFORMING, *JOBS)
-        assert check_states(relay, pull.head_sha, mine) == ["neutral", "absent", "absent"]
+        run, names = newest_run(relay, INFORMING), check_names(INFORMING, *JOBS)
+        assert check_states(relay, pull.head_sha, names) == ["neutral", "absent", "absent"]
         await start_jobs(relay, run)
-        assert check_states(relay, pull.head_sha, mine) == ["neutral"] * 3
-        assert check_title(relay, mine[1], pull.head_sha) == "running (non-blocking)"
-        assert check_title(relay, mine[0], pull.head_sha).endswith("(non-blocking)")
+        assert check_states(relay, pull.head_sha, names) == ["neutral"] * 3
+        assert check_title(relay, names[1], pull.head_sha) == "running (non-blocking)"
+        assert check_title(relay, names[0], pull.head_sha).endswith("(non-blocking)")
         await finish_jobs(relay, run, build="failure", test="success")
 
-        assert check_states(relay, pull.head_sha, mine) == ["neutral", "neutral", "success"]
-        assert check_title(relay, mine[1], pull.head_sha) == "failure (non-blocking)"
-        assert [check_history(relay, name, pull.head_sha) for name in mine] == [
+        assert check_states(relay, pull.head_sha, names) == ["neutral", "neutral", "success"]
+        assert check_title(relay, names[1], pull.head_sha) == "failure (non-blocking)"
+        assert [check_history(relay, name, pull.head_sha) for name in names] == [
             ["neutral"],
             ["neutral"],
             ["success"],
@@ -163,7 +165,9 @@ async def test_fault_37_where_merge_tools_wait_l3_runs_as_completed_and_the_resu
         assert check_state(relay, f"crcr/{GATING}", pull.head_sha) == "in_progress"
 
 
-async def test_fault_37_an_l3_backend_without_listed_jobs_ends_when_its_runs_are_over(tmp_path: Path) -> None:
+async def test_fault_37_the_check_of_an_l3_backend_without_jobs_ends_when_its_runs_have_ended(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, GATED, job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
         await run_all(relay, INFORMING)
@@ -174,18 +178,16 @@ async def test_fault_37_an_l3_backend_without_listed_jobs_ends_when_its_runs_are
         assert check_state(relay, f"crcr/{INFORMING}", pull.head_sha) == "success"
 
 
-# What becomes of a commit
+# Later events of a commit
 
 
-async def test_fault_38_a_push_ends_what_is_open_on_the_old_head_and_leaves_its_results(
-    tmp_path: Path,
-) -> None:
+async def test_fault_38_a_push_ends_open_checks_of_the_old_head_and_keeps_its_results(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED, job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
         old, run = pull.head_sha, newest_run(relay, GATING)
         await start_jobs(relay, run)
         await finish_jobs(relay, run, build="success")
-        await relay.pass_time(61)  # GitHub confirms it
+        await relay.pass_time(61)  # GitHub confirms the result
         await relay.github.push_to_pr(pull)
         await relay.drain()
 
@@ -196,7 +198,7 @@ async def test_fault_38_a_push_ends_what_is_open_on_the_old_head_and_leaves_its_
         assert check_state(relay, f"crcr/{GATING}", pull.head_sha) == "in_progress"
 
 
-async def test_fault_38_a_late_failure_of_the_old_head_changes_no_check_anywhere(tmp_path: Path) -> None:
+async def test_fault_38_a_late_failure_of_the_old_head_changes_no_check(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         old, run = pull.head_sha, newest_run(relay)
@@ -218,7 +220,7 @@ async def test_fault_38_a_late_failure_of_the_old_head_changes_no_check_anywhere
 
 
 @pytest.mark.parametrize("merged", [False, True])
-async def test_closing_ends_what_is_open_and_the_closed_dispatch_gets_no_check(
+async def test_closing_ends_open_checks_and_the_dispatch_for_closed_gets_no_check(
     tmp_path: Path, *, merged: bool
 ) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
@@ -239,7 +241,7 @@ async def test_closing_ends_what_is_open_and_the_closed_dispatch_gets_no_check(
         ]
 
 
-async def test_closing_leaves_finished_checks_as_they_are(tmp_path: Path) -> None:
+async def test_closing_does_not_change_completed_checks(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="failure")
@@ -252,7 +254,7 @@ async def test_closing_leaves_finished_checks_as_they_are(tmp_path: Path) -> Non
         ]
 
 
-async def test_reopening_begins_with_a_new_pending_gate_beside_the_old_result(tmp_path: Path) -> None:
+async def test_reopening_publishes_a_new_pending_gate_after_the_old_result(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await run_all(relay)
@@ -269,7 +271,7 @@ async def test_reopening_begins_with_a_new_pending_gate_beside_the_old_result(tm
         assert check_history(relay, GATE, pull.head_sha) == ["success", "cancelled", "failure"]
 
 
-async def test_a_push_back_to_an_older_commit_begins_with_a_new_pending_gate(tmp_path: Path) -> None:
+async def test_a_force_push_to_an_older_commit_publishes_a_new_pending_gate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         first = pull.head_sha
@@ -289,7 +291,7 @@ async def test_a_push_back_to_an_older_commit_begins_with_a_new_pending_gate(tmp
         assert check_history(relay, f"crcr/{GATING}", first) == ["success", "success"]
 
 
-async def test_a_second_pull_request_on_the_head_shares_its_checks_and_keeps_them_alive(
+async def test_a_second_pull_request_with_the_head_shares_its_checks_and_keeps_them_open(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
@@ -311,7 +313,7 @@ async def test_a_second_pull_request_on_the_head_shares_its_checks_and_keeps_the
 # Many jobs, many workflows
 
 
-async def test_above_twenty_jobs_only_failed_ones_have_a_check(tmp_path: Path) -> None:
+async def test_with_more_than_twenty_jobs_only_failed_jobs_have_a_check(tmp_path: Path) -> None:
     many = [f"job {number:02}" for number in range(21)]
     async with gated_upstream(
         tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
@@ -329,7 +331,7 @@ async def test_above_twenty_jobs_only_failed_ones_have_a_check(tmp_path: Path) -
         assert check_states(relay, pull.head_sha, check_names(GATING, "job 07")) == ["failure", "failure"]
 
 
-async def test_at_twenty_jobs_every_one_has_a_check(tmp_path: Path) -> None:
+async def test_with_twenty_jobs_every_job_has_a_check(tmp_path: Path) -> None:
     many = [f"job {number:02}" for number in range(20)]
     async with gated_upstream(
         tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: ['job *']}}\n", job_checks="all"
@@ -341,7 +343,7 @@ async def test_at_twenty_jobs_every_one_has_a_check(tmp_path: Path) -> None:
         assert check_names_on(relay, pull.head_sha) == {GATE, *check_names(GATING, *many)}
 
 
-async def test_one_job_name_in_two_workflows_makes_two_checks_and_both_count(tmp_path: Path) -> None:
+async def test_the_same_job_name_in_two_workflows_has_two_checks_and_both_count(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         relay.github.repository(GATING).workflows = [
             named_workflow(*JOBS),
@@ -358,7 +360,7 @@ async def test_one_job_name_in_two_workflows_makes_two_checks_and_both_count(tmp
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_two_backends_of_one_commit_keep_their_checks_apart(tmp_path: Path) -> None:
+async def test_checks_of_two_backends_of_one_commit_are_separate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED, downstreams=BACKENDS, job_checks="all") as relay:
         pull = await open_pull(relay, labels=[LABEL])
         await run_all(relay, GATING, build="failure")
@@ -366,4 +368,4 @@ async def test_two_backends_of_one_commit_keep_their_checks_apart(tmp_path: Path
 
         assert check_states(relay, pull.head_sha, check_names(GATING, "build")) == ["failure", "failure"]
         assert check_states(relay, pull.head_sha, check_names(INFORMING, "build")) == ["success", "success"]
-        assert {each.head_sha for each in relay.github.checks(UPSTREAM)} == {pull.head_sha}
+        assert {check.head_sha for check in relay.github.checks(UPSTREAM)} == {pull.head_sha}

@@ -19,7 +19,7 @@ from support.running_relay import UPSTREAM
 APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], authors: approved}}\n"
 
 
-async def test_an_approval_that_a_push_overtook_approves_nothing(tmp_path: Path) -> None:
+async def test_an_approval_processed_after_a_newer_push_approves_nothing(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         relay.clock.advance(60)
@@ -29,11 +29,11 @@ async def test_an_approval_that_a_push_overtook_approves_nothing(tmp_path: Path)
         await relay.drain()
 
         assert dispatched_actions(relay.github, GATING) == []
-        assert [each.content for each in comment.reactions] == ["-1"]
+        assert [reaction.content for reaction in comment.reactions] == ["-1"]
         assert "repeat the command" in relay.github.comments(pull)[-1].body
 
 
-async def test_a_waiver_that_a_push_overtook_waives_nothing(tmp_path: Path) -> None:
+async def test_a_waiver_processed_after_a_newer_push_waives_nothing(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         relay.clock.advance(60)
@@ -62,7 +62,7 @@ async def test_a_missed_approval_and_a_missed_push_recovered_together_release_no
 
 
 @pytest.mark.parametrize("seconds", [0, 59, 60])
-async def test_within_the_minute_of_the_push_a_command_has_to_name_the_head(
+async def test_a_command_within_a_minute_after_the_push_must_name_the_head(
     tmp_path: Path, seconds: int
 ) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
@@ -74,7 +74,7 @@ async def test_within_the_minute_of_the_push_a_command_has_to_name_the_head(
         assert dispatched_actions(relay.github, GATING) == ["opened"] * (seconds == 60)
 
 
-async def test_a_waiver_with_a_time_is_about_no_head_and_holds_after_the_push(tmp_path: Path) -> None:
+async def test_a_waiver_with_an_end_time_is_not_bound_to_a_head_and_survives_a_push(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATED) as relay:
         pull = await open_pull(relay)
         await write_comment(relay, pull, f"/crcr waive {GATING} until 3d because the lab moves")

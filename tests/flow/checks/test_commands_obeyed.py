@@ -1,4 +1,4 @@
-"""`/crcr` commands on pull requests: who may give which, what is answered, and that each is obeyed once."""
+"""`/crcr` commands on pull requests: permissions, answers, and that each command is executed once."""
 
 import json
 from pathlib import Path
@@ -32,9 +32,9 @@ HOUR = 3600.0
 COMMENTS = "*/issues/*/comments"
 
 
-# Who may give which command
+# Permissions
 
-MAY = {
+ROLES_BY_COMMAND = {
     "waive": {"maintain", "admin"},
     "unwaive": {"maintain", "admin"},
     "retry": {"write", "maintain", "admin"},
@@ -42,7 +42,7 @@ MAY = {
     "status": {"write", "maintain", "admin"},
     "verdict": {"maintain", "admin"},
 }
-SAID = {
+COMMANDS = {
     "waive": WAIVE,
     "unwaive": f"/crcr unwaive {GATING}",
     "retry": f"/crcr retry {GATING}",
@@ -53,35 +53,33 @@ SAID = {
 
 
 @pytest.mark.parametrize("role", ["none", "read", "triage", "write", "maintain", "admin"])
-async def test_each_role_may_give_just_the_commands_that_it_has_the_right_to(
-    tmp_path: Path, role: str
-) -> None:
+async def test_each_role_may_give_only_its_permitted_commands(tmp_path: Path, role: str) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, WAIVE)
         relay.github.set_permission(UPSTREAM, "somebody", role)
-        given = {
-            verb: await write_comment(relay, pull, SAID[verb], author="somebody") for verb in sorted(SAID)
+        comments = {
+            verb: await write_comment(relay, pull, COMMANDS[verb], author="somebody")
+            for verb in sorted(COMMANDS)
         }
 
-        assert {verb for verb, comment in given.items() if was_obeyed(comment)} == {
-            verb for verb, roles in MAY.items() if role in roles
+        assert {verb for verb, comment in comments.items() if was_obeyed(comment)} == {
+            verb for verb, roles in ROLES_BY_COMMAND.items() if role in roles
         }
 
 
-async def test_the_author_of_a_pull_request_may_retry_it_and_ask_how_it_stands_and_no_more(
-    tmp_path: Path,
-) -> None:
+async def test_the_author_of_a_pull_request_may_only_retry_it_and_request_its_status(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay, author="Newcomer", author_association="NONE")
-        given = {
-            verb: await write_comment(relay, pull, SAID[verb], author="newcomer") for verb in sorted(SAID)
+        comments = {
+            verb: await write_comment(relay, pull, COMMANDS[verb], author="newcomer")
+            for verb in sorted(COMMANDS)
         }
 
-        assert {verb for verb, comment in given.items() if was_obeyed(comment)} == {"retry", "status"}
+        assert {verb for verb, comment in comments.items() if was_obeyed(comment)} == {"retry", "status"}
 
 
-async def test_the_author_of_another_pull_request_has_no_right_here(tmp_path: Path) -> None:
+async def test_the_author_of_another_pull_request_may_not_retry(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         await open_pull(relay, author="stranger")
         pull = await failing_pull(relay)
@@ -91,7 +89,9 @@ async def test_the_author_of_another_pull_request_has_no_right_here(tmp_path: Pa
         assert newest_run(relay).attempt == 1
 
 
-async def test_rights_are_those_that_github_tells_and_not_the_comments_association(tmp_path: Path) -> None:
+async def test_permissions_are_read_from_github_and_not_from_the_comments_author_association(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         relay.clock.advance(1)
@@ -102,7 +102,7 @@ async def test_rights_are_those_that_github_tells_and_not_the_comments_associati
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_a_right_that_was_taken_away_is_missed_at_the_next_command(tmp_path: Path) -> None:
+async def test_a_revoked_permission_counts_from_the_next_command(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         assert was_obeyed(await write_comment(relay, pull, WAIVE))
@@ -112,13 +112,13 @@ async def test_a_right_that_was_taken_away_is_missed_at_the_next_command(tmp_pat
         assert gate_state(relay, pull) == "success"
 
 
-async def test_nobody_is_obeyed_while_github_does_not_tell_their_rights(tmp_path: Path) -> None:
+async def test_a_command_waits_while_the_permissions_of_its_author_cannot_be_read(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
-        away = relay.github.faults.answer(503, on=Match(path="*/collaborators/*"))
+        fault = relay.github.faults.answer(503, on=Match(path="*/collaborators/*"))
         comment = await write_comment(relay, pull, WAIVE)
         assert (reaction_names(comment), gate_state(relay, pull)) == ([], "failure")
-        relay.github.faults.remove(away)
+        relay.github.faults.remove(fault)
         await relay.pass_time(60)
 
         assert (reaction_names(comment), gate_state(relay, pull)) == (["+1"], "success")
@@ -128,7 +128,7 @@ async def test_nobody_is_obeyed_while_github_does_not_tell_their_rights(tmp_path
     ("author", "kind"),
     [("ghost", "User"), ("helper[bot]", "Bot"), ("sneaky[bot]", "User"), ("org", "Organization")],
 )
-async def test_machines_and_deleted_accounts_are_refused_by_a_reaction_only(
+async def test_commands_of_bots_and_deleted_accounts_are_refused_with_only_a_reaction(
     tmp_path: Path, author: str, kind: str
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -142,7 +142,7 @@ async def test_machines_and_deleted_accounts_are_refused_by_a_reaction_only(
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_the_app_does_not_obey_itself(tmp_path: Path) -> None:
+async def test_commands_of_the_app_itself_are_refused(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         app = "crcr-simulated[bot]"
@@ -155,7 +155,7 @@ async def test_the_app_does_not_obey_itself(tmp_path: Path) -> None:
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_a_command_of_somebody_without_rights_changes_nothing(tmp_path: Path) -> None:
+async def test_a_command_of_a_user_without_permission_changes_nothing(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         before = (
@@ -163,8 +163,8 @@ async def test_a_command_of_somebody_without_rights_changes_nothing(tmp_path: Pa
             relay.rows("SELECT * FROM dispatches"),
             relay.rows("SELECT * FROM runs"),
         )
-        for verb in sorted(SAID):
-            await write_comment(relay, pull, SAID[verb], author="passer-by", after_s=1)
+        for verb in sorted(COMMANDS):
+            await write_comment(relay, pull, COMMANDS[verb], author="passer-by", after_s=1)
 
         assert before == (
             relay.rows("SELECT * FROM gates"),
@@ -174,17 +174,17 @@ async def test_a_command_of_somebody_without_rights_changes_nothing(tmp_path: Pa
         assert relay.rows("SELECT * FROM waivers") == relay.rows("SELECT * FROM approvals") == []
 
 
-# What is answered
+# Answers
 
 
-async def test_a_refusal_says_once_per_person_and_pull_request_what_is_missing(tmp_path: Path) -> None:
+async def test_a_refusal_names_the_missing_role_once_per_person_and_pull_request(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull, other = await failing_pull(relay), await open_pull(relay)
-        given = [await write_comment(relay, pull, WAIVE, author="passer-by") for _ in range(3)]
+        comments = [await write_comment(relay, pull, WAIVE, author="passer-by") for _ in range(3)]
         await write_comment(relay, pull, WAIVE, author="another")
         await write_comment(relay, other, WAIVE, author="passer-by")
 
-        assert [reaction_names(comment) for comment in given] == [["-1"]] * 3
+        assert [reaction_names(comment) for comment in comments] == [["-1"]] * 3
         first, second = relay_comments(relay, pull)
         assert first.startswith("@passer-by")
         assert "`waive` needs the maintain role in this repository; yours is read" in first
@@ -192,32 +192,34 @@ async def test_a_refusal_says_once_per_person_and_pull_request_what_is_missing(t
         assert len(relay_comments(relay, other)) == 1
 
 
-async def test_a_line_that_is_no_command_is_answered_once_with_the_right_form(tmp_path: Path) -> None:
+async def test_an_invalid_command_is_answered_once_with_the_correct_syntax(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
-        given = [
+        comments = [
             await write_comment(relay, pull, text)
             for text in (f"/crcr wave {GATING}", f"/crcr waive {GATING}")
         ]
 
-        assert [reaction_names(comment) for comment in given] == [["-1"], ["-1"]]
+        assert [reaction_names(comment) for comment in comments] == [["-1"], ["-1"]]
         [answer] = relay_comments(relay, pull)
         assert "/crcr waive owner/repo[:job] [until 3d] [at 1a2b3c4] because <reason>" in answer
 
 
-async def test_an_answer_is_never_read_as_a_command(tmp_path: Path) -> None:
+async def test_the_relays_own_answer_is_never_parsed_as_a_command(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, f"/crcr waive {GATING} becuase\n/crcr {WAIVE}", author="passer-by")
         await write_comment(relay, pull, "/crcr status")
 
-        ours = [each for each in relay.github.comments(pull) if each.by_app]
-        assert len(ours) == 2
-        told = [each.last_delivery.answer_body for each in ours if each.last_delivery]
-        assert ["a comment without a command" in answer for answer in told] == [True, True]
+        app_comments = [comment for comment in relay.github.comments(pull) if comment.by_app]
+        assert len(app_comments) == 2
+        webhook_answers = [
+            comment.last_delivery.answer_body for comment in app_comments if comment.last_delivery
+        ]
+        assert ["a comment without a command" in answer for answer in webhook_answers] == [True, True]
 
 
-async def test_status_tells_how_the_backends_stand(tmp_path: Path) -> None:
+async def test_status_lists_the_states_of_the_backends(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         comment = await write_comment(relay, pull, "/crcr status")
@@ -229,7 +231,7 @@ async def test_status_tells_how_the_backends_stand(tmp_path: Path) -> None:
         assert f"/crcr waive {GATING} at {pull.head_sha[:12]} because" in answer
 
 
-async def test_status_is_told_as_often_as_it_is_asked_even_after_a_refusal(tmp_path: Path) -> None:
+async def test_every_status_command_is_answered_even_after_a_refusal(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         for text in ("/crcr nonsense", "/crcr status", "/crcr status\n/crcr nonsense"):
@@ -239,7 +241,7 @@ async def test_status_is_told_as_often_as_it_is_asked_even_after_a_refusal(tmp_p
         assert ["nonsense" in answer for answer in relay_comments(relay, pull)] == [True, False, False]
 
 
-async def test_several_commands_of_one_comment_are_obeyed_in_their_order(tmp_path: Path) -> None:
+async def test_several_commands_of_one_comment_are_executed_in_order(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         comment = await write_comment(
@@ -256,7 +258,7 @@ async def test_several_commands_of_one_comment_are_obeyed_in_their_order(tmp_pat
         )
 
 
-async def test_of_a_comment_that_is_partly_refused_the_rest_is_done(tmp_path: Path) -> None:
+async def test_valid_commands_of_a_partly_refused_comment_are_executed(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         comment = await write_comment(relay, pull, f"/crcr dance\n{WAIVE}")
@@ -266,9 +268,9 @@ async def test_of_a_comment_that_is_partly_refused_the_rest_is_done(tmp_path: Pa
         assert ["dance" in answer for answer in relay_comments(relay, pull)] == [True]
 
 
-# What is no command
+# Text that is not a command
 
-QUIET = [
+IGNORED_COMMENTS = [
     f"> {WAIVE}",
     f"```\n{WAIVE}\n```",
     f"~~~\n{WAIVE}",
@@ -280,8 +282,10 @@ QUIET = [
 ]
 
 
-@pytest.mark.parametrize("body", QUIET)
-async def test_a_command_in_code_or_quotes_or_inside_a_line_is_ignored(tmp_path: Path, body: str) -> None:
+@pytest.mark.parametrize("body", IGNORED_COMMENTS)
+async def test_a_command_in_code_a_quote_an_html_comment_or_the_middle_of_a_line_is_ignored(
+    tmp_path: Path, body: str
+) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         comment = await write_comment(relay, pull, body)
@@ -308,7 +312,7 @@ async def test_edits_and_deletions_of_comments_change_nothing(tmp_path: Path) ->
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_comment_that_is_deleted_before_it_is_answered_is_obeyed_all_the_same(tmp_path: Path) -> None:
+async def test_a_command_in_a_comment_deleted_before_its_answer_is_still_executed(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         relay.clock.advance(60)
@@ -320,10 +324,10 @@ async def test_a_comment_that_is_deleted_before_it_is_answered_is_obeyed_all_the
         assert relay.rows("SELECT * FROM effects WHERE state <> 'done' AND kind = 'answer_command'") == []
 
 
-# Once
+# Exactly once
 
 
-async def test_a_redelivered_comment_is_obeyed_once(tmp_path: Path) -> None:
+async def test_a_redelivered_comment_is_executed_once(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         comment = await write_comment(relay, pull, f"{WAIVE}\n/crcr status")
@@ -343,9 +347,7 @@ async def test_a_redelivered_comment_is_obeyed_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [COMMENTS, "*/reactions"])
-async def test_an_answer_is_given_once_even_if_github_s_answer_to_it_is_lost(
-    tmp_path: Path, path: str
-) -> None:
+async def test_an_answer_is_posted_once_even_if_githubs_response_is_lost(tmp_path: Path, path: str) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         relay.github.faults.lose_answer(on=Match("POST", path), times=1)
@@ -356,9 +358,7 @@ async def test_an_answer_is_given_once_even_if_github_s_answer_to_it_is_lost(
         assert (len(relay_comments(relay, pull)), reaction_names(comment)) == (1, ["+1"])
 
 
-async def test_an_answer_is_given_once_even_if_github_asks_to_wait_before_the_reaction(
-    tmp_path: Path,
-) -> None:
+async def test_an_answer_is_posted_once_even_if_the_reaction_is_rate_limited(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         relay.github.faults.secondary_limit(on=Match("POST", "*/reactions"), times=2)
@@ -369,7 +369,7 @@ async def test_an_answer_is_given_once_even_if_github_asks_to_wait_before_the_re
         assert (len(relay_comments(relay, pull)), reaction_names(comment)) == (1, ["+1"])
 
 
-async def test_an_answer_that_never_reached_github_is_given_later(tmp_path: Path) -> None:
+async def test_an_answer_whose_request_was_lost_is_posted_later(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         relay.github.faults.lose_request(on=Match("POST", COMMENTS), times=2)
@@ -381,28 +381,26 @@ async def test_an_answer_that_never_reached_github_is_given_later(tmp_path: Path
         assert len(relay_comments(relay, pull)) == 1
 
 
-async def test_what_was_decided_before_an_outage_is_answered_after_it_and_not_done_again(
+async def test_a_command_executed_before_an_outage_is_answered_later_and_not_executed_again(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
-        away = relay.github.faults.answer(502, on=Match("POST", "*/reactions"))
+        fault = relay.github.faults.answer(502, on=Match("POST", "*/reactions"))
         comment = await write_comment(relay, pull, WAIVE)
         assert (gate_state(relay, pull), reaction_names(comment)) == ("success", [])
         relay.github.set_permission(UPSTREAM, "maintainer", "read")
-        relay.github.faults.remove(away)
+        relay.github.faults.remove(fault)
         await relay.pass_time(60)
 
         assert (gate_state(relay, pull), reaction_names(comment)) == ("success", ["+1"])
         assert len(relay.rows("SELECT * FROM waivers")) == 1
 
 
-# How often
+# Rate limit
 
 
-async def test_ten_commands_an_hour_are_taken_from_a_person_and_others_are_not_concerned(
-    tmp_path: Path,
-) -> None:
+async def test_the_limit_of_ten_commands_an_hour_counts_per_person(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         relay.github.set_permission(UPSTREAM, "second", "maintain")
@@ -412,11 +410,11 @@ async def test_ten_commands_an_hour_are_taken_from_a_person_and_others_are_not_c
         assert not was_obeyed(await write_comment(relay, pull, WAIVE))
         assert was_obeyed(await write_comment(relay, pull, "/crcr status", author="second"))
 
-        assert len([each for each in relay_comments(relay, pull) if "10 commands an hour" in each]) == 1
+        assert len([answer for answer in relay_comments(relay, pull) if "10 commands an hour" in answer]) == 1
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_after_an_hour_a_person_is_heard_again(tmp_path: Path) -> None:
+async def test_the_command_limit_of_a_person_resets_after_an_hour(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, "\n".join(["/crcr status"] * 10))
@@ -426,7 +424,7 @@ async def test_after_an_hour_a_person_is_heard_again(tmp_path: Path) -> None:
         assert was_obeyed(await write_comment(relay, pull, WAIVE))
 
 
-async def test_the_limit_counts_over_all_pull_requests_of_the_upstream(tmp_path: Path) -> None:
+async def test_the_command_limit_counts_all_pull_requests_of_the_upstream(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         one, other = await open_pull(relay), await failing_pull(relay)
         await write_comment(relay, one, "\n".join(["/crcr status"] * 10))
@@ -450,7 +448,7 @@ async def test_retry_runs_the_failed_jobs_of_a_backend_again(tmp_path: Path) -> 
         assert gate_state(relay, pull) == "success"
 
 
-async def test_retry_without_a_name_runs_just_what_fails(tmp_path: Path) -> None:
+async def test_retry_without_a_name_reruns_only_failing_backends(tmp_path: Path) -> None:
     two = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build]}}\n  - {INFORMING}: {{oncalls: [ann], jobs: [build]}}\n"
     async with gated_upstream(tmp_path, two) as relay:
         pull = await open_pull(relay)
@@ -461,7 +459,7 @@ async def test_retry_without_a_name_runs_just_what_fails(tmp_path: Path) -> None
         assert [newest_run(relay, name).attempt for name in (GATING, INFORMING)] == [1, 2]
 
 
-async def test_retry_with_nothing_to_run_again_says_so(tmp_path: Path) -> None:
+async def test_retry_with_nothing_to_rerun_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
@@ -471,7 +469,7 @@ async def test_retry_with_nothing_to_run_again_says_so(tmp_path: Path) -> None:
         assert ["nothing to run again" in answer for answer in relay_comments(relay, pull)] == [True]
 
 
-async def test_retry_of_a_backend_that_was_never_told_of_the_commit_is_refused_in_words(
+async def test_retry_of_a_backend_that_was_never_dispatched_is_refused_with_the_reason(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -483,7 +481,7 @@ async def test_retry_of_a_backend_that_was_never_told_of_the_commit_is_refused_i
         assert "has failed" not in answer
 
 
-async def test_retry_of_a_named_backend_that_passed_runs_all_of_it_again(tmp_path: Path) -> None:
+async def test_retry_of_a_named_backend_that_passed_reruns_all_its_jobs(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
@@ -492,7 +490,7 @@ async def test_retry_of_a_named_backend_that_passed_runs_all_of_it_again(tmp_pat
         assert [job.attempt for job in newest_run(relay).jobs] == [2, 2]
 
 
-async def test_a_backend_that_was_downgraded_below_l3_is_not_run_again(tmp_path: Path) -> None:
+async def test_retry_of_a_backend_downgraded_below_l3_is_refused(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         relay.write_allowlist(f"L2:\n  - {GATING}\n  - {INFORMING}\n")
@@ -504,7 +502,7 @@ async def test_a_backend_that_was_downgraded_below_l3_is_not_run_again(tmp_path:
         assert (newest_run(relay).attempt, len(relay.github.runs(GATING))) == (1, 1)
 
 
-async def test_a_command_on_a_pull_request_that_nobody_told_of_is_refused(tmp_path: Path) -> None:
+async def test_a_command_on_a_pull_request_unknown_to_the_relay_is_refused(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.faults.webhooks.lose(event="pull_request", times=1)
         pull = await open_pull(relay)
@@ -514,7 +512,7 @@ async def test_a_command_on_a_pull_request_that_nobody_told_of_is_refused(tmp_pa
         assert ["not known to the relay" in answer for answer in relay_comments(relay, pull)] == [True]
 
 
-async def test_every_command_is_in_the_audit_log_with_whether_it_was_obeyed(tmp_path: Path) -> None:
+async def test_every_command_is_in_the_audit_log_with_its_outcome(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, WAIVE, author="passer-by")

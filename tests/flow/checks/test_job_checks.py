@@ -1,4 +1,4 @@
-"""Checks of single jobs: the first failures, their mending, and what becomes of them when the upstream's choice changes."""
+"""Checks of single jobs: the first failures, their later results, and a change of the upstream's `job_checks` setting."""
 
 from pathlib import Path
 
@@ -49,11 +49,11 @@ async def test_the_first_three_failing_jobs_have_checks_and_the_backends_check_l
             "crcr/gate",
             *check_names(GATING, "job 5", "job 4", "job 3"),
         }
-        said = relay.github.latest_checks(UPSTREAM, pull.head_sha)[f"crcr/{GATING}"].output["summary"]
-        assert all(f"`{name}` | **failed**" in said for name in jobs[1:])
+        summary = relay.github.latest_checks(UPSTREAM, pull.head_sha)[f"crcr/{GATING}"].output["summary"]
+        assert all(f"`{name}` | **failed**" in summary for name in jobs[1:])
 
 
-async def test_a_job_that_was_shown_as_failed_is_shown_as_mended(tmp_path: Path) -> None:
+async def test_the_check_of_a_failed_job_shows_its_later_success(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -66,7 +66,7 @@ async def test_a_job_that_was_shown_as_failed_is_shown_as_mended(tmp_path: Path)
         assert (gate_state(relay, pull), check_state(relay, TEST, pull.head_sha)) == ("success", "absent")
 
 
-async def test_a_job_that_was_shown_as_failed_is_shown_as_waived(tmp_path: Path) -> None:
+async def test_the_check_of_a_failed_job_shows_its_later_waiver(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="failure")
@@ -76,8 +76,8 @@ async def test_a_job_that_was_shown_as_failed_is_shown_as_waived(tmp_path: Path)
         assert check_title(relay, BUILD, pull.head_sha).startswith("waived by @maintainer")
 
 
-async def choose(relay: RunningRelay, job_checks: str) -> None:
-    """The relay is started again with another choice, and looks at every open head."""
+async def restart_with(relay: RunningRelay, job_checks: str) -> None:
+    """Restart the relay with another `job_checks` setting, and reconcile every open head."""
     (relay.folder / "crcr.toml").write_text(f'[[upstream]]\njob_checks = "{job_checks}"\n')
     await relay.close()
     await relay.github.aclose()
@@ -87,22 +87,22 @@ async def choose(relay: RunningRelay, job_checks: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job_checks", "then", "in_the_end"),
+    ("job_checks", "after_restart", "after_end"),
     [
         ("none", ["neutral", "neutral"], ["neutral", "neutral"]),
         ("failures", ["in_progress"] * 2, ["failure", "success"]),
     ],
 )
-async def test_after_another_choice_no_check_of_a_job_stays_open(
-    tmp_path: Path, job_checks: str, then: list[str], in_the_end: list[str]
+async def test_no_job_check_stays_open_after_the_job_checks_setting_changed(
+    tmp_path: Path, job_checks: str, after_restart: list[str], after_end: list[str]
 ) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
-        await choose(relay, job_checks)
-        assert check_states(relay, pull.head_sha, [BUILD, TEST]) == then
+        await restart_with(relay, job_checks)
+        assert check_states(relay, pull.head_sha, [BUILD, TEST]) == after_restart
         await finish_jobs(relay, run, build="failure", test="success")
 
-        assert check_states(relay, pull.head_sha, [BUILD, TEST]) == in_the_end
+        assert check_states(relay, pull.head_sha, [BUILD, TEST]) == after_end
         assert check_states(relay, pull.head_sha, [f"crcr/{GATING}"]) == ["failure"]

@@ -35,7 +35,7 @@ ISSUE_READS = ("GET", "*/issues/[0-9]*")
 async def relay_with_failures(
     folder: Path, *messages: str, **more: Any
 ) -> AsyncIterator[tuple[RunningRelay, PullRequest]]:
-    """A pull request whose gating backend failed once with each message, in a job of its own."""
+    """A relay and a pull request whose gating backend failed once with each message, each in a separate job."""
     async with gated_upstream(folder, **more) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -51,32 +51,32 @@ async def fail_job(relay: RunningRelay, job: str, message: str, downstream: str 
     await relay.drain()
 
 
-async def groups(relay: RunningRelay, **query: str) -> list[dict[str, Any]]:
+async def fetch_groups(relay: RunningRelay, **query: str) -> list[dict[str, Any]]:
     answer = await relay.http.get("/api/v1/failures", params=query)
     items: list[dict[str, Any]] = answer.json()["items"]
     return items
 
 
-async def known(relay: RunningRelay) -> dict[str, Any] | None:
-    (group,) = await groups(relay)
-    found: dict[str, Any] | None = group["known"]
-    return found
+async def fetch_known_link(relay: RunningRelay) -> dict[str, Any] | None:
+    (group,) = await fetch_groups(relay)
+    link: dict[str, Any] | None = group["known"]
+    return link
 
 
 async def run_statement(relay: RunningRelay, statement: Statement) -> None:
     await relay.services.database.write(lambda tx: tx.run(statement))
 
 
-def reads(relay: RunningRelay) -> int:
+def count_issue_reads(relay: RunningRelay) -> int:
     return len(relay.github.calls_to("GET", "*/issues/[0-9]*"))
 
 
-async def test_a_maintainer_links_the_only_failure_of_a_pull_request(tmp_path: Path) -> None:
+async def test_a_maintainer_links_the_only_failure_of_a_pull_request_to_an_issue(tmp_path: Path) -> None:
     async with relay_with_failures(tmp_path) as (relay, pull):
         url = relay.github.issue_url(await relay.github.open_issue(UPSTREAM))
         comment = await write_comment(relay, pull, f"/crcr known {url} until 2d because the op is new")
         assert was_obeyed(comment)
-        shown = await known(relay)
+        shown = await fetch_known_link(relay)
         assert shown is not None
         assert (shown["url"], shown["state"], shown["by"]) == (url, "open", "maintainer")
         (group,) = (await relay.http.get(f"/api/v1/pulls/{pull.number}")).json()["groups"]
@@ -86,40 +86,40 @@ async def test_a_maintainer_links_the_only_failure_of_a_pull_request(tmp_path: P
         assert f'href="{url}"' in (await relay.http.get("/crcr/failures")).text
         assert audit_entries(relay, "known")[0]["obeyed"] is True
         relay.clock.advance(49 * HOUR)
-        assert await known(relay) is None
+        assert await fetch_known_link(relay) is None
 
 
 @pytest.mark.parametrize("role", ["none", "read", "triage", "write", "maintain", "admin"])
-async def test_the_rights_are_those_of_a_waiver(tmp_path: Path, role: str) -> None:
+async def test_linking_a_known_failure_needs_the_role_of_a_waiver(tmp_path: Path, role: str) -> None:
     async with relay_with_failures(tmp_path) as (relay, pull):
         url = relay.github.issue_url(await relay.github.open_issue(UPSTREAM))
         relay.github.set_permission(UPSTREAM, "somebody", role)
-        for said in (f"known {url} because x", f"unknown {url}"):
-            comment = await write_comment(relay, pull, f"/crcr {said}", author="somebody")
+        for command in (f"known {url} because x", f"unknown {url}"):
+            comment = await write_comment(relay, pull, f"/crcr {command}", author="somebody")
             assert was_obeyed(comment) == (role in {"maintain", "admin"})
 
 
-async def test_several_failures_are_told_apart(tmp_path: Path) -> None:
+async def test_several_failures_are_distinguished_by_fingerprint_or_job(tmp_path: Path) -> None:
     async with relay_with_failures(tmp_path, MISSING, MEMORY) as (relay, pull):
         url = relay.github.issue_url(await relay.github.open_issue(UPSTREAM))
-        marks = {group["sample"]: group["fingerprint"] for group in await groups(relay)}
+        fingerprints = {group["sample"]: group["fingerprint"] for group in await fetch_groups(relay)}
         assert not was_obeyed(await write_comment(relay, pull, f"/crcr known {url} {GATING} because x"))
         (answer,) = relay_comments(relay, pull)
-        for sample, mark in marks.items():
-            assert f"`/crcr known {url} {mark} because x` for `{sample}`" in answer
+        for sample, fingerprint in fingerprints.items():
+            assert f"`/crcr known {url} {fingerprint} because x` for `{sample}`" in answer
         assert was_obeyed(await write_comment(relay, pull, f"/crcr known {url} {GATING}:test because x"))
-        assert [group["sample"] for group in await groups(relay, known="yes")] == [MEMORY]
-        mark = marks[MISSING]
-        assert was_obeyed(await write_comment(relay, pull, f"/crcr known {url} {mark} because x"))
-        assert len(await groups(relay, known="yes")) == 2
-        assert was_obeyed(await write_comment(relay, pull, f"/crcr unknown {mark}"))
+        assert [group["sample"] for group in await fetch_groups(relay, known="yes")] == [MEMORY]
+        fingerprint = fingerprints[MISSING]
+        assert was_obeyed(await write_comment(relay, pull, f"/crcr known {url} {fingerprint} because x"))
+        assert len(await fetch_groups(relay, known="yes")) == 2
+        assert was_obeyed(await write_comment(relay, pull, f"/crcr unknown {fingerprint}"))
         assert was_obeyed(await write_comment(relay, pull, f"/crcr unknown {GATING}:test"))
-        assert await groups(relay, known="yes") == []
+        assert await fetch_groups(relay, known="yes") == []
         assert not was_obeyed(await write_comment(relay, pull, f"/crcr unknown {url}"))
 
 
 @pytest.mark.parametrize(
-    "said",
+    "command",
     [
         "known https://gitlab.example/o/r/issues/1 because x",
         "known {url} 0123456789abcdef because x",
@@ -128,45 +128,45 @@ async def test_several_failures_are_told_apart(tmp_path: Path) -> None:
         "known {url}",
     ],
 )
-async def test_what_cannot_be_linked_is_refused(tmp_path: Path, said: str) -> None:
+async def test_an_invalid_known_command_is_refused(tmp_path: Path, command: str) -> None:
     async with relay_with_failures(tmp_path) as (relay, pull):
         url = relay.github.issue_url(await relay.github.open_issue(UPSTREAM))
-        assert not was_obeyed(await write_comment(relay, pull, f"/crcr {said.format(url=url)}"))
-        assert await known(relay) is None
+        assert not was_obeyed(await write_comment(relay, pull, f"/crcr {command.format(url=url)}"))
+        assert await fetch_known_link(relay) is None
 
 
-async def test_a_refusal_names_nothing_of_a_hidden_backend(tmp_path: Path) -> None:
+async def test_a_refusal_reveals_nothing_about_a_hidden_backend(tmp_path: Path) -> None:
     hidden = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], visibility: hidden}}\n"
     async with relay_with_failures(tmp_path, MISSING, MEMORY, allowlist=hidden) as (relay, pull):
         url = relay.github.issue_url(await relay.github.open_issue(UPSTREAM))
         assert not was_obeyed(await write_comment(relay, pull, f"/crcr known {url} because x"))
         assert not was_obeyed(await write_comment(relay, pull, f"/crcr known {url} {GATING} because x"))
-        said = "\n".join(relay_comments(relay, pull))
-        assert "aten::foo" not in said
-        assert "memory" not in said
+        answers = "\n".join(relay_comments(relay, pull))
+        assert "aten::foo" not in answers
+        assert "memory" not in answers
         assert was_obeyed(await write_comment(relay, pull, f"/crcr known {url} {GATING}:build because x"))
-        assert await groups(relay) == []
+        assert await fetch_groups(relay) == []
 
 
-async def test_the_link_ends_at_once_where_github_tells_that_the_issue_is_closed(tmp_path: Path) -> None:
+async def test_a_link_ends_at_once_when_github_sends_the_webhook_of_the_closed_issue(tmp_path: Path) -> None:
     async with relay_with_failures(tmp_path) as (relay, pull):
         issue = await relay.github.open_issue(UPSTREAM)
         other = await relay.github.open_issue(UPSTREAM)
         await write_comment(relay, pull, f"/crcr known {relay.github.issue_url(issue)} because x")
         await relay.github.close_issue(other)
-        assert await known(relay) is not None
+        assert await fetch_known_link(relay) is not None
         relay.clock.advance(60)
         closed = await relay.github.close_issue(issue)
         assert closed.last_delivery is not None
         assert closed.last_delivery.status_code == 202
-        assert await groups(relay) == [], "it has not failed since"
+        assert await fetch_groups(relay) == [], "it has not failed since"
         (entry,) = audit_entries(relay, "issue_closed")
         assert (entry["subject"], entry["failures"]) == (relay.github.issue_url(issue), 1)
         await relay.github.redeliver(closed.last_delivery.guid)
         assert len(audit_entries(relay, "issue_closed")) == 1
         relay.clock.advance(60)
         await fail_job(relay, "test", MISSING)
-        (group,) = await groups(relay)
+        (group,) = await fetch_groups(relay)
         assert (group["count"], group["known"]) == (2, None)
 
 
@@ -177,13 +177,13 @@ async def test_without_the_webhook_the_issue_is_read_once_an_hour(tmp_path: Path
         await write_comment(relay, pull, f"/crcr known {relay.github.issue_url(issue)} because x")
         for _ in range(4):
             await sweep_after(relay, 600)
-        assert reads(relay) == 1
+        assert count_issue_reads(relay) == 1
         await relay.github.close_issue(issue)
         await sweep_after(relay, 0.5 * HOUR)
-        assert reads(relay) == 2
-        assert await groups(relay) == []
+        assert count_issue_reads(relay) == 2
+        assert await fetch_groups(relay) == []
         await sweep_after(relay, 2 * HOUR)
-        assert reads(relay) == 2, "the link is over"
+        assert count_issue_reads(relay) == 2, "the link is over"
 
 
 async def test_an_issue_of_another_repository_of_the_owner_is_read_too(tmp_path: Path) -> None:
@@ -195,31 +195,31 @@ async def test_an_issue_of_another_repository_of_the_owner_is_read_too(tmp_path:
         relay.github.installation(UPSTREAM).events = ()
         await relay.github.close_issue(issue)
         await sweep_after(relay)
-        assert await groups(relay) == []
+        assert await fetch_groups(relay) == []
 
 
-async def test_an_issue_that_cannot_be_read_stays_until_its_time(tmp_path: Path) -> None:
+async def test_a_link_to_an_unreadable_issue_stays_until_it_expires(tmp_path: Path) -> None:
     async with relay_with_failures(tmp_path) as (relay, pull):
         relay.github.create_repository("elsewhere/driver", installed=False)
         issue = await relay.github.open_issue("elsewhere/driver")
         await write_comment(relay, pull, f"/crcr known {relay.github.issue_url(issue)} because x")
         await relay.github.close_issue(issue)
         await sweep_after(relay)
-        assert await known(relay) is not None
-        assert reads(relay) == 0
+        assert await fetch_known_link(relay) is not None
+        assert count_issue_reads(relay) == 0
 
 
-async def test_without_the_permission_nothing_is_undelivered(tmp_path: Path) -> None:
+async def test_without_permission_to_read_issues_no_effect_is_parked(tmp_path: Path) -> None:
     async with relay_with_failures(tmp_path) as (relay, pull):
         issue = await relay.github.open_issue(UPSTREAM)
         await write_comment(relay, pull, f"/crcr known {relay.github.issue_url(issue)} because x")
         await relay.github.change_permissions(UPSTREAM, issues=None)
         await sweep_after(relay)
-        assert await known(relay) is not None
+        assert await fetch_known_link(relay) is not None
         assert relay.rows("SELECT kind FROM effects WHERE state = 'parked'") == []
 
 
-async def test_a_lost_answer_is_asked_for_again(tmp_path: Path) -> None:
+async def test_a_failed_read_of_an_issue_is_retried(tmp_path: Path) -> None:
     async with relay_with_failures(tmp_path) as (relay, pull):
         issue = await relay.github.open_issue(UPSTREAM)
         await write_comment(relay, pull, f"/crcr known {relay.github.issue_url(issue)} because x")
@@ -230,12 +230,12 @@ async def test_a_lost_answer_is_asked_for_again(tmp_path: Path) -> None:
         for _ in range(6):
             relay.clock.advance(120)
             await relay.drain()
-        assert await groups(relay) == []
+        assert await fetch_groups(relay) == []
 
 
-async def test_an_administrator_links_by_token(tmp_path: Path) -> None:
+async def test_an_administrator_links_a_known_failure_by_token(tmp_path: Path) -> None:
     async with relay_with_failures(tmp_path, **TOKENS) as (relay, _):
-        (group,) = await groups(relay)
+        (group,) = await fetch_groups(relay)
         issue = await relay.github.open_issue(UPSTREAM)
         path, body = (
             f"/api/v1/failures/{group['fingerprint']}/known",
@@ -244,7 +244,7 @@ async def test_an_administrator_links_by_token(tmp_path: Path) -> None:
         assert (await relay.http.post(path, json=body)).status_code == 401
         answer = await relay.http.post(path, json=body, headers=BEARER)
         assert (answer.status_code, answer.json()["act"]) == (200, "known")
-        shown = await known(relay)
+        shown = await fetch_known_link(relay)
         assert shown is not None
         assert shown["by"] == "ann"
         assert audit_entries(relay, "known")[0]["days"] == 7
@@ -259,13 +259,13 @@ async def test_an_administrator_links_by_token(tmp_path: Path) -> None:
         assert (await relay.http.post(nothing, json=body, headers=BEARER)).status_code == 404
         assert (await relay.http.delete(path)).status_code == 401
         assert (await relay.http.delete(path, headers=BEARER)).status_code == 200
-        assert await known(relay) is None
+        assert await fetch_known_link(relay) is None
         assert (await relay.http.delete(path, headers=BEARER)).status_code == 404
 
 
-async def test_an_administrator_links_by_the_form_of_the_page(tmp_path: Path) -> None:
+async def test_an_administrator_links_a_known_failure_by_the_page_form(tmp_path: Path) -> None:
     async with relay_with_failures(tmp_path, **TOKENS) as (relay, _):
-        (group,) = await groups(relay)
+        (group,) = await fetch_groups(relay)
         url = relay.github.issue_url(await relay.github.open_issue(UPSTREAM))
         path = f"/crcr/failures/{group['fingerprint']}"
         assert "/crcr/admin/known" not in (await relay.http.get(path)).text
@@ -276,28 +276,28 @@ async def test_an_administrator_links_by_the_form_of_the_page(tmp_path: Path) ->
             fields = {name: value for name, value in form.items() if name}
             answer = await me.send("/crcr/admin/known", {**fields, "url": url, "reason": "the op is new"})
             assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, path)
-            shown = await known(relay)
+            shown = await fetch_known_link(relay)
             assert shown is not None
             assert shown["url"] == url
             page = await me.get(path)
             (form,) = [form for form in forms(page.text) if form[""] == "/crcr/admin/unknown"]
             fields = {name: value for name, value in form.items() if name}
             assert (await me.send("/crcr/admin/unknown", fields)).status_code == 303
-            assert await known(relay) is None
+            assert await fetch_known_link(relay) is None
 
 
 async def test_a_new_leader_computes_the_fingerprints_of_an_upgraded_database(tmp_path: Path) -> None:
     async with relay_with_failures(tmp_path) as (relay, _):
-        before = await groups(relay)
+        before = await fetch_groups(relay)
         for sql in (
             "UPDATE failures SET rules = 0, fingerprint = NULL, fingerprints = NULL",
             "DELETE FROM failure_fingerprints",
             "DELETE FROM failure_groups",
         ):
             await run_statement(relay, Statement(text(sql)))
-        relay.clock.advance(1)  # the answer from before is kept for that long
-        assert await groups(relay) == []
+        relay.clock.advance(1)  # the earlier answer is cached for that long
+        assert await fetch_groups(relay) == []
         relay.clock.advance(1)
         tasks = {task.name: task for task in leader_tasks(relay.services)}
         await tasks["update_fingerprints"].act()
-        assert await groups(relay) == before
+        assert await fetch_groups(relay) == before

@@ -1,4 +1,4 @@
-"""A maintainer contradicts a verdict: it is recorded, shown and counted, and opens nothing."""
+"""A maintainer contradicts a verdict: it is recorded, shown and counted, and does not change the gate."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ async def shown_verdict(relay: RunningRelay, pull: PullRequest) -> dict[str, Any
     return dict(verdict)
 
 
-async def contradicted(relay: RunningRelay) -> tuple[int, int]:
+async def count_contradicted(relay: RunningRelay) -> tuple[int, int]:
     views = OperatorViews(relay.services.database, relay.services.allowlists)
     figures = await views.contradicted(repo(UPSTREAM), relay.clock.now())
     return figures.contradicted, figures.of
@@ -58,7 +58,7 @@ async def test_a_persons_verdict_is_recorded_with_that_of_the_rules_and_shown(tm
 
 
 @pytest.mark.parametrize("kind", ["pre-existing", "flaky"])
-async def test_a_persons_verdict_never_excuses(tmp_path: Path, kind: str) -> None:
+async def test_a_persons_verdict_never_excuses_a_failure(tmp_path: Path, kind: str) -> None:
     write_upstream_settings(tmp_path, excuses=["pre-existing", "flaky"])
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
         pull = await fail_pull(relay, BROKEN)
@@ -78,11 +78,11 @@ async def test_contradictions_of_30_days_are_counted_once_for_each_job(tmp_path:
             await write_comment(relay, pull, text)
         await write_comment(relay, agreed, FLAKY.replace("is flaky", "is unknown"))
 
-        assert await contradicted(relay) == (1, 2)
+        assert await count_contradicted(relay) == (1, 2)
         metrics = (await relay.http.get("/metrics")).text
         assert f'crcr_verdicts_contradicted{{upstream="{UPSTREAM}"}} 1.0' in metrics
         relay.clock.advance(31 * 24 * 3600)
-        assert await contradicted(relay) == (0, 0)
+        assert await count_contradicted(relay) == (0, 0)
 
 
 REFUSED = [
@@ -93,7 +93,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("command", "why"), REFUSED)
-async def test_a_verdict_on_what_did_not_fail_is_refused(tmp_path: Path, command: str, why: str) -> None:
+async def test_an_invalid_verdict_command_is_refused_with_the_reason(
+    tmp_path: Path, command: str, why: str
+) -> None:
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
         pull = await fail_pull(relay, BROKEN)
         comment = await write_comment(relay, pull, command)
@@ -103,7 +105,7 @@ async def test_a_verdict_on_what_did_not_fail_is_refused(tmp_path: Path, command
         assert relay.rows("SELECT 1 FROM person_verdicts") == []
 
 
-async def test_a_verdict_is_about_the_present_head(tmp_path: Path) -> None:
+async def test_a_verdict_counts_only_for_failures_of_the_current_head(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
         pull = await fail_pull(relay, BROKEN)
         await push_to_pull(relay, pull)

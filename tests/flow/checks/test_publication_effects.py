@@ -1,4 +1,4 @@
-"""Which publication effects a fact adds: one per commit, more only for classes that differ, none where nothing shows."""
+"""Which publication effects a change adds: one per commit, more only for classes that differ, none without visible checks."""
 
 from collections import Counter
 from pathlib import Path
@@ -31,13 +31,18 @@ def newest_effect(relay: RunningRelay) -> int:
     return int(row["newest"])
 
 
-async def test_a_fact_adds_one_effect_and_other_classes_only_where_they_differ(tmp_path: Path) -> None:
+async def test_a_change_adds_one_publication_effect_and_others_only_for_classes_that_differ(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, check_gathering=COALESCE_DELAY) as relay:
         await relay.github.open_pr(UPSTREAM)
         assert publications(relay) == {"checks/gate": 1}
         await relay.drain()
         await relay.pass_time(5)
-        assert publications(relay) == {"checks/gate": 2, "checks/backend": 1}  # arrived, and sent
+        assert publications(relay) == {
+            "checks/gate": 2,
+            "checks/backend": 1,
+        }  # webhook received, dispatch sent
 
         mark = newest_effect(relay)
         await start_jobs(relay, newest_run(relay))
@@ -51,7 +56,9 @@ async def test_a_fact_adds_one_effect_and_other_classes_only_where_they_differ(t
         assert relay.rows("SELECT 1 FROM effects WHERE kind = 'publish_checks' AND state <> 'done'") == []
 
 
-async def test_an_l3_backend_without_its_label_adds_no_effect_until_the_label_comes(tmp_path: Path) -> None:
+async def test_an_l3_backend_without_its_label_adds_no_effect_until_the_label_is_added(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, ALONE, downstreams=(INFORMING,)) as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay, INFORMING), "build")
@@ -71,7 +78,7 @@ async def test_an_l3_backend_without_its_label_adds_no_effect_until_the_label_co
         assert "build" in title
 
 
-async def test_a_check_whose_label_is_taken_away_ends(tmp_path: Path) -> None:
+async def test_a_check_whose_label_is_removed_ends_as_neutral(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ALONE, downstreams=(INFORMING,)) as relay:
         pull = await open_pull(relay, labels=[LABEL])
         assert (shown_check(relay, CHECK, pull.head_sha) or ("",))[0] == "in_progress"

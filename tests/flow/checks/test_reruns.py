@@ -1,4 +1,4 @@
-"""Running again, from the button beside a check to the new attempt's result."""
+"""Re-runs, from the button of a check to the new attempt's result."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ TWO_GATE = GATES + f"  - {OTHER}: {{oncalls: [eve], jobs: [build, test]}}\n"
 
 
 @pytest.mark.parametrize("name", [BUILD, BACKEND, GATE])
-async def test_a_re_run_asks_for_the_failed_jobs_of_the_run(tmp_path: Path, name: str) -> None:
+async def test_a_rerun_requests_only_the_failed_jobs_of_the_run(tmp_path: Path, name: str) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -57,7 +57,7 @@ async def test_a_re_run_asks_for_the_failed_jobs_of_the_run(tmp_path: Path, name
         assert len(sent_deliveries(relay)) == 1
 
 
-async def test_failed_jobs_wait_from_the_request_on_and_passed_ones_stay(tmp_path: Path) -> None:
+async def test_failed_jobs_are_queued_from_the_rerun_request_on_and_passed_jobs_stay(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="failure")
@@ -71,7 +71,7 @@ async def test_failed_jobs_wait_from_the_request_on_and_passed_ones_stay(tmp_pat
         assert check_history(relay, GATE, pull.head_sha) == ["failure", "in_progress"]
 
 
-async def test_a_new_attempt_shows_in_new_checks_of_the_same_names(tmp_path: Path) -> None:
+async def test_a_new_attempt_publishes_new_checks_of_the_same_names(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -89,7 +89,7 @@ async def test_a_new_attempt_shows_in_new_checks_of_the_same_names(tmp_path: Pat
         ]
 
 
-async def test_a_second_failure_is_red_again_and_can_run_a_third_time(tmp_path: Path) -> None:
+async def test_a_second_failure_fails_the_checks_again_and_can_be_rerun_a_third_time(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -102,7 +102,7 @@ async def test_a_second_failure_is_red_again_and_can_run_a_third_time(tmp_path: 
         assert (run.attempt, gate_state(relay, pull)) == (3, "success")
 
 
-async def test_an_attempt_that_somebody_else_started_shows_in_new_checks_too(tmp_path: Path) -> None:
+async def test_an_attempt_started_outside_the_relay_publishes_new_checks_too(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure", test="failure")
@@ -117,7 +117,7 @@ async def test_an_attempt_that_somebody_else_started_shows_in_new_checks_too(tmp
 # Which runs
 
 
-async def two_workflows(
+async def run_two_workflows(
     relay: RunningRelay, **conclusions: str
 ) -> tuple[PullRequest, WorkflowRun, WorkflowRun]:
     relay.github.repository(GATING).workflows = [
@@ -132,26 +132,26 @@ async def two_workflows(
     return pull, first, second
 
 
-async def test_beside_a_job_only_its_own_run_runs_again(tmp_path: Path) -> None:
+async def test_a_rerun_of_a_job_check_reruns_only_its_own_run(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
-        pull, first, second = await two_workflows(relay, build="failure", lint="failure")
+        pull, first, second = await run_two_workflows(relay, build="failure", lint="failure")
         await press_rerun(relay, pull, f"crcr/{GATING}/Lint/lint")
 
         assert (first.attempt, second.attempt) == (1, 2)
         assert check_history(relay, BUILD, pull.head_sha) == ["failure"]
 
 
-async def test_beside_a_backend_every_run_of_it_runs_again(tmp_path: Path) -> None:
+async def test_a_rerun_of_a_backend_check_reruns_all_its_runs(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
-        pull, first, second = await two_workflows(relay, build="failure", lint="failure")
+        pull, first, second = await run_two_workflows(relay, build="failure", lint="failure")
         await press_rerun(relay, pull, BACKEND)
 
         assert (first.attempt, second.attempt) == (2, 2)
 
 
-async def test_beside_the_gate_only_failing_runs_of_failing_backends_run_again(tmp_path: Path) -> None:
+async def test_a_rerun_of_the_gate_reruns_only_failed_runs_of_failed_backends(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, TWO_GATE, downstreams=(GATING, OTHER)) as relay:
-        pull, first, second = await two_workflows(relay, lint="failure")
+        pull, first, second = await run_two_workflows(relay, lint="failure")
         other = await run_all(relay, OTHER)
         await press_rerun(relay, pull, GATE)
 
@@ -159,7 +159,7 @@ async def test_beside_the_gate_only_failing_runs_of_failing_backends_run_again(t
         assert gate_state(relay, pull) == "pending"
 
 
-async def test_re_running_all_checks_runs_every_run_of_the_commit_again(tmp_path: Path) -> None:
+async def test_a_rerun_of_all_checks_reruns_every_run_of_the_commit(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED) as relay:
         pull = await open_pull(relay, labels=[LABEL])
         run, informing = await run_all(relay, GATING, build="failure"), await run_all(relay, INFORMING)
@@ -170,7 +170,7 @@ async def test_re_running_all_checks_runs_every_run_of_the_commit_again(tmp_path
         assert rerun_calls(relay, INFORMING) == [("rerun-failed-jobs", 403), ("rerun", 201)]
 
 
-async def test_an_l3_backend_runs_again_and_the_gate_does_not_care(tmp_path: Path) -> None:
+async def test_a_rerun_of_an_l3_backend_does_not_affect_the_gate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED) as relay:
         pull = await open_pull(relay, labels=[LABEL])
         await run_all(relay, GATING)
@@ -182,7 +182,7 @@ async def test_an_l3_backend_runs_again_and_the_gate_does_not_care(tmp_path: Pat
         assert check_history(relay, GATE, pull.head_sha) == ["success"]
 
 
-async def test_of_two_pull_requests_on_one_head_only_the_jobs_own_run_runs_again(tmp_path: Path) -> None:
+async def test_with_two_pull_requests_on_one_head_only_the_jobs_own_run_is_rerun(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         first = await run_all(relay, build="failure")
@@ -195,10 +195,10 @@ async def test_of_two_pull_requests_on_one_head_only_the_jobs_own_run_runs_again
         assert len(sent_deliveries(relay)) == 2
 
 
-# Where there is nothing failed, or nothing to do
+# Nothing failed, or nothing to do
 
 
-async def test_with_nothing_failed_the_whole_run_runs_again(tmp_path: Path) -> None:
+async def test_without_a_failed_job_the_whole_run_is_rerun(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         run = await run_all(relay)
@@ -211,7 +211,7 @@ async def test_with_nothing_failed_the_whole_run_runs_again(tmp_path: Path) -> N
         assert check_history(relay, GATE, pull.head_sha) == ["success", "success"]
 
 
-async def test_a_run_that_was_started_again_already_is_a_success(tmp_path: Path) -> None:
+async def test_a_rerun_request_for_a_run_that_was_rerun_already_succeeds(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -225,7 +225,7 @@ async def test_a_run_that_was_started_again_already_is_a_success(tmp_path: Path)
         assert gate_state(relay, pull) == "success"
 
 
-async def test_pressing_twice_asks_once(tmp_path: Path) -> None:
+async def test_repeated_rerun_requests_rerun_once(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -238,7 +238,7 @@ async def test_pressing_twice_asks_once(tmp_path: Path) -> None:
         assert [status for _, status in rerun_calls(relay)].count(201) == 1
 
 
-async def test_a_re_run_while_the_first_attempt_still_runs_waits_for_its_end(tmp_path: Path) -> None:
+async def test_a_rerun_requested_during_the_first_attempt_waits_for_its_end(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -255,7 +255,7 @@ async def test_a_re_run_while_the_first_attempt_still_runs_waits_for_its_end(tmp
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_lost_answer_to_the_re_run_starts_no_third_attempt(tmp_path: Path) -> None:
+async def test_a_lost_response_to_the_rerun_starts_no_third_attempt(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -274,7 +274,7 @@ def queue_times(relay: RunningRelay) -> list[tuple[int, float | None]]:
     return [(job["attempt"], job["queue_s"]) for job in relay.jobs() if job["job_name"] == "build"]
 
 
-async def test_fault_19_the_queue_time_of_a_re_run_counts_from_the_request(tmp_path: Path) -> None:
+async def test_fault_19_the_queue_time_of_a_rerun_counts_from_the_request(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -286,7 +286,7 @@ async def test_fault_19_the_queue_time_of_a_re_run_counts_from_the_request(tmp_p
         assert queue_times(relay) == [(1, 0.0), (2, 40.0)]
 
 
-async def test_fault_19_a_re_run_that_was_not_ours_has_no_queue_time(tmp_path: Path) -> None:
+async def test_fault_19_a_rerun_started_outside_the_relay_has_no_queue_time(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -300,7 +300,7 @@ async def test_fault_19_a_re_run_that_was_not_ours_has_no_queue_time(tmp_path: P
         assert queue_times(relay) == [(1, 0.0), (2, 0.0), (3, None)]
 
 
-async def test_the_gate_waits_its_full_time_again_from_the_request_on(tmp_path: Path) -> None:
+async def test_the_gate_timeout_restarts_with_the_rerun_request(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="failure")

@@ -1,4 +1,4 @@
-"""Running again where GitHub runs nothing again: a fresh dispatch of the same delivery; and who is not obeyed."""
+"""Re-runs that GitHub cannot do, as a new dispatch of the same delivery; and re-run requests that are refused."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -32,46 +32,51 @@ from support.github.gated_upstream import (
 )
 from support.running_relay import UPSTREAM, RunningRelay
 
-Fate = Callable[[RunningRelay, WorkflowRun], Awaitable[None]]
+PreventRerun = Callable[[RunningRelay, WorkflowRun], Awaitable[None]]
 DAY = 86_400.0
 BACKEND, BUILD, TEST = check_names(GATING, "build", "test")
 
 
-# Where only a fresh dispatch helps
+# A new dispatch instead of a re-run
 
 
-async def age(relay: RunningRelay, _: WorkflowRun) -> None:
+async def age_run(relay: RunningRelay, _: WorkflowRun) -> None:
     relay.clock.advance(31 * DAY)
 
 
-async def wear_out(_: RunningRelay, run: WorkflowRun) -> None:
+async def use_up_attempts(_: RunningRelay, run: WorkflowRun) -> None:
     run.attempts[51] = run.jobs
     run.attempt = 51
 
 
-async def delete(relay: RunningRelay, run: WorkflowRun) -> None:
+async def delete_run(relay: RunningRelay, run: WorkflowRun) -> None:
     del relay.github.world.runs[run.id]
 
 
-async def withdraw_writing(relay: RunningRelay, _: WorkflowRun) -> None:
+async def revoke_actions_write(relay: RunningRelay, _: WorkflowRun) -> None:
     relay.github.installation(GATING).permissions["actions"] = "read"
 
 
-async def withdraw_all(relay: RunningRelay, _: WorkflowRun) -> None:
+async def revoke_actions(relay: RunningRelay, _: WorkflowRun) -> None:
     del relay.github.installation(GATING).permissions["actions"]
 
 
-async def move_elsewhere(relay: RunningRelay, _: WorkflowRun) -> None:
-    """As if the reports had come from a CI of another kind: none takes part yet."""
+async def mark_as_other_ci(relay: RunningRelay, _: WorkflowRun) -> None:
+    """Record the run as one of another CI."""
     relay.rows("UPDATE runs SET issuer = 'buildkite'")
 
 
-@pytest.mark.parametrize("fate", [age, wear_out, delete, withdraw_writing, withdraw_all, move_elsewhere])
-async def test_what_github_runs_no_more_is_dispatched_afresh(tmp_path: Path, fate: Fate) -> None:
+@pytest.mark.parametrize(
+    "prevent_rerun",
+    [age_run, use_up_attempts, delete_run, revoke_actions_write, revoke_actions, mark_as_other_ci],
+)
+async def test_a_run_that_github_cannot_rerun_is_dispatched_again(
+    tmp_path: Path, prevent_rerun: PreventRerun
+) -> None:
     async with gated_upstream(tmp_path, GATES, job_checks="all") as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
-        await fate(relay, run)
+        await prevent_rerun(relay, run)
         await press_rerun(relay, pull, BUILD)
         assert len(set(sent_deliveries(relay))) == 1
         assert len(sent_deliveries(relay)) == 2
@@ -82,17 +87,17 @@ async def test_what_github_runs_no_more_is_dispatched_afresh(tmp_path: Path, fat
         assert check_states(relay, pull.head_sha, [BUILD, TEST, BACKEND]) == ["success"] * 3
 
 
-async def test_a_run_of_another_ci_is_not_looked_for_at_github(tmp_path: Path) -> None:
+async def test_a_run_of_another_ci_is_not_rerun_on_github(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
-        await move_elsewhere(relay, run)
+        await mark_as_other_ci(relay, run)
         await press_rerun(relay, pull, BUILD)
 
         assert rerun_calls(relay) == []
 
 
-async def test_a_dispatch_that_never_started_is_sent_afresh(tmp_path: Path) -> None:
+async def test_a_dispatch_that_started_no_run_is_sent_again(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         relay.github.repository(GATING).workflows = []
         pull = await open_pull(relay)
@@ -104,7 +109,7 @@ async def test_a_dispatch_that_never_started_is_sent_afresh(tmp_path: Path) -> N
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_parked_dispatch_is_sent_afresh(tmp_path: Path) -> None:
+async def test_a_parked_dispatch_is_sent_again(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         relay.github.faults.answer(422, on=Match("POST", f"/repos/{GATING}/dispatches"), times=1)
         pull = await open_pull(relay)
@@ -132,11 +137,11 @@ async def test_a_month_old_delivery_of_an_open_head_can_still_be_dispatched(tmp_
         assert relay.rows("SELECT action FROM deliveries WHERE body IS NOT NULL") == [{"action": "closed"}]
 
 
-async def test_what_cannot_run_again_at_all_keeps_its_failure(tmp_path: Path) -> None:
+async def test_a_failure_that_cannot_be_rerun_or_dispatched_again_stays(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
-        await delete(relay, run)
+        await delete_run(relay, run)
         relay.rows("UPDATE deliveries SET body = NULL")
         await press_rerun(relay, pull, BUILD)
 
@@ -144,10 +149,10 @@ async def test_what_cannot_run_again_at_all_keeps_its_failure(tmp_path: Path) ->
         assert check_states(relay, pull.head_sha, [BUILD, GATE]) == ["failure", "failure"]
 
 
-# Who may ask
+# Refused requests
 
 
-async def test_a_redelivered_request_runs_nothing_twice(tmp_path: Path) -> None:
+async def test_a_redelivered_rerun_request_reruns_nothing_twice(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -164,7 +169,7 @@ async def test_a_redelivered_request_runs_nothing_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [None, "1", "999999", "gate", "-1", "9" * 30])
-async def test_a_check_that_is_not_ours_runs_nothing_again(tmp_path: Path, given: str | None) -> None:
+async def test_a_rerun_request_for_a_foreign_check_reruns_nothing(tmp_path: Path, given: str | None) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay, build="failure")
@@ -178,7 +183,7 @@ async def test_a_check_that_is_not_ours_runs_nothing_again(tmp_path: Path, given
         assert (run.attempt, gate_state(relay, pull)) == (1, "failure")
 
 
-async def test_re_running_all_checks_leaves_l2_backends_alone(tmp_path: Path) -> None:
+async def test_a_rerun_of_all_checks_does_not_rerun_l2_backends(tmp_path: Path) -> None:
     quiet = f"L2:\n  - {INFORMING}\n" + GATES
     async with gated_upstream(tmp_path, quiet) as relay:
         pull = await open_pull(relay, labels=[LABEL])
@@ -190,7 +195,7 @@ async def test_re_running_all_checks_leaves_l2_backends_alone(tmp_path: Path) ->
         assert rerun_calls(relay, INFORMING) == []
 
 
-async def test_a_backend_demoted_to_l2_since_is_not_run_again(tmp_path: Path) -> None:
+async def test_a_backend_demoted_to_l2_is_not_rerun(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATED) as relay:
         pull = await open_pull(relay, labels=[LABEL])
         run = await run_all(relay, INFORMING, build="failure")
@@ -203,7 +208,7 @@ async def test_a_backend_demoted_to_l2_since_is_not_run_again(tmp_path: Path) ->
         assert run.attempt == 1
 
 
-async def test_a_superseded_commit_or_closed_pull_request_runs_nothing_again(tmp_path: Path) -> None:
+async def test_a_rerun_request_for_a_superseded_commit_reruns_nothing(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         old, run = pull.head_sha, await run_all(relay, build="failure")

@@ -1,4 +1,4 @@
-"""Verdicts in the checks of a pull request, as far as they came through the whole relay."""
+"""Verdicts in the checks of a pull request, through the whole relay."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def title(relay: RunningRelay, name: str, sha: str) -> str:
     return check[2] if check else "absent"
 
 
-async def test_each_check_of_a_failure_says_the_verdict_and_links_to_its_evidence(tmp_path: Path) -> None:
+async def test_each_check_of_a_failure_shows_the_verdict_and_links_to_its_evidence(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
         await push_base(relay, BROKEN)
         await push_base(relay, BROKEN)

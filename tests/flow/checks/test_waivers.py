@@ -1,4 +1,4 @@
-"""Waivers: a maintainer's comment opens the gate for one pull request, within its scope and time."""
+"""Waivers: a maintainer's comment lets the gate of one pull request pass, within its scope and time."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -38,12 +38,12 @@ def waivers(relay: RunningRelay) -> list[dict[str, object]]:
 
 
 def gate_text(relay: RunningRelay, pull: PullRequest) -> str:
-    """Everything that the gate says."""
+    """Title and summary of the gate."""
     output = latest_check(relay, GATE, pull.head_sha).output
     return f"{output['title']}\n{output['summary']}"
 
 
-async def test_a_waiver_lets_a_pull_request_merge_that_its_gate_had_blocked(tmp_path: Path) -> None:
+async def test_a_waiver_lets_a_blocked_pull_request_merge(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         with pytest.raises(MergeBlocked, match="crcr/gate: failure"):
@@ -53,7 +53,7 @@ async def test_a_waiver_lets_a_pull_request_merge_that_its_gate_had_blocked(tmp_
         assert (await relay.github.merge_pr(pull)).merged
 
 
-async def test_the_gate_names_who_waived_and_why(tmp_path: Path) -> None:
+async def test_the_gate_shows_the_author_and_the_reason_of_a_waiver(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, WAIVE)
@@ -66,7 +66,7 @@ async def test_the_gate_names_who_waived_and_why(tmp_path: Path) -> None:
         assert "because `the runner is on fire`, for this commit on this base only" in gate_text(relay, pull)
 
 
-async def test_a_waiver_of_a_backend_need_not_wait_until_it_has_failed(tmp_path: Path) -> None:
+async def test_a_backend_can_be_waived_before_it_fails(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         assert gate_state(relay, pull) == "pending"
@@ -77,7 +77,7 @@ async def test_a_waiver_of_a_backend_need_not_wait_until_it_has_failed(tmp_path:
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_waived_backend_that_passes_by_itself_needs_no_waiver_any_more(tmp_path: Path) -> None:
+async def test_a_waived_backend_that_passes_is_shown_as_passed(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await write_comment(relay, pull, WAIVE)
@@ -86,7 +86,7 @@ async def test_a_waived_backend_that_passes_by_itself_needs_no_waiver_any_more(t
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "success", "1 backend passed")
 
 
-# What it is bound to
+# Pull request, head and time
 
 
 async def test_a_waiver_ends_with_the_head_that_it_was_given_for(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ async def test_a_waiver_until_a_time_holds_across_pushes(tmp_path: Path) -> None
         assert f"until {until:%Y-%m-%d %H:%M} UTC" in gate_text(relay, pull)
 
 
-async def test_a_waiver_runs_out_by_time_alone_and_the_gate_fails_again(tmp_path: Path) -> None:
+async def test_a_waiver_expires_without_any_event_and_the_gate_fails_again(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, FOR_DAYS)
@@ -127,7 +127,7 @@ async def test_a_waiver_runs_out_by_time_alone_and_the_gate_fails_again(tmp_path
             await relay.github.merge_pr(pull)
 
 
-async def test_a_waiver_counts_for_its_own_pull_request_only_where_two_share_a_head(tmp_path: Path) -> None:
+async def test_a_waiver_counts_only_for_its_own_pull_request_when_two_share_a_head(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         one = await failing_pull(relay)
         other = await open_twin(relay, one)
@@ -139,7 +139,7 @@ async def test_a_waiver_counts_for_its_own_pull_request_only_where_two_share_a_h
         assert gate_state(relay, other) == "success"
 
 
-async def test_a_waiver_does_not_reach_another_pull_request(tmp_path: Path) -> None:
+async def test_a_waiver_does_not_count_for_another_pull_request(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         one, other = await failing_pull(relay), await failing_pull(relay)
         await write_comment(relay, one, FOR_DAYS)
@@ -159,10 +159,10 @@ async def test_a_waiver_of_the_same_head_holds_after_closing_and_reopening(tmp_p
         assert gate_state(relay, pull) == "success"
 
 
-# How much it covers
+# Scope
 
 
-async def test_a_waiver_of_a_job_covers_just_that_job(tmp_path: Path) -> None:
+async def test_a_waiver_of_a_job_covers_only_that_job(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="failure", test="failure")
@@ -173,7 +173,7 @@ async def test_a_waiver_of_a_job_covers_just_that_job(tmp_path: Path) -> None:
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_waiver_of_a_job_does_not_spare_the_wait_for_it(tmp_path: Path) -> None:
+async def test_the_gate_still_waits_for_a_waived_job_to_end(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -186,7 +186,7 @@ async def test_a_waiver_of_a_job_does_not_spare_the_wait_for_it(tmp_path: Path) 
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_waiver_of_one_backend_leaves_the_others_blocking(tmp_path: Path) -> None:
+async def test_a_waiver_of_one_backend_does_not_waive_the_others(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, TWO) as relay:
         pull = await open_pull(relay)
         for name in (GATING, INFORMING):
@@ -211,10 +211,10 @@ async def test_the_checks_of_a_waived_backend_turn_neutral(tmp_path: Path) -> No
         assert [state and state[1] for state in states] == ["neutral", "neutral", "success"]
 
 
-# Taken back, and refused
+# Revoked and refused
 
 
-async def test_unwaive_closes_the_gate_again(tmp_path: Path) -> None:
+async def test_unwaive_fails_the_gate_again(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, WAIVE)
@@ -224,7 +224,7 @@ async def test_unwaive_closes_the_gate_again(tmp_path: Path) -> None:
         assert not was_obeyed(await write_comment(relay, pull, f"/crcr unwaive {GATING}"))
 
 
-async def test_unwaive_of_a_job_leaves_the_waiver_of_the_backend(tmp_path: Path) -> None:
+async def test_unwaive_of_a_job_does_not_end_the_waiver_of_the_backend(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, WAIVE)
@@ -234,7 +234,7 @@ async def test_unwaive_of_a_job_leaves_the_waiver_of_the_backend(tmp_path: Path)
         assert ["no such waiver" in answer for answer in relay_comments(relay, pull)] == [True]
 
 
-async def test_a_waiver_that_has_run_out_cannot_be_taken_back(tmp_path: Path) -> None:
+async def test_an_expired_waiver_cannot_be_unwaived(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, FOR_DAYS)
@@ -245,7 +245,7 @@ async def test_a_waiver_that_has_run_out_cannot_be_taken_back(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", [INFORMING, "org/stranger"])
-async def test_what_does_not_gate_cannot_be_waived(tmp_path: Path, name: str) -> None:
+async def test_a_backend_that_does_not_gate_cannot_be_waived(tmp_path: Path, name: str) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         comment = await write_comment(relay, pull, f"/crcr waive {name} because it is red")
@@ -255,7 +255,7 @@ async def test_what_does_not_gate_cannot_be_waived(tmp_path: Path, name: str) ->
         assert waivers(relay) == []
 
 
-async def test_nothing_is_waived_on_a_closed_pull_request(tmp_path: Path) -> None:
+async def test_a_waiver_on_a_closed_pull_request_is_refused(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         relay.clock.advance(60)
@@ -272,7 +272,7 @@ async def test_nothing_is_waived_on_a_closed_pull_request(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "words", ["until 8d because x", "until 0h because x", "until soon because x", "because "]
 )
-async def test_a_waiver_without_a_reason_or_for_more_than_seven_days_is_refused(
+async def test_a_waiver_without_a_reason_or_with_an_invalid_time_is_refused(
     tmp_path: Path, words: str
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -285,7 +285,7 @@ async def test_a_waiver_without_a_reason_or_for_more_than_seven_days_is_refused(
 # The button
 
 
-async def test_the_gates_button_posts_the_ready_command_and_waives_nothing_by_itself(tmp_path: Path) -> None:
+async def test_the_gates_button_posts_the_waive_command_and_waives_nothing_by_itself(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await relay.github.press_button(latest_check(relay, GATE, pull.head_sha), "waive")
@@ -296,7 +296,7 @@ async def test_the_gates_button_posts_the_ready_command_and_waives_nothing_by_it
         assert (waivers(relay), gate_state(relay, pull)) == ([], "failure")
 
 
-async def test_the_offered_line_works_when_a_maintainer_copies_it(tmp_path: Path) -> None:
+async def test_the_posted_waive_command_works_when_a_maintainer_copies_it(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await relay.github.press_button(latest_check(relay, GATE, pull.head_sha), "waive")
@@ -316,7 +316,7 @@ async def test_a_gate_that_is_not_blocked_offers_no_button(tmp_path: Path) -> No
         assert latest_check(relay, GATE, pull.head_sha).actions == []
 
 
-async def test_a_button_pressed_after_the_gate_has_opened_says_nothing(tmp_path: Path) -> None:
+async def test_a_button_pressed_after_the_gate_passed_posts_nothing(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         before = replace(latest_check(relay, GATE, pull.head_sha))
@@ -327,7 +327,7 @@ async def test_a_button_pressed_after_the_gate_has_opened_says_nothing(tmp_path:
         assert relay_comments(relay, pull) == []
 
 
-async def test_on_a_shared_head_the_button_offers_on_each_blocked_pull_request_once(tmp_path: Path) -> None:
+async def test_the_button_posts_once_on_each_blocked_pull_request_of_a_shared_head(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         one = await failing_pull(relay)
         other = await open_twin(relay, one)
@@ -340,7 +340,7 @@ async def test_on_a_shared_head_the_button_offers_on_each_blocked_pull_request_o
         assert [len(relay_comments(relay, pull)) for pull in (one, other)] == [1, 1]
 
 
-async def test_on_a_shared_head_the_button_offers_nothing_where_it_is_waived_already(tmp_path: Path) -> None:
+async def test_the_button_posts_nothing_on_a_waived_pull_request_of_a_shared_head(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         one = await failing_pull(relay)
         other = await open_twin(relay, one)
@@ -369,7 +369,7 @@ async def test_a_waiver_its_use_and_its_end_are_in_the_audit_log(tmp_path: Path)
         assert [row["ended_by"] for row in waivers(relay)] == ["maintainer"]
 
 
-async def test_the_use_of_a_waiver_is_noted_once_however_often_the_gate_is_looked_at(tmp_path: Path) -> None:
+async def test_the_use_of_a_waiver_is_logged_once_however_often_the_gate_is_evaluated(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, FOR_DAYS)
@@ -380,7 +380,7 @@ async def test_the_use_of_a_waiver_is_noted_once_however_often_the_gate_is_looke
         assert len(audit_entries(relay, "waiver_used")) == 1
 
 
-async def test_a_waiver_that_was_never_needed_is_not_noted_as_used(tmp_path: Path) -> None:
+async def test_a_waiver_that_was_never_needed_is_not_logged_as_used(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
@@ -390,7 +390,7 @@ async def test_a_waiver_that_was_never_needed_is_not_noted_as_used(tmp_path: Pat
         assert [row["used_at"] for row in waivers(relay)] == [None]
 
 
-async def test_the_use_of_a_new_heads_waiver_is_not_noted_on_the_old_heads(tmp_path: Path) -> None:
+async def test_the_use_of_a_new_heads_waiver_is_not_recorded_on_the_old_heads_waiver(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, TWO) as relay:
         pull = await open_pull(relay)
         for name in (GATING, INFORMING):

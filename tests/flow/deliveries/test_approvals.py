@@ -1,4 +1,4 @@
-"""`authors: approved` and `trusted`: what runs only after a person's word, for which head, and what the gate says."""
+"""`authors: approved` and `trusted`: which dispatches need a person's approval, for which head, and what the gate shows."""
 
 from pathlib import Path
 
@@ -45,7 +45,9 @@ def summary(relay: RunningRelay, pull: PullRequest) -> str:
     return str(latest_check(relay, GATE, pull.head_sha).output["summary"])
 
 
-async def test_what_needs_approval_is_held_and_the_gate_says_what_releases_it(tmp_path: Path) -> None:
+async def test_a_dispatch_that_needs_approval_is_held_and_the_gate_says_how_to_release_it(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
 
@@ -62,7 +64,7 @@ async def test_what_needs_approval_is_held_and_the_gate_says_what_releases_it(tm
             await relay.github.merge_pr(pull)
 
 
-async def test_what_is_held_has_no_deadline(tmp_path: Path) -> None:
+async def test_a_held_dispatch_has_no_deadline(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         relay.clock.advance(30 * 24 * 3600.0)
@@ -75,7 +77,7 @@ async def test_what_is_held_has_no_deadline(tmp_path: Path) -> None:
         assert dispatched_actions(relay.github, GATING) == ["opened"]
 
 
-async def test_an_approval_dispatches_the_held_event_as_it_was(tmp_path: Path) -> None:
+async def test_an_approval_dispatches_the_held_event_with_its_original_payload(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay, title="As it was")
         assert pull.last_delivery is not None
@@ -92,7 +94,7 @@ async def test_an_approval_dispatches_the_held_event_as_it_was(tmp_path: Path) -
         assert gate_state(relay, pull) == "success"
 
 
-async def test_an_approval_by_the_author_alone_releases_nothing(tmp_path: Path) -> None:
+async def test_an_approval_by_the_author_releases_nothing(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
 
@@ -125,7 +127,9 @@ async def test_reopening_an_approved_head_needs_no_second_approval(tmp_path: Pat
         assert dispatched_actions(relay.github, GATING) == ["opened", "closed", "reopened"]
 
 
-async def test_a_reopened_head_that_nobody_approved_is_released_without_its_old_end(tmp_path: Path) -> None:
+async def test_approving_a_reopened_head_dispatches_reopened_without_the_earlier_closed(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         await close_and_reopen(relay, pull)
@@ -158,7 +162,7 @@ async def test_two_approvals_dispatch_once(tmp_path: Path) -> None:
 # Closing
 
 
-async def test_the_end_of_an_approved_head_is_told(tmp_path: Path) -> None:
+async def test_closing_an_approved_head_is_dispatched(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         await write_comment(relay, pull, APPROVE)
@@ -172,7 +176,7 @@ async def test_the_end_of_an_approved_head_is_told(tmp_path: Path) -> None:
         ]
 
 
-async def test_the_end_of_a_head_that_nobody_approved_is_told_to_nobody(tmp_path: Path) -> None:
+async def test_closing_a_head_that_nobody_approved_is_not_dispatched(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         relay.clock.advance(60)
@@ -188,25 +192,27 @@ async def test_the_end_of_a_head_that_nobody_approved_is_told_to_nobody(tmp_path
 
 
 @pytest.mark.parametrize("approval_first", [True, False])
-async def test_a_draft_that_needs_approval_waits_for_both_in_either_order(
+async def test_a_draft_that_needs_approval_waits_for_readiness_and_approval_in_either_order(
     tmp_path: Path, approval_first: bool
 ) -> None:
     async with gated_upstream(tmp_path, gating_allowlist("authors: approved, drafts: false")) as relay:
         pull = await open_pull(relay, draft=True)
         reasons = []
-        for approving in (approval_first, not approval_first):
+        for is_approval in (approval_first, not approval_first):
             title = latest_check(relay, GATE, pull.head_sha).output["title"]
             reasons.append((title, len(relay.github.dispatches())))
             relay.clock.advance(60)
-            await (write_comment(relay, pull, APPROVE) if approving else relay.github.ready_for_review(pull))
+            await (
+                write_comment(relay, pull, APPROVE) if is_approval else relay.github.ready_for_review(pull)
+            )
             await relay.drain()
 
-        left = "draft" if approval_first else "approval"
-        assert reasons == [(f"{GATING} is held (approval)", 0), (f"{GATING} is held ({left})", 0)]
+        remaining = "draft" if approval_first else "approval"
+        assert reasons == [(f"{GATING} is held (approval)", 0), (f"{GATING} is held ({remaining})", 0)]
         assert dispatched_actions(relay.github, GATING) == ["opened"]
 
 
-async def test_a_draft_that_only_waits_to_be_ready_says_so(tmp_path: Path) -> None:
+async def test_the_gate_says_that_a_held_draft_must_be_marked_ready(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, gating_allowlist("drafts: false")) as relay:
         pull = await open_pull(relay, draft=True)
 
@@ -233,7 +239,9 @@ async def test_a_gate_for_trusted_authors_holds_an_outsiders_head_for_approval(t
 
 
 @pytest.mark.parametrize("association", ["OWNER", "MEMBER", "COLLABORATOR", "CONTRIBUTOR"])
-async def test_a_gate_for_trusted_authors_runs_theirs_at_once(tmp_path: Path, association: str) -> None:
+async def test_a_gate_for_trusted_authors_dispatches_their_pull_requests_at_once(
+    tmp_path: Path, association: str
+) -> None:
     async with gated_upstream(tmp_path, TRUSTED) as relay:
         await open_pull(relay, author_association=association)
 
@@ -241,7 +249,7 @@ async def test_a_gate_for_trusted_authors_runs_theirs_at_once(tmp_path: Path, as
 
 
 @pytest.mark.parametrize("level", ["L1", "L2", "L3"])
-async def test_below_l4_a_backend_for_trusted_authors_just_leaves_outsiders_out(
+async def test_below_l4_a_backend_for_trusted_authors_gets_no_dispatch_of_outsiders(
     tmp_path: Path, level: str
 ) -> None:
     async with running_relay(
@@ -254,7 +262,7 @@ async def test_below_l4_a_backend_for_trusted_authors_just_leaves_outsiders_out(
         assert relay.github.dispatches() == []
 
 
-async def test_an_approval_waits_for_nobody_elses_run(tmp_path: Path) -> None:
+async def test_an_approval_does_not_wait_for_runs_of_other_backends(tmp_path: Path) -> None:
     both = f"{APPROVED}  - {INFORMING}: {{oncalls: [ann], jobs: [build]}}\n"
     async with gated_upstream(tmp_path, both) as relay:
         pull = await open_pull(relay)
@@ -273,19 +281,21 @@ async def test_an_approval_waits_for_nobody_elses_run(tmp_path: Path) -> None:
         )
 
 
-async def test_an_approved_head_still_waits_for_the_answer_about_its_files(tmp_path: Path) -> None:
+async def test_an_approved_head_still_waits_for_the_list_of_its_changed_files(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, gating_allowlist('authors: approved, paths: ["src/**"]')) as relay:
         pull = await open_pull(relay)
-        away = relay.github.faults.answer(503, on=Match("GET", "*/compare/*"))
+        outage = relay.github.faults.answer(503, on=Match("GET", "*/compare/*"))
         await write_comment(relay, pull, APPROVE)
         assert (relay.github.dispatches(), gate_state(relay, pull)) == ([], "pending")
-        relay.github.faults.remove(away)
+        relay.github.faults.remove(outage)
         await relay.pass_time(60)
 
         assert dispatched_actions(relay.github, GATING) == ["opened"]
 
 
-async def test_an_entry_that_no_longer_needs_approval_goes_on_at_the_next_event(tmp_path: Path) -> None:
+async def test_a_held_dispatch_is_sent_at_the_next_event_once_its_entry_needs_no_approval(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         relay.write_allowlist(gating_allowlist("authors: any"))

@@ -1,4 +1,4 @@
-"""The webhook's answer: what is taken, what is refused, and that GitHub is never called from inside it."""
+"""The webhook's response: which requests are accepted or rejected; the handler never calls GitHub."""
 
 import asyncio
 import json
@@ -32,8 +32,10 @@ async def post(
     return await relay.http.post(PATH, content=body, headers=signed)
 
 
-async def test_fault_01_a_webhook_to_100_targets_calls_nobody_before_it_is_answered(tmp_path: Path) -> None:
-    names = tuple(f"org{each % 4}/backend{each}" for each in range(100))
+async def test_fault_01_a_webhook_for_100_targets_is_answered_before_any_call_to_github(
+    tmp_path: Path,
+) -> None:
+    names = tuple(f"org{number % 4}/backend{number}" for number in range(100))
     allowlist = "L1:\n" + "".join(f"  - {name}\n" for name in names)
     async with running_relay(tmp_path, allowlist, downstreams=names) as relay:
         calls = len(relay.github.calls)
@@ -45,19 +47,19 @@ async def test_fault_01_a_webhook_to_100_targets_calls_nobody_before_it_is_answe
         assert [dispatched_events(relay.github, name) for name in names] == [[("opened", pr.head_sha)]] * 100
 
 
-async def test_fault_04_a_redelivered_webhook_is_a_repeat_and_dispatches_nothing(tmp_path: Path) -> None:
+async def test_fault_04_a_redelivered_webhook_is_a_repeat_and_is_not_dispatched_again(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
         assert pr.last_delivery is not None
-        again = await relay.github.redeliver(pr.last_delivery.guid)
+        redelivery = await relay.github.redeliver(pr.last_delivery.guid)
         await relay.drain()
 
-        assert answer(again) == {"ok": True, "delivery": pr.last_delivery.guid, "repeat": True}
+        assert answer(redelivery) == {"ok": True, "delivery": pr.last_delivery.guid, "repeat": True}
         assert len(relay.github.dispatches()) == 2
 
 
-async def test_fault_04_the_same_guid_ten_times_at_once_is_taken_once(tmp_path: Path) -> None:
+async def test_fault_04_ten_concurrent_webhooks_with_one_guid_are_accepted_once(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.hold(times=1)
         await relay.github.open_pr(UPSTREAM)
@@ -65,8 +67,8 @@ async def test_fault_04_the_same_guid_ten_times_at_once_is_taken_once(tmp_path: 
         answers = await asyncio.gather(*(post(relay, "pull_request", held.payload) for _ in range(10)))
         await relay.drain()
 
-        assert [each.status_code for each in answers] == [202] * 10
-        assert sorted(each.json().get("dispatches", "repeat") == 2 for each in answers) == [False] * 9 + [
+        assert [answer.status_code for answer in answers] == [202] * 10
+        assert sorted(answer.json().get("dispatches", "repeat") == 2 for answer in answers) == [False] * 9 + [
             True
         ]
         assert len(relay.github.dispatches()) == 2
@@ -81,7 +83,9 @@ async def test_fault_04_a_webhook_that_github_sends_twice_is_dispatched_once(tmp
         assert len(relay.github.dispatches()) == 2
 
 
-async def test_fault_32_no_byte_of_any_event_is_read_before_its_signature(tmp_path: Path) -> None:
+async def test_fault_32_a_bad_signature_is_rejected_before_the_event_or_body_is_parsed(
+    tmp_path: Path,
+) -> None:
     events = ("pull_request", "push", "ping", "installation", "gollum", "not a name!", "")
     signatures = (None, b"", b"sha256=" + b"0" * 64, b"sha1=abc", b"\xff")
     async with running_relay(tmp_path, TWO) as relay:
@@ -99,22 +103,24 @@ async def test_a_signed_ping_is_answered_200(tmp_path: Path) -> None:
         assert (await relay.github.ping()).status_code == 200
 
 
-async def test_what_nobody_wants_is_answered_with_a_reason_and_not_stored(tmp_path: Path) -> None:
+async def test_an_event_that_no_downstream_takes_is_answered_with_a_reason_and_not_stored(
+    tmp_path: Path,
+) -> None:
     async with running_relay(
         tmp_path, "L1:\n  - org/one: {events: [nightly]}\n", downstreams=("org/one",)
     ) as relay:
         unknown_event = await post(relay, "gollum", b'{"action":"x"}')
         unknown_action = await post(relay, "pull_request", b'{"action":"enqueued"}')
-        not_ours = await relay.github.send_webhook("push", json.loads(example("push")))
-        unwanted_ref = await relay.github.push(UPSTREAM)
+        foreign_upstream = await relay.github.send_webhook("push", json.loads(example("push")))
+        unlisted_ref = await relay.github.push(UPSTREAM)
 
         reasons = [
             unknown_event.json(),
             unknown_action.json(),
-            answer(not_ours),
-            answer(unwanted_ref),
+            answer(foreign_upstream),
+            answer(unlisted_ref),
         ]
-        assert [each["ignored"] for each in reasons] == [
+        assert [reason["ignored"] for reason in reasons] == [
             "event gollum",
             "action enqueued of pull_request",
             "Codertocat/Hello-World is not an upstream of this relay",
@@ -123,16 +129,16 @@ async def test_what_nobody_wants_is_answered_with_a_reason_and_not_stored(tmp_pa
         assert relay.rows("SELECT guid FROM deliveries") == []
 
 
-async def test_a_signed_body_that_is_no_such_event_is_400(tmp_path: Path) -> None:
+async def test_a_signed_body_that_does_not_parse_as_its_event_is_400(tmp_path: Path) -> None:
     bodies = (b"", b"}{", b"[1]", b'{"action":"opened"}', b'{"action":"opened\xff"}')
     async with running_relay(tmp_path, TWO) as relay:
         refusals = [await post(relay, "pull_request", body) for body in bodies]
 
-        assert [each.status_code for each in refusals] == [400] * len(bodies)
-        assert {each.json()["error"]["code"] for each in refusals} == {"bad_request"}
+        assert [refusal.status_code for refusal in refusals] == [400] * len(bodies)
+        assert {refusal.json()["error"]["code"] for refusal in refusals} == {"bad_request"}
 
 
-async def test_a_form_is_refused_with_a_hint_after_its_signature_and_recovered_from_githubs_log(
+async def test_a_form_encoded_webhook_gets_415_with_a_hint_and_is_recovered_from_githubs_log(
     tmp_path: Path,
 ) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
@@ -145,8 +151,8 @@ async def test_a_form_is_refused_with_a_hint_after_its_signature_and_recovered_f
         error = answer(sent)["error"]
         assert (sent.status_code, error["code"]) == (415, "wrong_content_type")
         assert "application/json" in error["hint"]
-        [warned] = [line for line in lines if line["event"] == "webhook_form_encoded"]
-        assert (warned["log_level"], warned["hint"]) == ("warning", error["hint"])
+        [warning] = [line for line in lines if line["event"] == "webhook_form_encoded"]
+        assert (warning["log_level"], warning["hint"]) == ("warning", error["hint"])
 
         forged = {**sent.headers, "X-Hub-Signature-256": "sha256=" + "0" * 64}
         refused = await relay.http.post(PATH, content=b"payload=%7B%7D", headers=forged)
@@ -158,7 +164,7 @@ async def test_a_form_is_refused_with_a_hint_after_its_signature_and_recovered_f
         assert dispatched_actions(relay.github, "org/one") == ["opened"]
 
 
-async def test_a_signed_body_without_its_headers_is_400(tmp_path: Path) -> None:
+async def test_a_signed_body_without_event_or_delivery_header_is_400(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO) as relay:
         for missing in ("X-GitHub-Event", "X-GitHub-Delivery"):
             headers = relay.github.webhooks.headers("ping", "guid-1", b"{}")
@@ -169,14 +175,14 @@ async def test_a_signed_body_without_its_headers_is_400(tmp_path: Path) -> None:
             assert missing in refused.json()["error"]["detail"]
 
 
-async def test_a_body_over_25_mib_is_refused_by_its_announced_length(tmp_path: Path) -> None:
+async def test_a_body_over_25_mib_is_rejected_by_its_content_length(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO) as relay:
         refused = await post(relay, "ping", b"{}", **{"content-length": str(CAP_BYTES + 1)})
 
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_large")
 
 
-async def test_a_body_over_25_mib_is_refused_though_nothing_announced_it(tmp_path: Path) -> None:
+async def test_a_body_over_25_mib_without_content_length_is_rejected_while_it_is_read(tmp_path: Path) -> None:
     given = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -193,7 +199,9 @@ async def test_a_body_over_25_mib_is_refused_though_nothing_announced_it(tmp_pat
         assert given <= CAP_BYTES + 2 * 1024 * 1024
 
 
-async def test_a_webhook_that_the_store_cannot_take_is_503_with_a_time(tmp_path: Path) -> None:
+async def test_a_webhook_is_answered_503_with_retry_after_while_the_store_is_unavailable(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         await relay.services.database.close()
         pr = await relay.github.open_pr(UPSTREAM)
@@ -206,26 +214,29 @@ async def test_a_webhook_that_the_store_cannot_take_is_503_with_a_time(tmp_path:
 UPSTREAM_OF_EXAMPLES = {"Codertocat/Hello-World": TWO}
 
 
-def pushed_now(relay: RunningRelay, body: bytes) -> bytes:
-    """The published push, at the stage's time: a push of years ago is not taken."""
+def with_current_push_time(relay: RunningRelay, body: bytes) -> bytes:
+    """The published push with the test clock's time: a push of years ago is not accepted."""
     event = json.loads(body)
     event["repository"]["pushed_at"] = int(relay.clock.now().timestamp())
     return json.dumps(event).encode()
 
 
-async def test_all_published_examples_are_taken_without_a_5xx(tmp_path: Path) -> None:
+async def test_all_published_webhook_examples_are_answered_with_200_or_202(tmp_path: Path) -> None:
     async with running_relay(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as relay:
         answers = [
             await post(
-                relay, event, pushed_now(relay, body) if event == "push" else body, guid=f"example-{number}"
+                relay,
+                event,
+                with_current_push_time(relay, body) if event == "push" else body,
+                guid=f"example-{number}",
             )
             for number, (event, body) in enumerate(webhook_examples())
         ]
         await relay.drain()
 
         assert len(answers) == EXAMPLES
-        assert [each.text for each in answers if each.status_code not in {200, 202}] == []
-        assert {each["event_type"] for each in map(dispatch_fields, relay.github.dispatches())} == {
+        assert [answer.text for answer in answers if answer.status_code not in {200, 202}] == []
+        assert {dispatch["event_type"] for dispatch in map(dispatch_fields, relay.github.dispatches())} == {
             "pull_request",
             "push",
         }
@@ -236,21 +247,25 @@ def dispatch_fields(dispatch: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
-async def test_a_published_pull_request_example_that_we_act_on_acts(tmp_path: Path, action: str) -> None:
+async def test_published_pull_request_examples_are_dispatched(tmp_path: Path, action: str) -> None:
     async with running_relay(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as relay:
-        taken = await post(relay, "pull_request", example("pull_request", action))
+        accepted = await post(relay, "pull_request", example("pull_request", action))
         await relay.drain()
 
-        assert taken.json()["dispatches"] == 2
+        assert accepted.json()["dispatches"] == 2
         assert [dispatched_actions(relay.github, name) for name in BOTH] == [[action], [action]]
 
 
-async def test_every_published_push_example_is_passed_on_as_it_was(tmp_path: Path) -> None:
+async def test_published_push_examples_are_dispatched_unchanged(tmp_path: Path) -> None:
     async with running_relay(tmp_path, UPSTREAM_OF_EXAMPLES, downstreams=BOTH) as relay:
-        bodies = [pushed_now(relay, body) for event, body in webhook_examples() if event == "push"]
+        bodies = [
+            with_current_push_time(relay, body) for event, body in webhook_examples() if event == "push"
+        ]
         for number, body in enumerate(bodies):
             await post(relay, "push", body, guid=f"push-{number}")
         await relay.drain()
 
-        passed_on = [each.client_payload["payload"] for each in relay.github.dispatches("org/one")]
-        assert sorted(map(str, passed_on)) == sorted(str(json.loads(body)) for body in bodies)
+        dispatched_payloads = [
+            dispatch.client_payload["payload"] for dispatch in relay.github.dispatches("org/one")
+        ]
+        assert sorted(map(str, dispatched_payloads)) == sorted(str(json.loads(body)) for body in bodies)

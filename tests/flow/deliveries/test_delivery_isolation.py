@@ -1,4 +1,4 @@
-"""One target's trouble stays its own; nobody waits for a poll; a target that fails is left alone for a while."""
+"""A failing target does not delay others; dispatches do not wait for a poll; a failing target is backed off."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from support.running_relay import UPSTREAM, running_relay
 ONE = Match("POST", "/repos/org/one/dispatches")
 
 
-async def test_fault_02_one_hanging_target_holds_up_none_of_200(tmp_path: Path) -> None:
-    names = tuple(f"org{each % 5}/backend{each}" for each in range(200))
+async def test_fault_02_one_hanging_target_does_not_delay_the_other_199(tmp_path: Path) -> None:
+    names = tuple(f"org{number % 5}/backend{number}" for number in range(200))
     allowlist = "L1:\n" + "".join(f"  - {name}\n" for name in names)
     async with running_relay(tmp_path, allowlist, downstreams=names) as relay:
         dead, *others = names
@@ -49,8 +49,10 @@ async def test_fault_02_a_target_that_only_fails_does_not_delay_the_others(tmp_p
         assert dispatched_events(relay.github, "org/one") == []
 
 
-async def test_more_targets_than_may_run_at_once_still_do_not_wait_for_the_slow_one(tmp_path: Path) -> None:
-    names = tuple(f"org/backend{each}" for each in range(12))
+async def test_a_slow_target_does_not_block_others_when_targets_exceed_worker_concurrency(
+    tmp_path: Path,
+) -> None:
+    names = tuple(f"org/backend{number}" for number in range(12))
     allowlist = "L1:\n" + "".join(f"  - {name}\n" for name in names)
     async with running_relay(tmp_path, allowlist, downstreams=names, CRCR_WORKER_CONCURRENCY="2") as relay:
         relay.github.faults.hang(on=Match("POST", "/repos/org/backend0/dispatches"))
@@ -59,7 +61,7 @@ async def test_more_targets_than_may_run_at_once_still_do_not_wait_for_the_slow_
             await wait_until_true(lambda: all(dispatched_events(relay.github, name) for name in names[1:]))
 
 
-async def test_a_delivery_is_dispatched_at_once_without_any_time_passing(tmp_path: Path) -> None:
+async def test_a_delivery_is_dispatched_at_once_without_waiting_for_a_poll(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         async with running_worker(relay):
             await relay.github.open_pr(UPSTREAM)
@@ -67,24 +69,26 @@ async def test_a_delivery_is_dispatched_at_once_without_any_time_passing(tmp_pat
             await relay.github.open_pr(UPSTREAM)
             await wait_until_true(lambda: len(relay.github.dispatches()) == 4)
 
-        assert {each.received_at for each in relay.github.dispatches()} == {relay.clock.now()}
+        assert {dispatch.received_at for dispatch in relay.github.dispatches()} == {relay.clock.now()}
 
 
-async def test_a_retry_is_made_when_it_is_due_without_a_new_event(tmp_path: Path) -> None:
+async def test_a_retry_runs_when_it_is_due_without_a_new_event(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.answer(500, on=ONE, times=1)
         async with running_worker(relay):
             await relay.github.open_pr(UPSTREAM)
             await wait_until_true(lambda: row_states(relay, "effects", target="org/one", state="waiting"))
 
-            def told_later() -> object:
+            def dispatched_after_a_tick() -> object:
                 relay.clock.advance(0.1)
                 return dispatched_events(relay.github, "org/one")
 
-            await wait_until_true(told_later)
+            await wait_until_true(dispatched_after_a_tick)
 
 
-async def test_what_was_dropped_before_it_was_begun_is_neither_sent_nor_called_sent(tmp_path: Path) -> None:
+async def test_a_claimed_dispatch_cancelled_before_it_starts_is_neither_sent_nor_recorded_as_sent(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH, CRCR_WORKER_CONCURRENCY="1") as relay:
         gate = relay.github.faults.hang(on=ONE, times=1)
         async with running_worker(relay):
@@ -97,14 +101,14 @@ async def test_what_was_dropped_before_it_was_begun_is_neither_sent_nor_called_s
             await wait_until_true(lambda: "waiting" not in row_states(relay, "dispatches"))
 
         opened = {
-            each["downstream"]: each["state"]
-            for each in relay.rows("SELECT downstream, state FROM dispatches WHERE action = 'opened'")
+            row["downstream"]: row["state"]
+            for row in relay.rows("SELECT downstream, state FROM dispatches WHERE action = 'opened'")
         }
         assert opened == {"org/one": "sent", "org/two": "cancelled"}
         assert dispatched_actions(relay.github, "org/one") == ["opened", "closed"]
 
 
-async def test_after_five_faults_a_target_is_left_alone_and_probed_by_one(tmp_path: Path) -> None:
+async def test_after_five_failures_a_target_is_backed_off_and_probed_by_one_dispatch(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.answer(500, on=ONE)
         await relay.github.open_pr(UPSTREAM)
@@ -124,7 +128,7 @@ async def test_after_five_faults_a_target_is_left_alone_and_probed_by_one(tmp_pa
         assert dispatched_actions(relay.github, "org/two") == ["opened", "opened"]
 
 
-async def test_a_target_that_recovers_gets_all_that_waited_each_pull_request_in_order(tmp_path: Path) -> None:
+async def test_a_recovered_target_gets_the_newest_waiting_event_of_each_pull_request(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         fault = relay.github.faults.answer(502, on=ONE)
         first = await relay.github.open_pr(UPSTREAM)

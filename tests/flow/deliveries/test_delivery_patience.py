@@ -1,4 +1,4 @@
-"""What waits for a long time, is paused, or is retried by hand: nothing is lost, and nothing stale is sent."""
+"""Dispatches that wait for a long time, are paused, or are retried by hand: none is lost, no stale one is sent."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ DAY = 24 * 3600
 
 
 def dispatched_actions(relay: RunningRelay, name: str = "org/one") -> list[str]:
-    return [each.client_payload["payload"]["action"] for each in relay.github.dispatches(name)]
+    return [dispatch.client_payload["payload"]["action"] for dispatch in relay.github.dispatches(name)]
 
 
-async def test_what_waited_a_day_before_its_first_try_has_a_day_left(tmp_path: Path) -> None:
+async def test_retries_last_a_day_from_the_first_attempt_not_from_the_event(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as relay:
         await relay.services.acts.pause(CORE, who="ann", now=relay.clock.now())
         await relay.github.open_pr(UPSTREAM, title="Held back")
@@ -43,7 +43,7 @@ async def test_a_draft_held_longer_than_bodies_are_kept_is_still_sent(tmp_path: 
         assert dispatched_actions(relay) == ["opened"]
 
 
-async def test_a_draft_that_also_needs_approval_is_not_let_out_by_being_ready(tmp_path: Path) -> None:
+async def test_a_draft_that_also_needs_approval_is_not_released_by_ready_for_review(tmp_path: Path) -> None:
     allowlist = "L2:\n  - org/one: {drafts: false, authors: approved}"
     async with running_relay(tmp_path, allowlist, downstreams=("org/one",)) as relay:
         pr = await relay.github.open_pr(UPSTREAM, title="By a stranger", draft=True)
@@ -53,7 +53,9 @@ async def test_a_draft_that_also_needs_approval_is_not_let_out_by_being_ready(tm
         assert dispatched_actions(relay) == []
 
 
-async def test_fault_08_closing_ends_dead_letters_too_so_a_retry_sends_nothing_stale(tmp_path: Path) -> None:
+async def test_fault_08_closing_also_cancels_parked_dispatches_so_that_a_retry_sends_nothing_stale(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as relay:
         relay.github.faults.answer(422, on=DISPATCHES, times=1)
         pr = await relay.github.open_pr(UPSTREAM, title="Refused")
@@ -68,7 +70,7 @@ async def test_fault_08_closing_ends_dead_letters_too_so_a_retry_sends_nothing_s
         assert (retried, dispatched_actions(relay)) == (0, ["closed"])
 
 
-async def test_pausing_stops_what_was_claimed_and_not_yet_sent(tmp_path: Path) -> None:
+async def test_pausing_stops_dispatches_that_are_claimed_and_not_yet_sent(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH, CRCR_WORKER_CONCURRENCY="1") as relay:
         gate = relay.github.faults.hang(on=DISPATCHES, times=1)
         async with running_worker(relay):
@@ -84,7 +86,7 @@ async def test_pausing_stops_what_was_claimed_and_not_yet_sent(tmp_path: Path) -
         assert [dispatched_actions(relay, name) for name in BOTH] == [["opened"], ["opened"]]
 
 
-async def test_fault_26_an_upstream_whose_name_a_stranger_has_is_not_listened_to(tmp_path: Path) -> None:
+async def test_fault_26_webhooks_of_a_stranger_who_took_an_upstreams_name_are_ignored(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L2: [org/one]", downstreams=("org/one",)) as relay:
         await relay.github.open_pr(UPSTREAM, title="The real one")
         await relay.drain()
@@ -106,7 +108,7 @@ async def test_fault_26_an_upstream_whose_name_a_stranger_has_is_not_listened_to
         assert dispatched_actions(relay) == ["opened", "opened"]
 
 
-async def test_a_hidden_name_is_not_told_by_the_problems_of_a_bad_allowlist(tmp_path: Path) -> None:
+async def test_problems_of_a_bad_allowlist_do_not_reveal_a_hidden_name(tmp_path: Path) -> None:
     allowlist = "L2:\n  - org/one\n  - org/hidden: {visibility: hidden}"
     async with running_relay(tmp_path, allowlist, downstreams=("org/one", "org/hidden")) as relay:
         relay.write_allowlist("L2:\n  - org/one\n  - org/hidden: {visibility: hiden}\nL1:\n  - org/hidden")

@@ -1,4 +1,4 @@
-"""Large events reach everybody: GitHub's own limits on a dispatch are kept, and what was cut is named."""
+"""Large events reach every target: GitHub's limits on a dispatch are kept, and the trimmed fields are named."""
 
 import json
 from pathlib import Path
@@ -11,36 +11,40 @@ MOST_BYTES = 60_000
 
 
 def payloads(relay: RunningRelay) -> list[dict[str, Any]]:
-    return [each.client_payload for each in relay.github.dispatches()]
+    return [dispatch.client_payload for dispatch in relay.github.dispatches()]
 
 
-async def test_fault_06_a_pull_request_with_a_body_of_65536_characters_reaches_all(tmp_path: Path) -> None:
+async def test_fault_06_a_pull_request_with_a_body_of_65536_characters_reaches_all_targets(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM, body="ü" * 65_536)
         await relay.drain()
 
         assert len(payloads(relay)) == 2
-        assert all(each.size_bytes <= MOST_BYTES for each in relay.github.dispatches())
+        assert all(dispatch.size_bytes <= MOST_BYTES for dispatch in relay.github.dispatches())
         for sent in payloads(relay):
             assert sent["payload"]["pull_request"]["head"]["sha"] == pr.head_sha
             assert any("body" in name for name in sent["relay"]["trimmed"])
 
 
-async def test_fault_06_a_push_with_2048_commits_reaches_all(tmp_path: Path) -> None:
+async def test_fault_06_a_push_with_2048_commits_reaches_all_targets(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pushed = await relay.github.push(UPSTREAM, commits=2_048)
         assert pushed is not None
         await relay.drain()
 
         assert len(pushed.payload) > 10 * MOST_BYTES
-        assert all(each.size_bytes <= MOST_BYTES for each in relay.github.dispatches())
+        assert all(dispatch.size_bytes <= MOST_BYTES for dispatch in relay.github.dispatches())
         for sent in payloads(relay):
             assert sent["payload"]["after"] == relay.github.repository(UPSTREAM).head_sha
             assert sent["payload"]["head_commit"]["id"] == sent["payload"]["after"]
             assert any("commits" in name for name in sent["relay"]["trimmed"])
 
 
-async def test_an_event_that_fits_is_passed_on_verbatim_and_says_who_sent_it(tmp_path: Path) -> None:
+async def test_an_event_within_the_limit_is_dispatched_verbatim_with_the_relays_own_fields(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, "L2:\n  - org/one\n", downstreams=("org/one",)) as relay:
         pr = await relay.github.open_pr(UPSTREAM, title="Ünïcode \U0001f600")
         await relay.drain()

@@ -1,4 +1,4 @@
-"""Targets that come and go: off the allowlist, off the App, suspended, paused; and what people do by hand."""
+"""Targets that are delisted, uninstalled, suspended or paused; retries, replays and test dispatches by operators."""
 
 from pathlib import Path
 
@@ -21,34 +21,34 @@ from support.github.dispatch_log import (
 from support.running_relay import UPSTREAM, RunningRelay, repo, running_relay
 
 LISTED = "L1:\n  - org/one\n  - other/two\n"
-THEM = ("org/one", "other/two")
+DOWNSTREAMS = ("org/one", "other/two")
 ONE = Match("POST", "/repos/org/one/dispatches")
 
 
-async def leave(relay: RunningRelay, text: str) -> None:
+async def change_allowlist(relay: RunningRelay, text: str) -> None:
     relay.write_allowlist(text)
     await relay.refresh()
 
 
-async def test_fault_08_a_target_that_leaves_with_a_full_queue_ends_it_cleanly(tmp_path: Path) -> None:
+async def test_fault_08_delisting_a_target_cancels_its_whole_queue(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         fault = relay.github.faults.answer(500, on=ONE)
         for _ in range(20):
             await relay.github.open_pr(UPSTREAM)
         await relay.drain()
-        tried = dispatch_attempts(relay.github, "org/one")
-        await leave(relay, "L1:\n  - org/two\n")
+        attempts = dispatch_attempts(relay.github, "org/one")
+        await change_allowlist(relay, "L1:\n  - org/two\n")
         relay.github.faults.remove(fault)
         await relay.github.open_pr(UPSTREAM)
         await relay.pass_time(24 * 3600)
 
-        assert dispatch_attempts(relay.github, "org/one") == tried
+        assert dispatch_attempts(relay.github, "org/one") == attempts
         assert set(row_states(relay, "dispatches", downstream="org/one")) == {"cancelled"}
         assert "waiting" not in row_states(relay, "effects", target="org/one")
         assert dispatched_actions(relay.github, "org/two") == ["opened"] * 21
 
 
-async def test_fault_08_what_is_under_way_when_the_target_leaves_is_recorded_as_it_went(
+async def test_fault_08_a_dispatch_in_flight_when_its_target_is_delisted_is_recorded_as_sent(
     tmp_path: Path,
 ) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
@@ -56,42 +56,44 @@ async def test_fault_08_what_is_under_way_when_the_target_leaves_is_recorded_as_
         async with running_worker(relay):
             await relay.github.open_pr(UPSTREAM)
             await gate.reached.wait()
-            await leave(relay, "L1:\n  - org/two\n")
+            await change_allowlist(relay, "L1:\n  - org/two\n")
             gate.release()
             await wait_until_true(lambda: set(row_states(relay, "dispatches")) == {"sent"})
         assert dispatched_actions(relay.github, "org/one") == ["opened"]
 
 
-async def test_fault_08_a_refusal_after_the_target_left_is_no_dead_letter(tmp_path: Path) -> None:
+async def test_fault_08_a_refusal_after_the_target_is_delisted_is_cancelled_and_not_parked(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         gate = relay.github.faults.hang(on=ONE)
         async with running_worker(relay):
             await relay.github.open_pr(UPSTREAM)
             await gate.reached.wait()
-            await leave(relay, "L1:\n  - org/two\n")
+            await change_allowlist(relay, "L1:\n  - org/two\n")
             await relay.github.uninstall("org/one", whole_account=True)
             gate.release()
             await wait_until_true(lambda: newest_effect(relay, "org/one")["state"] != "claimed")
         assert newest_effect(relay, "org/one")["state"] == "cancelled"
 
 
-async def test_fault_08_a_target_that_returns_gets_what_is_new_and_nothing_old(tmp_path: Path) -> None:
+async def test_fault_08_a_relisted_target_gets_new_events_and_no_old_ones(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.answer(500, on=ONE, times=1)
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
-        await leave(relay, "L1:\n  - org/two\n")
-        await leave(relay, TWO)
+        await change_allowlist(relay, "L1:\n  - org/two\n")
+        await change_allowlist(relay, TWO)
         new = await relay.github.open_pr(UPSTREAM)
         await relay.pass_time(3600)
 
         assert dispatched_events(relay.github, "org/one") == [("opened", new.head_sha)]
 
 
-async def test_fault_08_what_was_held_for_a_target_that_left_is_let_go(tmp_path: Path) -> None:
+async def test_fault_08_delisting_a_target_cancels_its_held_dispatch(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM, draft=True)
-        await leave(relay, "L1:\n  - org/two\n")
+        await change_allowlist(relay, "L1:\n  - org/two\n")
         relay.clock.advance(1)
         await relay.github.ready_for_review(pr)
         await relay.drain()
@@ -101,8 +103,10 @@ async def test_fault_08_what_was_held_for_a_target_that_left_is_let_go(tmp_path:
         assert dispatch == {"state": "cancelled", "reason": "left the allowlist"}
 
 
-async def test_fault_09_the_app_off_one_target_parks_its_dispatch_with_a_clear_error(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+async def test_fault_09_uninstalling_the_app_from_a_target_parks_its_dispatch_with_a_clear_error(
+    tmp_path: Path,
+) -> None:
+    async with running_relay(tmp_path, LISTED, downstreams=DOWNSTREAMS) as relay:
         await relay.github.uninstall("org/one")
         pr = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -116,10 +120,10 @@ async def test_fault_09_the_app_off_one_target_parks_its_dispatch_with_a_clear_e
         assert dispatched_events(relay.github, "other/two") == [("opened", pr.head_sha)]
 
 
-async def test_fault_09_after_a_new_installation_new_ones_arrive_and_the_parked_one_on_demand(
+async def test_fault_09_after_reinstallation_new_events_are_sent_and_the_parked_one_on_retry(
     tmp_path: Path,
 ) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+    async with running_relay(tmp_path, LISTED, downstreams=DOWNSTREAMS) as relay:
         before = relay.github.installation("org/one").id
         await relay.github.uninstall("org/one")
         first = await relay.github.open_pr(UPSTREAM)
@@ -139,8 +143,8 @@ async def test_fault_09_after_a_new_installation_new_ones_arrive_and_the_parked_
         assert set(row_states(relay, "dispatches")) == {"sent"}
 
 
-async def test_fault_09_a_new_installation_that_no_webhook_told_of_is_found(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+async def test_fault_09_a_new_installation_is_found_when_its_webhook_was_lost(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, LISTED, downstreams=DOWNSTREAMS) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
         relay.github.faults.webhooks.lose(event="installation")
@@ -154,8 +158,10 @@ async def test_fault_09_a_new_installation_that_no_webhook_told_of_is_found(tmp_
         assert row["installation_id"] == relay.github.installation("org/one").id
 
 
-async def test_fault_09_a_repository_that_is_gone_is_parked_and_looked_for_once(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+async def test_fault_09_a_dispatch_to_a_deleted_repository_is_parked_after_one_attempt(
+    tmp_path: Path,
+) -> None:
+    async with running_relay(tmp_path, LISTED, downstreams=DOWNSTREAMS) as relay:
         relay.github.faults.answer(404, message="Not Found", on=ONE)
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -165,7 +171,7 @@ async def test_fault_09_a_repository_that_is_gone_is_parked_and_looked_for_once(
         assert dispatch_attempts(relay.github, "org/one") == 1
 
 
-async def test_a_paused_upstream_takes_deliveries_and_sends_them_when_it_goes_on(tmp_path: Path) -> None:
+async def test_a_paused_upstream_accepts_deliveries_and_sends_them_when_resumed(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         acts, upstream = relay.services.acts, repo(UPSTREAM)
         await acts.pause(upstream, who="ann", now=relay.clock.now())
@@ -178,21 +184,21 @@ async def test_a_paused_upstream_takes_deliveries_and_sends_them_when_it_goes_on
             await acts.pause(upstream, who="ann", now=relay.clock.now(), lift=True)
             await wait_until_true(lambda: set(row_states(relay, "dispatches")) == {"sent"})
         assert [dispatched_events(relay.github, name) for name in BOTH] == [[("opened", pr.head_sha)]] * 2
-        assert [each["act"] for each in relay.rows("SELECT act FROM audit")] == ["pause", "unpause"]
+        assert [row["act"] for row in relay.rows("SELECT act FROM audit")] == ["pause", "unpause"]
 
 
-async def test_while_paused_other_effects_go_on(tmp_path: Path) -> None:
+async def test_a_pause_does_not_stop_effects_other_than_dispatches(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         await relay.services.acts.pause(repo(UPSTREAM), who="ann", now=relay.clock.now())
         relay.github.create_repository("new/three")
-        await leave(relay, TWO + "  - new/three\n")
+        await change_allowlist(relay, TWO + "  - new/three\n")
         await relay.drain()
 
         [row] = relay.rows("SELECT repository_id, confirmed FROM repositories WHERE downstream = 'new/three'")
         assert row == {"repository_id": relay.github.repository("new/three").id, "confirmed": 1}
 
 
-async def test_a_suspended_downstream_gets_nothing_and_loses_its_queue(tmp_path: Path) -> None:
+async def test_a_suspended_downstream_gets_no_dispatch_and_its_queue_is_cancelled(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         targets, upstream, one = relay.services.targets, repo(UPSTREAM), repo("org/one")
         relay.github.faults.answer(500, on=ONE, times=1)
@@ -210,9 +216,9 @@ async def test_a_suspended_downstream_gets_nothing_and_loses_its_queue(tmp_path:
         assert dispatched_events(relay.github, "org/one") == [("opened", new.head_sha)]
 
 
-async def test_suspending_a_downstream_does_not_stop_finding_out_who_it_is(tmp_path: Path) -> None:
+async def test_suspending_a_downstream_does_not_stop_its_identification(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L1: []\n", downstreams=BOTH) as relay:
-        await leave(relay, TWO)
+        await change_allowlist(relay, TWO)
         await relay.services.targets.suspend(
             repo(UPSTREAM), repo("org/one"), who="ann", now=relay.clock.now()
         )
@@ -222,8 +228,8 @@ async def test_suspending_a_downstream_does_not_stop_finding_out_who_it_is(tmp_p
         assert row["confirmed"] == 1
 
 
-async def test_a_replay_goes_to_those_who_did_not_get_it(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=THEM) as relay:
+async def test_a_replay_goes_only_to_targets_that_did_not_get_the_event(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, LISTED, downstreams=DOWNSTREAMS) as relay:
         relay.github.faults.answer(422, message="no", on=ONE, times=1)
         pr = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -234,11 +240,11 @@ async def test_a_replay_goes_to_those_who_did_not_get_it(tmp_path: Path) -> None
         await relay.drain()
 
         assert sent == 1
-        assert [dispatched_actions(relay.github, name) for name in THEM] == [["opened"], ["opened"]]
+        assert [dispatched_actions(relay.github, name) for name in DOWNSTREAMS] == [["opened"], ["opened"]]
         assert "parked" not in row_states(relay, "effects")
 
 
-async def test_a_replay_to_everyone_is_marked_where_it_is_the_second(tmp_path: Path) -> None:
+async def test_a_replay_to_everyone_marks_repeated_dispatches_as_unsure(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -255,13 +261,13 @@ async def test_a_replay_to_everyone_is_marked_where_it_is_the_second(tmp_path: P
         assert relay.rows("SELECT state, unsure FROM dispatches") == [{"state": "sent", "unsure": 1}] * 2
 
 
-async def test_a_replay_of_what_never_came_is_not_found(tmp_path: Path) -> None:
+async def test_a_replay_of_an_unknown_delivery_is_not_found(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         with pytest.raises(NotFound):
             await relay.services.acts.replay(repo(UPSTREAM), "no-such-guid", who="ann", now=relay.clock.now())
 
 
-async def test_a_test_dispatch_says_so_and_goes_to_one(tmp_path: Path) -> None:
+async def test_a_test_dispatch_is_marked_as_a_test_and_goes_to_one_target(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         await relay.services.acts.dispatch_test(
             repo(UPSTREAM), repo("Org/One"), "test-1", who="ann", now=relay.clock.now()

@@ -1,4 +1,4 @@
-"""Two upstreams with different allowlists in one relay stay apart."""
+"""Two upstreams with different allowlists in one relay are independent."""
 
 from pathlib import Path
 
@@ -10,26 +10,26 @@ ALLOWLISTS = {
     "pytorch-like/core": "L1:\n  - org/one\n  - org/both\n",
     "other-up/stream": "L2:\n  - org/both\n",
 }
-THEM = ("org/one", "org/both")
+DOWNSTREAMS = ("org/one", "org/both")
 
 
 async def test_each_upstreams_events_go_to_its_own_downstreams(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, ALLOWLISTS, downstreams=THEM) as relay:
+    async with running_relay(tmp_path, ALLOWLISTS, downstreams=DOWNSTREAMS) as relay:
         first = await relay.github.open_pr("pytorch-like/core")
         second = await relay.github.open_pr("other-up/stream")
         await relay.drain()
 
         assert dispatched_events(relay.github, "org/one") == [("opened", first.head_sha)]
         levels = {
-            each.client_payload["relay"]["upstream"]: each.client_payload["relay"]["level"]
-            for each in relay.github.dispatches("org/both")
+            dispatch.client_payload["relay"]["upstream"]: dispatch.client_payload["relay"]["level"]
+            for dispatch in relay.github.dispatches("org/both")
         }
         assert levels == {"pytorch-like/core": "L1", "other-up/stream": "L2"}
         assert second.head_sha not in dict(dispatched_events(relay.github, "org/one")).values()
 
 
-async def test_the_same_pull_request_number_is_two_pull_requests(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, ALLOWLISTS, downstreams=THEM) as relay:
+async def test_one_pull_request_number_in_two_upstreams_is_two_pull_requests(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, ALLOWLISTS, downstreams=DOWNSTREAMS) as relay:
         acts = relay.services.acts
         for name in ALLOWLISTS:
             await acts.pause(repo(name), who="ann", now=relay.clock.now())
@@ -49,8 +49,10 @@ async def test_the_same_pull_request_number_is_two_pull_requests(tmp_path: Path)
         ]
 
 
-async def test_a_pause_a_suspension_or_a_bad_allowlist_of_one_is_not_the_others(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, ALLOWLISTS, downstreams=THEM) as relay:
+async def test_a_pause_suspension_or_bad_allowlist_of_one_upstream_does_not_affect_the_other(
+    tmp_path: Path,
+) -> None:
+    async with running_relay(tmp_path, ALLOWLISTS, downstreams=DOWNSTREAMS) as relay:
         core, stream = (repo(name) for name in ALLOWLISTS)
         await relay.services.acts.pause(core, who="ann", now=relay.clock.now())
         await relay.services.targets.suspend(core, repo("org/both"), who="ann", now=relay.clock.now())
@@ -62,12 +64,14 @@ async def test_a_pause_a_suspension_or_a_bad_allowlist_of_one_is_not_the_others(
 
         assert dispatched_events(relay.github, "org/both") == [("opened", pr.head_sha)]
         assert row_states(relay, "dispatches", upstream="pytorch-like/core") == ["waiting"]
-        newest = [await relay.services.allowlists.newest(each) for each in (core, stream)]
-        assert [each.good for each in newest if each] == [False, True]
+        newest = [await relay.services.allowlists.newest(upstream) for upstream in (core, stream)]
+        assert [version.good for version in newest if version] == [False, True]
 
 
-async def test_one_target_may_hang_for_one_upstream_and_be_served_for_the_other(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, ALLOWLISTS, downstreams=THEM) as relay:
+async def test_a_target_that_hangs_for_one_upstream_is_still_dispatched_to_for_the_other(
+    tmp_path: Path,
+) -> None:
+    async with running_relay(tmp_path, ALLOWLISTS, downstreams=DOWNSTREAMS) as relay:
         gate = relay.github.faults.hang(on=Match("POST", "/repos/org/both/dispatches"), times=1)
         async with running_worker(relay):
             await relay.github.open_pr("pytorch-like/core")
@@ -80,8 +84,8 @@ async def test_one_target_may_hang_for_one_upstream_and_be_served_for_the_other(
             await wait_until_true(lambda: set(row_states(relay, "dispatches")) == {"sent"})
 
 
-async def test_leaving_one_allowlist_ends_only_that_queue(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, ALLOWLISTS, downstreams=THEM) as relay:
+async def test_delisting_in_one_allowlist_cancels_only_the_queue_of_that_upstream(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, ALLOWLISTS, downstreams=DOWNSTREAMS) as relay:
         relay.github.faults.answer(500, on=Match("POST", "/repos/org/both/dispatches"), times=2)
         await relay.github.open_pr("pytorch-like/core")
         pr = await relay.github.open_pr("other-up/stream")

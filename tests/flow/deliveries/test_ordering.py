@@ -1,4 +1,4 @@
-"""Webhooks come late, twice and in any order; what downstreams are told ends at the newest state all the same."""
+"""Webhooks arrive late, twice and in any order; the last dispatch to a downstream is still the newest state."""
 
 import asyncio
 import json
@@ -25,19 +25,19 @@ ONE = Match("POST", "/repos/org/one/dispatches")
 PULL = "/repos/pytorch-like/core/pulls/1"
 
 
-async def push_back(github: GitHub, pull: PullRequest, head: str) -> None:
-    """Somebody pushes an older commit by force."""
+async def force_push_back(github: GitHub, pull: PullRequest, head: str) -> None:
+    """Force-push an older commit."""
     before, pull.head_sha = pull.head_sha, head
     await github.send_pull_webhook(pull, "synchronize", {"before": before, "after": head})
 
 
 def deliveries(relay: RunningRelay) -> dict[str, str]:
-    """State of the deliveries by action, where an action came once."""
+    """State of the deliveries by action, for actions that arrive once."""
     return {row["action"]: row["state"] for row in relay.rows("SELECT action, state FROM deliveries")}
 
 
-async def a_short_life(relay: RunningRelay) -> PullRequest:
-    """Opened, pushed to, closed, a second apart; its webhooks are held."""
+async def open_push_and_close(relay: RunningRelay) -> PullRequest:
+    """Open, push and close a pull request, a second apart; its webhooks are held."""
     relay.github.faults.webhooks.hold()
     pull = await relay.github.open_pr(UPSTREAM)
     relay.clock.advance(1)
@@ -46,7 +46,7 @@ async def a_short_life(relay: RunningRelay) -> PullRequest:
     return await relay.github.close_pr(pull)
 
 
-async def test_events_of_one_pull_request_arrive_in_order_though_the_first_needs_retries(
+async def test_events_of_one_pull_request_arrive_in_order_when_the_first_needs_retries(
     tmp_path: Path,
 ) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
@@ -56,7 +56,7 @@ async def test_events_of_one_pull_request_arrive_in_order_though_the_first_needs
         await relay.drain()
         relay.clock.advance(1)
         await relay.github.edit_pr(pr, title="A better title")
-        await relay.github.reopen_pr(pr)  # a second event of the same head: it may not overtake the first
+        await relay.github.reopen_pr(pr)  # a second event of the same head: it must not overtake the first
         await relay.drain()
         for _ in range(6):
             await relay.pass_time(10)
@@ -70,7 +70,7 @@ async def test_events_of_one_pull_request_arrive_in_order_though_the_first_needs
         assert ("opened", other.head_sha) in dispatched_events(relay.github, "org/one")
 
 
-async def test_a_new_head_supersedes_what_was_not_sent_for_older_ones(tmp_path: Path) -> None:
+async def test_a_new_head_supersedes_unsent_dispatches_of_older_heads(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.answer(500, on=ONE, times=1)
         pr = await relay.github.open_pr(UPSTREAM)
@@ -85,7 +85,7 @@ async def test_a_new_head_supersedes_what_was_not_sent_for_older_ones(tmp_path: 
         assert dropped["reason"] == f"superseded by {pr.head_sha[:12]}"
 
 
-async def test_closing_cancels_what_still_waits_and_never_the_closing_itself(tmp_path: Path) -> None:
+async def test_closing_cancels_waiting_dispatches_but_not_the_closed_event_itself(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.answer(500, on=ONE, times=1)
         pr = await relay.github.open_pr(UPSTREAM)
@@ -103,28 +103,28 @@ async def test_closing_cancels_what_still_waits_and_never_the_closing_itself(tmp
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]])
-async def test_whatever_the_order_of_arrival_a_closed_pull_request_ends_closed(
+async def test_a_closed_pull_request_ends_closed_in_any_order_of_arrival(
     tmp_path: Path, order: list[int]
 ) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
-        pr = await a_short_life(relay)
-        waiting, relay.github.webhooks.held = relay.github.webhooks.held, []
-        for place in order:
-            relay.github.webhooks.held = [waiting[place]]
+        pr = await open_push_and_close(relay)
+        held_webhooks, relay.github.webhooks.held = relay.github.webhooks.held, []
+        for position in order:
+            relay.github.webhooks.held = [held_webhooks[position]]
             await relay.github.release_webhooks()
             await relay.drain()
 
         assert dispatched_events(relay.github, "org/one")[-1] == ("closed", pr.head_sha)
-        expected = [action for action, at in zip(("opened", "synchronize"), (0, 1), strict=True)
-                    if all(order.index(later) > order.index(at) for later in range(at + 1, 3))]  # fmt: skip
+        expected = [action for action, index in zip(("opened", "synchronize"), (0, 1), strict=True)
+                    if all(order.index(later) > order.index(index) for later in range(index + 1, 3))]  # fmt: skip
         assert dispatched_actions(relay.github, "org/one")[:-1] == expected
 
 
-async def test_what_comes_after_the_closing_is_recorded_as_superseded_and_not_dispatched(
+async def test_events_that_arrive_after_closed_are_recorded_as_superseded_and_not_dispatched(
     tmp_path: Path,
 ) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
-        await a_short_life(relay)
+        await open_push_and_close(relay)
         late = await relay.github.release_webhooks([2, 1, 0])
         await relay.drain()
 
@@ -134,9 +134,9 @@ async def test_what_comes_after_the_closing_is_recorded_as_superseded_and_not_di
             "synchronize": "superseded",
             "opened": "superseded",
         }
-        assert [each.status_code for each in late] == [202] * 3
+        assert [delivery.status_code for delivery in late] == [202] * 3
         assert {
-            each["reason"] for each in relay.rows("SELECT reason FROM deliveries WHERE state = 'superseded'")
+            row["reason"] for row in relay.rows("SELECT reason FROM deliveries WHERE state = 'superseded'")
         } == {"the pull request was closed since"}
 
 
@@ -159,7 +159,7 @@ async def test_a_backlog_collapses_to_the_newest_state_of_each_pull_request(tmp_
         ]
 
 
-async def test_a_ready_for_review_that_overtakes_the_opening_lets_it_through(tmp_path: Path) -> None:
+async def test_a_ready_for_review_that_overtakes_the_opened_event_releases_it(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
         relay.github.faults.webhooks.hold()
         pr = await relay.github.open_pr(UPSTREAM, draft=True)
@@ -188,7 +188,7 @@ async def test_a_label_that_overtakes_a_push_does_not_make_the_push_stale(tmp_pa
 # Within one second
 
 
-async def test_pushes_of_one_second_follow_their_chain_and_nobody_is_asked(tmp_path: Path) -> None:
+async def test_pushes_within_one_second_are_ordered_by_their_chain_without_a_lookup(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         for _ in range(3):
@@ -201,7 +201,7 @@ async def test_pushes_of_one_second_follow_their_chain_and_nobody_is_asked(tmp_p
         assert relay.github.calls_to("GET", PULL) == []
 
 
-async def test_an_opening_that_its_pushes_overtook_within_the_second_is_old_and_nobody_is_asked(
+async def test_an_opened_event_overtaken_by_a_push_within_a_second_is_superseded_without_a_lookup(
     tmp_path: Path,
 ) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
@@ -215,7 +215,7 @@ async def test_an_opening_that_its_pushes_overtook_within_the_second_is_old_and_
         assert relay.github.calls_to("GET", PULL) == []
 
 
-async def test_a_doubt_is_settled_by_asking_github_outside_the_request(tmp_path: Path) -> None:
+async def test_a_delivery_in_doubt_is_resolved_by_a_github_lookup_outside_the_request(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         relay.clock.advance(1)
@@ -235,7 +235,9 @@ async def test_a_doubt_is_settled_by_asking_github_outside_the_request(tmp_path:
         assert len(relay.github.calls_to("GET", PULL)) == 1
 
 
-async def test_a_doubt_that_was_right_is_dispatched_though_its_elder_came_after_it(tmp_path: Path) -> None:
+async def test_a_delivery_in_doubt_that_is_current_is_dispatched_although_its_predecessor_came_later(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         relay.clock.advance(1)
@@ -250,7 +252,7 @@ async def test_a_doubt_that_was_right_is_dispatched_though_its_elder_came_after_
         assert dispatched_events(relay.github, "org/one")[-1] == ("synchronize", pr.head_sha)
 
 
-async def test_a_settled_doubt_drops_what_waits_for_older_heads(tmp_path: Path) -> None:
+async def test_resolving_a_delivery_in_doubt_drops_waiting_dispatches_of_older_heads(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.answer(500, on=ONE, times=1)
         pr = await relay.github.open_pr(UPSTREAM)
@@ -273,7 +275,9 @@ def pr_body(pr: PullRequest) -> dict[str, object]:
     return dict(json.loads(pr.last_delivery.payload))
 
 
-async def test_closed_and_reopened_within_a_second_is_open_whichever_comes_last(tmp_path: Path) -> None:
+async def test_closed_and_reopened_within_a_second_ends_open_in_either_order_of_arrival(
+    tmp_path: Path,
+) -> None:
     for order in ([0, 1], [1, 0]):
         folder = tmp_path / str(order[0])
         folder.mkdir()
@@ -291,8 +295,8 @@ async def test_closed_and_reopened_within_a_second_is_open_whichever_comes_last(
             assert relay.rows("SELECT is_open FROM pulls") == [{"is_open": 1}]
 
 
-async def test_an_answer_older_than_the_webhooks_is_asked_for_again(tmp_path: Path) -> None:
-    """GitHub answers from copies that may lag behind."""
+async def test_a_lookup_answer_older_than_the_webhooks_is_requested_again(tmp_path: Path) -> None:
+    """GitHub answers from replicas that may lag behind."""
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         old_head, old_time = pr.head_sha, pr.updated_at
@@ -312,7 +316,7 @@ async def test_an_answer_older_than_the_webhooks_is_asked_for_again(tmp_path: Pa
 
 
 @pytest.mark.parametrize("option", ["drafts: false", "authors: approved"])
-async def test_the_end_of_a_doubt_releases_nothing_that_waits_for_something_else(
+async def test_resolving_a_doubt_does_not_release_a_dispatch_held_as_draft_or_for_approval(
     tmp_path: Path, option: str
 ) -> None:
     async with running_relay(tmp_path, f"L1:\n  - org/one: {{{option}}}\n", downstreams=BOTH) as relay:
@@ -334,7 +338,7 @@ async def test_the_end_of_a_doubt_releases_nothing_that_waits_for_something_else
         assert dispatched_events(relay.github, "org/one") == expected
 
 
-async def test_what_is_in_doubt_is_not_released_by_ready_for_review_alone(tmp_path: Path) -> None:
+async def test_a_delivery_in_doubt_is_not_released_by_ready_for_review_alone(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM, draft=True)
         relay.clock.advance(1)
@@ -352,7 +356,9 @@ async def test_what_is_in_doubt_is_not_released_by_ready_for_review_alone(tmp_pa
         assert dispatch_attempts(relay.github, "org/one") == 1
 
 
-async def test_ready_for_review_during_a_doubt_counts_when_the_doubt_ends(tmp_path: Path) -> None:
+async def test_ready_for_review_during_a_doubt_takes_effect_when_the_doubt_is_resolved(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM, draft=True)
         relay.clock.advance(1)
@@ -367,7 +373,7 @@ async def test_ready_for_review_during_a_doubt_counts_when_the_doubt_ends(tmp_pa
         assert dispatched_events(relay.github, "org/one")[-1] == ("synchronize", pr.head_sha)
 
 
-# Whatever happens, in whatever order it is heard of
+# Any history, in any order of arrival
 
 
 @dataclass(frozen=True)
@@ -377,56 +383,56 @@ class History:
     order: list[int]
     """The order of arrival; one number for each act and the opening."""
     pauses: list[bool]
-    """After which arrivals the relay gets to work before the next."""
+    """After which arrivals the relay processes its queue before the next."""
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
     seconds = st.sampled_from((0, 0, 1, 2))
-    one = st.tuples(st.sampled_from(("push", "close", "reopen", "label")), seconds)
-    back = st.tuples(
+    act = st.tuples(st.sampled_from(("push", "close", "reopen", "label")), seconds)
+    force_push = st.tuples(
         st.just("push back"), st.just(1)
     )  # see `decide.dispatch.ordering` for what one second may hold
-    acts = draw(st.lists(one | back, min_size=1, max_size=5))
+    acts = draw(st.lists(act | force_push, min_size=1, max_size=5))
     count = len(acts) + 1
     order = draw(st.permutations(range(count)))
     return History(acts, list(order), draw(st.lists(st.booleans(), min_size=count, max_size=count)))
 
 
-async def live(relay: RunningRelay, history: History) -> PullRequest:
+async def play_acts(relay: RunningRelay, history: History) -> PullRequest:
     relay.github.faults.webhooks.hold()
     pull = await relay.github.open_pr(UPSTREAM)
     first = pull.head_sha
-    for word, seconds in history.acts:
+    for act, seconds in history.acts:
         relay.clock.advance(seconds)
-        if word == "push" and pull.state == "open":
+        if act == "push" and pull.state == "open":
             await relay.github.push_to_pr(pull)
-        elif word == "push back" and pull.state == "open":
-            await push_back(relay.github, pull, first)
-        elif word == "close" and pull.state == "open":
+        elif act == "push back" and pull.state == "open":
+            await force_push_back(relay.github, pull, first)
+        elif act == "close" and pull.state == "open":
             await relay.github.close_pr(pull)
-        elif word == "reopen" and pull.state == "closed":
+        elif act == "reopen" and pull.state == "closed":
             await relay.github.reopen_pr(pull)
         else:
             await relay.github.label_pr(pull, "a label")
     return pull
 
 
-async def hear(relay: RunningRelay, history: History) -> None:
-    waiting = relay.github.webhooks.held
-    for place, pause in zip(history.order, history.pauses, strict=True):
-        relay.github.webhooks.held = [waiting[place]]
+async def deliver_webhooks(relay: RunningRelay, history: History) -> None:
+    held_webhooks = relay.github.webhooks.held
+    for position, pause in zip(history.order, history.pauses, strict=True):
+        relay.github.webhooks.held = [held_webhooks[position]]
         await relay.github.release_webhooks()
         if pause:
             await relay.drain()
     await relay.drain()
 
 
-async def ends_at_the_newest(history: History) -> None:
+async def check_newest_state_is_last(history: History) -> None:
     with TemporaryDirectory() as folder:
         async with running_relay(Path(folder), TWO, downstreams=BOTH) as relay:
-            pull = await live(relay, history)
-            await hear(relay, history)
+            pull = await play_acts(relay, history)
+            await deliver_webhooks(relay, history)
             last_action, last_head = dispatched_events(relay.github, "org/one")[-1]
 
             assert last_head == pull.head_sha
@@ -447,5 +453,5 @@ CLOSED_AND_REOPENED = History([("close", 1), ("reopen", 0)], [0, 2, 1], [True] *
 @example(history=BACK_AND_FORTH)
 @example(history=ROUND_AND_BACK)
 @example(history=CLOSED_AND_REOPENED)
-def test_whatever_the_order_of_arrival_the_newest_state_is_told_last(history: History) -> None:
-    asyncio.run(ends_at_the_newest(history))
+def test_the_newest_state_is_dispatched_last_in_any_order_of_arrival(history: History) -> None:
+    asyncio.run(check_newest_state_is_last(history))

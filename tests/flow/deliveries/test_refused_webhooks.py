@@ -1,4 +1,4 @@
-"""Webhooks whose signature does not match: one line a minute in the log, one row, and a sentence for every reader."""
+"""Webhooks with a wrong signature: one log line a minute, one row, and one sentence on the health pages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ LISTED = "L2: [org/one]"
 
 @asynccontextmanager
 async def relay_with_refusal_log(folder: Path) -> AsyncIterator[tuple[RunningRelay, list[Any]]]:
-    """A relay that reports what it refuses, and its warnings and notes about that."""
+    """A relay that reports refused webhooks, and its log lines."""
     async with running_relay(folder, LISTED, downstreams=("org/one",)) as relay:
         stopping = asyncio.Event()
         with capture_logs() as lines:
@@ -33,8 +33,8 @@ async def send(relay: RunningRelay, number: int, **headers: str) -> None:
         assert (await relay.http.post("/github/webhook", content=b"{}", headers=sent)).status_code == 401
 
 
-async def reported(relay: RunningRelay) -> None:
-    """Return when what was counted is written and said, and the next report waits for its minute."""
+async def wait_for_report(relay: RunningRelay) -> None:
+    """Return when the count is written and logged, and the next report waits for its minute."""
     async with asyncio.timeout(8):
         while not relay.clock.sleeping:
             await settle()
@@ -49,23 +49,23 @@ def sentence(number: int, since: str) -> tuple[str, str]:
     return "warning", f"{detail}, {number} since {since} UTC"
 
 
-async def test_they_are_one_warning_and_one_write_a_minute_with_the_count_since_the_first(
+async def test_refused_webhooks_cause_one_warning_a_minute_with_the_count_since_the_first(
     tmp_path: Path,
 ) -> None:
     async with relay_with_refusal_log(tmp_path) as (relay, lines):
         relay.clock.advance(600)
         await send(relay, 1)
-        await reported(relay)
+        await wait_for_report(relay)
         await send(relay, 13)
         await settle()
         assert refusal_lines(lines) == [sentence(1, "00:10")]
         relay.clock.advance(60)
         await settle()
-        await reported(relay)
+        await wait_for_report(relay)
         assert refusal_lines(lines) == [sentence(1, "00:10"), sentence(14, "00:10")]
         health = (await relay.http.get("/api/v1/health")).json()
         assert health["state"] == "amber"
-        assert [each["text"] for each in health["reasons"]] == [
+        assert [reason["text"] for reason in health["reasons"]] == [
             (
                 "14 webhooks were refused since 00:10 UTC: the signature does not match CRCR_GITHUB_WEBHOOK_SECRET."
                 " Either the App has another secret, or they are not GitHub's."
@@ -75,30 +75,32 @@ async def test_they_are_one_warning_and_one_write_a_minute_with_the_count_since_
         assert (await relay.http.get("/api/v1/health")).json()["state"] == "green"
         await relay.clock.pass_time(60)
         await send(relay, 1)
-        await reported(relay)
-        assert refusal_lines(lines)[2] == sentence(1, "01:12")  # a new spell
+        await wait_for_report(relay)
+        assert refusal_lines(lines)[2] == sentence(1, "01:12")  # a new series
 
 
-async def test_what_does_not_look_like_githubs_is_no_ones_health(tmp_path: Path) -> None:
+async def test_requests_without_github_headers_are_logged_as_info_and_do_not_affect_health(
+    tmp_path: Path,
+) -> None:
     async with relay_with_refusal_log(tmp_path) as (relay, lines):
         await send(relay, 5, X_Hub_Signature_256="")
         await send(relay, 5, X_GitHub_Event="")
-        await reported(relay)
+        await wait_for_report(relay)
         relay.clock.advance(60)
         await settle()
         assert refusal_lines(lines) == []
-        noted = [line for line in lines if line["event"] == "webhooks_unsigned"]
-        assert {line["log_level"] for line in noted} == {"info"}
-        assert sum(line["number"] for line in noted) == 10
-        assert len(noted) <= 2
+        info_lines = [line for line in lines if line["event"] == "webhooks_unsigned"]
+        assert {line["log_level"] for line in info_lines} == {"info"}
+        assert sum(line["number"] for line in info_lines) == 10
+        assert len(info_lines) <= 2
         assert (await relay.http.get("/api/v1/health")).json()["state"] == "green"
         assert relay.rows("SELECT * FROM refused_webhooks") == []
 
 
-async def test_beside_webhooks_that_match_they_are_said_not_to_be_githubs(tmp_path: Path) -> None:
+async def test_health_says_that_refused_webhooks_may_be_foreign_when_others_match(tmp_path: Path) -> None:
     async with relay_with_refusal_log(tmp_path) as (relay, _):
         await send(relay, 2)
-        await reported(relay)
+        await wait_for_report(relay)
         relay.clock.advance(5)
         await relay.github.open_pr(UPSTREAM)
         [reason] = (await relay.http.get("/api/v1/health")).json()["reasons"]

@@ -1,4 +1,4 @@
-"""The same delivery once more: sent though the old run is known, asked for once, and open to whoever came back."""
+"""The same delivery sent again: although the old run is known, only once, and to a backend that was relisted."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,13 +25,13 @@ from support.running_relay import UPSTREAM, RunningRelay, repo
 BACKEND, BUILD, TEST = check_names(GATING, "build", "test")
 SENDS = Match("POST", f"/repos/{GATING}/dispatches")
 RERUNS = Match("POST", "*/rerun*")
-NOBODY = f"L3:\n  npu:\n    {INFORMING}: [ann]\n"
+WITHOUT_GATING = f"L3:\n  npu:\n    {INFORMING}: [ann]\n"
 
 
 # A fresh dispatch beside the old run
 
 
-async def half_failed(relay: RunningRelay) -> tuple[PullRequest, WorkflowRun]:
+async def open_with_half_failed_run(relay: RunningRelay) -> tuple[PullRequest, WorkflowRun]:
     """`build` has failed and `test` has not begun, in a run that GitHub will not run again."""
     pull = await open_pull(relay)
     run = newest_run(relay)
@@ -45,7 +45,7 @@ async def pause(relay: RunningRelay, *, lift: bool = False) -> None:
     await relay.services.acts.pause(repo(UPSTREAM), who="ann", now=relay.clock.now(), lift=lift)
 
 
-async def test_a_fresh_dispatch_that_meets_a_fault_is_sent_again_though_the_old_run_is_known(
+async def test_a_failed_fresh_dispatch_is_retried_although_the_old_run_has_reported(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
@@ -65,7 +65,7 @@ async def test_a_fresh_dispatch_that_meets_a_fault_is_sent_again_though_the_old_
 
 async def test_a_fresh_dispatch_whose_new_run_reports_is_not_sent_a_third_time(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
-        pull, _ = await half_failed(relay)
+        pull, _ = await open_with_half_failed_run(relay)
         relay.clock.advance(60)
         relay.github.faults.lose_answer(on=SENDS, times=1)
         await press_rerun(relay, pull, BUILD)
@@ -75,9 +75,11 @@ async def test_a_fresh_dispatch_whose_new_run_reports_is_not_sent_a_third_time(t
         assert (len(sent_deliveries(relay)), gate_state(relay, pull)) == (2, "success")
 
 
-async def test_a_late_report_of_the_old_run_is_taken_while_the_fresh_dispatch_waits(tmp_path: Path) -> None:
+async def test_a_late_report_of_the_old_run_is_accepted_while_the_fresh_dispatch_waits(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
-        pull, old = await half_failed(relay)
+        pull, old = await open_with_half_failed_run(relay)
         await pause(relay)
         await press_rerun(relay, pull, BUILD)
         late = await relay.github.start_job(old, "test")
@@ -88,9 +90,11 @@ async def test_a_late_report_of_the_old_run_is_taken_while_the_fresh_dispatch_wa
         assert len(sent_deliveries(relay)) == 2
 
 
-async def test_a_late_report_of_the_old_run_does_not_end_the_fresh_dispatch_in_doubt(tmp_path: Path) -> None:
+async def test_a_late_report_of_the_old_run_does_not_complete_the_unsure_fresh_dispatch(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
-        pull, old = await half_failed(relay)
+        pull, old = await open_with_half_failed_run(relay)
         relay.clock.advance(60)
         relay.github.faults.answer(502, on=SENDS, times=1)
         await press_rerun(relay, pull, BUILD)
@@ -103,10 +107,10 @@ async def test_a_late_report_of_the_old_run_does_not_end_the_fresh_dispatch_in_d
         assert gate_state(relay, pull) == "success"
 
 
-# Asked for once
+# A rerun is requested once
 
 
-async def test_a_re_run_that_was_heard_and_is_over_before_the_retry_is_not_asked_for_again(
+async def test_a_rerun_that_finished_before_its_request_is_retried_is_not_requested_again(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
@@ -123,40 +127,40 @@ async def test_a_re_run_that_was_heard_and_is_over_before_the_retry_is_not_asked
         assert gate_state(relay, pull) == "failure"
 
 
-# Whoever came back
+# Backends that were cut off and returned
 
 
-async def leave(relay: RunningRelay) -> None:
-    relay.write_allowlist(NOBODY)
+async def delist(relay: RunningRelay) -> None:
+    relay.write_allowlist(WITHOUT_GATING)
     await relay.refresh()
 
 
-async def come_back(relay: RunningRelay) -> None:
+async def relist(relay: RunningRelay) -> None:
     relay.write_allowlist(GATES)
     await relay.refresh()
 
 
 async def suspend(relay: RunningRelay, *, lift: bool = False) -> None:
-    where = repo(UPSTREAM), repo(GATING)
-    await relay.services.targets.suspend(*where, who="ann", now=relay.clock.now(), lift=lift)
+    target = repo(UPSTREAM), repo(GATING)
+    await relay.services.targets.suspend(*target, who="ann", now=relay.clock.now(), lift=lift)
 
 
 async def resume(relay: RunningRelay) -> None:
     await suspend(relay, lift=True)
 
 
-@pytest.mark.parametrize(("go", "back"), [(leave, come_back), (suspend, resume)])
-async def test_whoever_was_cut_off_before_it_was_told_is_told_by_a_retry_after_it_came_back(
+@pytest.mark.parametrize(("cut_off", "restore"), [(delist, relist), (suspend, resume)])
+async def test_a_retry_dispatches_to_a_backend_that_was_cut_off_before_its_dispatch_and_returned(
     tmp_path: Path,
-    go: Callable[[RunningRelay], Awaitable[None]],
-    back: Callable[[RunningRelay], Awaitable[None]],
+    cut_off: Callable[[RunningRelay], Awaitable[None]],
+    restore: Callable[[RunningRelay], Awaitable[None]],
 ) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
-        away = relay.github.faults.answer(502, on=SENDS)
+        outage = relay.github.faults.answer(502, on=SENDS)
         pull = await open_pull(relay)
-        await go(relay)
-        relay.github.faults.remove(away)
-        await back(relay)
+        await cut_off(relay)
+        relay.github.faults.remove(outage)
+        await restore(relay)
         await relay.pass_time(600)
         assert (gate_state(relay, pull), sent_deliveries(relay)) == ("failure", [])
         await write_comment(relay, pull, "/crcr retry")
@@ -166,15 +170,15 @@ async def test_whoever_was_cut_off_before_it_was_told_is_told_by_a_retry_after_i
         assert gate_state(relay, pull) == "success"
 
 
-async def test_while_it_is_suspended_a_retry_tells_nobody(tmp_path: Path) -> None:
+async def test_a_retry_sends_nothing_to_a_suspended_backend(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
-        away = relay.github.faults.answer(502, on=SENDS)
+        outage = relay.github.faults.answer(502, on=SENDS)
         pull = await open_pull(relay)
         await suspend(relay)
-        relay.github.faults.remove(away)
-        said = await write_comment(relay, pull, "/crcr retry")
+        relay.github.faults.remove(outage)
+        comment = await write_comment(relay, pull, "/crcr retry")
         await relay.pass_time(600)
 
-        assert not was_obeyed(said)
+        assert not was_obeyed(comment)
         assert ["nothing to run again" in answer for answer in relay_comments(relay, pull)] == [True]
         assert (gate_state(relay, pull), sent_deliveries(relay)) == ("failure", [])

@@ -1,4 +1,4 @@
-"""What an event costs the database: every statement is counted, from the webhook until nothing is left to do."""
+"""Database statements per event, counted from the webhook until no effect is left."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,19 +19,19 @@ LISTED = {
 
 
 @contextmanager
-def executed(relay: RunningRelay) -> Iterator[list[str]]:
+def record_statements(relay: RunningRelay) -> Iterator[list[str]]:
     """Every statement that SQLite executes, each row of a batch as one; BEGIN and COMMIT are left out."""
     database = relay.services.database
     assert isinstance(database, SqliteDatabase)
     statements: list[str] = []
 
-    def note(sql: str) -> None:
+    def record(sql: str) -> None:
         if not sql.startswith(("BEGIN", "COMMIT")):
             statements.append(sql)
 
     connections = (database._writing, database._key_reader)
     for connection in connections:
-        connection.set_trace_callback(note)
+        connection.set_trace_callback(record)
     yield statements
     for connection in connections:
         connection.set_trace_callback(None)
@@ -48,7 +48,7 @@ async def test_an_opened_event_sent_to_two_downstreams_costs_at_most_forty_state
     ) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
-        with executed(relay) as statements:
+        with record_statements(relay) as statements:
             await relay.github.open_pr(UPSTREAM)
             await relay.drain()
 

@@ -1,4 +1,4 @@
-"""Culprits through the whole relay: webhooks say which commits are whose, results say where it broke."""
+"""Culprits through the whole relay: webhooks give commits and authors, results give the commit range that broke."""
 
 import csv
 import io
@@ -52,23 +52,23 @@ async def read_culprits(relay: RunningRelay, query: str = "") -> list[dict[str, 
     return list(answer.json())
 
 
-async def test_a_merged_pull_request_that_failed_is_named_first(relay: RunningRelay) -> None:
+async def test_a_pull_request_merged_while_failing_is_the_first_candidate(relay: RunningRelay) -> None:
     await push(relay, None, None)
     good = upstream(relay).head_sha
     innocent, guilty = await open_pull(relay, None), await open_pull(relay, BROKEN)
     await land(relay, guilty, "untested")
     await land(relay, innocent, BROKEN)
-    (found,) = await read_culprits(relay)
-    assert (found["backend"], found["job"], found["bisection"]) == (BACKEND, "test", None)
-    assert found["range"] == {"good": good, "bad": upstream(relay).head_sha, "commits": 2}
-    first, second = found["candidates"]
+    (breakage,) = await read_culprits(relay)
+    assert (breakage["backend"], breakage["job"], breakage["bisection"]) == (BACKEND, "test", None)
+    assert breakage["range"] == {"good": good, "bad": upstream(relay).head_sha, "commits": 2}
+    first, second = breakage["candidates"]
     assert (first["number"], first["sha"]) == (guilty.number, guilty.merge_commit_sha)
     assert first["reasons"][0] == f"#{guilty.number} was merged while this failed on it"
     assert second["number"] == innocent.number
     assert first["score"] > 0.9
 
 
-async def test_what_a_push_says_about_its_commits_is_recorded(relay: RunningRelay) -> None:
+async def test_title_number_revert_and_paths_of_a_pushed_commit_are_recorded(relay: RunningRelay) -> None:
     reverted = upstream(relay).head_sha
     files = {f"src/{number}.py": "new" for number in range(60)}
     message = f'Revert "Fuse it (#1)" (#2)\n\nThis reverts commit {reverted}.'
@@ -78,7 +78,7 @@ async def test_what_a_push_says_about_its_commits_is_recorded(relay: RunningRela
     assert (row["paths"].count("src/"), row["path_count"]) == (50, 60)
 
 
-async def test_the_commit_that_a_pull_request_became_is_recorded_when_it_is_merged(
+async def test_the_merge_commit_of_a_pull_request_is_recorded_when_it_is_merged(
     relay: RunningRelay,
 ) -> None:
     merged, closed = await open_pull(relay, None), await open_pull(relay, None)
@@ -91,7 +91,7 @@ async def test_the_commit_that_a_pull_request_became_is_recorded_when_it_is_merg
     ]
 
 
-async def test_pages_show_the_likeliest_changes(relay: RunningRelay) -> None:
+async def test_pages_show_the_most_likely_culprits(relay: RunningRelay) -> None:
     await push(relay, None, None)
     guilty = await open_pull(relay, BROKEN)
     await land(relay, guilty, BROKEN)
@@ -117,11 +117,11 @@ async def test_pages_show_the_likeliest_changes(relay: RunningRelay) -> None:
         (f"?backend={BACKEND}&job=none", 200),
     ],
 )
-async def test_bad_parameters_are_refused(relay: RunningRelay, query: str, status: int) -> None:
+async def test_invalid_parameters_are_refused(relay: RunningRelay, query: str, status: int) -> None:
     assert (await relay.http.get(f"/api/v1/culprits{query}")).status_code == status
 
 
-async def test_the_csv_has_a_line_for_each_change(relay: RunningRelay) -> None:
+async def test_the_csv_has_a_line_for_each_candidate(relay: RunningRelay) -> None:
     await push(relay, None)
     innocent, guilty = await open_pull(relay, None), await open_pull(relay, BROKEN)
     await land(relay, innocent, "untested")

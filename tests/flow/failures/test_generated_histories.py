@@ -1,6 +1,6 @@
-"""The histories of `make bench-answers`: every scenario is recorded without a refusal, and a seed repeats them.
+"""The histories of `make bench-answers`: every scenario is recorded without a refusal, and a seed reproduces them.
 
-One history of each scenario is too few for the bars of docs/performance.md; what must never happen must not happen here.
+One history of each scenario is too few for the thresholds of docs/performance.md; errors that must never occur are asserted here.
 """
 
 from functools import cache
@@ -36,28 +36,28 @@ def test_a_seed_repeats_its_histories() -> None:
 
 
 @cache
-def ask_culprits(seed: int, number: int, *, with_in_tree: bool = False) -> CulpritScore:
+def score_culprits(seed: int, number: int, *, with_in_tree: bool = False) -> CulpritScore:
     return run_breakages(number, seed, Console(quiet=True), with_in_tree=with_in_tree)
 
 
-def test_landed_breakages_are_asked_about_and_no_commit_that_passed_is_blamed() -> None:
-    score = ask_culprits(SEED, 1)
+def test_culprits_of_landed_breakages_never_include_a_commit_that_passed() -> None:
+    score = score_culprits(SEED, 1)
     assert (score.refused, score.blamed_passes) == ([], 0)
     assert score.breakages >= 1
 
 
 def test_in_tree_checks_change_the_order_of_candidates_and_not_the_range() -> None:
-    without, beside = ask_culprits(SEED, 1), ask_culprits(SEED, 1, with_in_tree=True)
-    assert (beside.refused, beside.blamed_passes) == ([], 0)
-    assert [(one.place, one.culprit, one.candidates) for one in beside.questions] == [
-        (one.place, one.culprit, one.candidates) for one in without.questions
-    ]
-    assert beside.red_checks_right == beside.red_checks > 0
+    without, with_checks = score_culprits(SEED, 1), score_culprits(SEED, 1, with_in_tree=True)
+    assert (with_checks.refused, with_checks.blamed_passes) == ([], 0)
+    assert [
+        (question.place, question.culprit, question.candidates) for question in with_checks.questions
+    ] == [(question.place, question.culprit, question.candidates) for question in without.questions]
+    assert with_checks.red_checks_right == with_checks.red_checks > 0
 
 
-def test_landed_breakages_are_bisected_and_no_commit_that_passed_is_blamed() -> None:
+def test_bisections_of_landed_breakages_never_blame_a_commit_that_passed() -> None:
     score = run_bisections(1, SEED, Console(quiet=True))
     assert (score.refused, score.histories) == ([], 1)
-    assert not any(one.blames_pass for one in score.judged)
+    assert not any(bisection.blames_pass for bisection in score.judged)
     assert score.of(Difficulty.DETERMINISTIC)
     assert score.share_within(Difficulty.DETERMINISTIC, 1) == 1

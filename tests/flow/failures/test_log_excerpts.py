@@ -1,4 +1,4 @@
-"""Log excerpts through the whole relay: masked where they are stored, shown as text, grouped, and never part of a verdict."""
+"""Log excerpts through the whole relay: masked before storage, escaped on pages, grouped, and never part of a verdict."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,30 +31,30 @@ async def relay(tmp_path: Path) -> AsyncIterator[RunningRelay]:
 async def fail_in_log(
     relay: RunningRelay, name: str = BACKEND, excerpt: object = EXCERPT, **more: Any
 ) -> None:
-    """The newest run of the backend fails without failed tests, with this log."""
+    """Fail the newest run of the backend without failed tests, with this log."""
     run = relay.github.runs(name)[-1]
-    ended = {
+    result = {
         "conclusion": "failure",
         "failed_tests": None,
         "test_results": None,
         "log_excerpt": excerpt,
         **more,
     }
-    for status, fields in (("in_progress", {}), ("completed", ended)):
+    for status, fields in (("in_progress", {}), ("completed", result)):
         answer = await post_report(relay, run, "test", status, **fields)
         assert answer.status_code == 200, answer.text
     await relay.drain()
     relay.clock.advance(60)
 
 
-async def opened(relay: RunningRelay) -> int:
+async def open_pull_number(relay: RunningRelay) -> int:
     pull = await relay.github.open_pr(UPSTREAM)
     await relay.drain()
     return int(pull.number)
 
 
-async def test_an_excerpt_is_masked_where_it_is_stored_and_shown_as_text(relay: RunningRelay) -> None:
-    number = await opened(relay)
+async def test_an_excerpt_is_masked_before_it_is_stored_and_escaped_on_pages(relay: RunningRelay) -> None:
+    number = await open_pull_number(relay)
     await fail_in_log(relay)
     (job,) = relay.jobs(BACKEND)
     assert SECRET not in job["log_excerpt"] + job["untrusted"].decode()
@@ -77,23 +77,25 @@ async def test_an_excerpt_is_masked_where_it_is_stored_and_shown_as_text(relay: 
         assert "<script>alert" not in page
 
 
-async def test_the_excerpt_of_a_job_that_passed_is_not_kept(relay: RunningRelay) -> None:
-    await opened(relay)
+async def test_the_excerpt_of_a_job_that_passed_is_not_stored(relay: RunningRelay) -> None:
+    await open_pull_number(relay)
     await fail_in_log(relay, conclusion="success")
     (job,) = relay.jobs(BACKEND)
     assert (job["log_excerpt"], b"log_excerpt" in job["untrusted"]) == (None, False)
 
 
 @pytest.mark.parametrize("excerpt", ["text", [1], {"tail": 7}, {"first_error": {"a": 1}}, {}])
-async def test_a_malformed_excerpt_does_not_cost_the_result(relay: RunningRelay, excerpt: object) -> None:
-    await opened(relay)
+async def test_a_malformed_excerpt_is_dropped_and_the_result_is_stored(
+    relay: RunningRelay, excerpt: object
+) -> None:
+    await open_pull_number(relay)
     await fail_in_log(relay, excerpt=excerpt)
     (job,) = relay.jobs(BACKEND)
     assert (job["conclusion"], job["log_excerpt"]) == ("failure", None)
 
 
 async def test_jobs_without_failed_tests_are_grouped_by_their_first_error(relay: RunningRelay) -> None:
-    number = await opened(relay)
+    number = await open_pull_number(relay)
     other = {"first_error": ERROR.replace("0x7f3", "0x9")}
     await fail_in_log(relay)
     await fail_in_log(relay, OPEN, other)
@@ -108,19 +110,19 @@ async def test_jobs_without_failed_tests_are_grouped_by_their_first_error(relay:
     assert listed["fingerprint"] == group["fingerprint"]
 
 
-async def test_an_error_line_that_only_says_that_something_failed_makes_no_group(relay: RunningRelay) -> None:
-    await opened(relay)
+async def test_a_generic_error_line_makes_no_group(relay: RunningRelay) -> None:
+    await open_pull_number(relay)
     await fail_in_log(relay, excerpt={"first_error": "Error: Process completed with exit code 1."})
     assert (await relay.http.get("/api/v1/failures")).json()["items"] == []
 
 
-async def test_no_verdict_reads_the_log(relay: RunningRelay) -> None:
+async def test_verdicts_do_not_depend_on_the_log(relay: RunningRelay) -> None:
     """One backend sends its log and one does not: base and head fail alike, and both get the same verdict."""
     for fails in (False, False, False, True, True):
         await relay.github.push(UPSTREAM)
         await relay.drain()
         await end_both(relay, fails=fails)
-    number = await opened(relay)
+    number = await open_pull_number(relay)
     await end_both(relay, fails=True)
     backends = (await relay.http.get(f"/api/v1/pulls/{number}")).json()["backends"]
     verdicts = [job["verdict"] for backend in backends for job in backend["jobs"]]

@@ -1,4 +1,4 @@
-"""Verdicts through the whole relay, on both stores: judged with the result, and again when history changes."""
+"""Verdicts through the whole relay, on both stores: computed with the result, and again when history changes."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,8 +32,8 @@ def upstream(relay: RunningRelay) -> Repository:
 
 
 async def run_ends(relay: RunningRelay, run: WorkflowRun, message: str | None = None) -> None:
-    """The run's job starts and ends: it passes, or fails in one test with this message."""
-    failed: dict[str, Any] = {"conclusion": "success"}
+    """Start and end the run's job: it passes, or fails in one test with this message."""
+    result: dict[str, Any] = {"conclusion": "success"}
     if message is not None:
         tests = [
             {
@@ -42,8 +42,8 @@ async def run_ends(relay: RunningRelay, run: WorkflowRun, message: str | None = 
                 "message": message.format(relay.clock.now().minute + run.attempt),
             }
         ]
-        failed = {"conclusion": "failure", "failed_tests": tests}
-    for status, more in (("in_progress", {}), ("completed", failed)):
+        result = {"conclusion": "failure", "failed_tests": tests}
+    for status, more in (("in_progress", {}), ("completed", result)):
         answer = await post_report(relay, run, "test", status, **more)
         assert answer.status_code == 200, answer.text
     await relay.drain()
@@ -51,7 +51,7 @@ async def run_ends(relay: RunningRelay, run: WorkflowRun, message: str | None = 
 
 
 async def push(relay: RunningRelay, *messages: str | None) -> None:
-    """One push for each message; the backend tests each, and passes where there is none."""
+    """One push for each message; the backend tests each, and passes where the message is None."""
     for message in messages:
         await relay.github.push(UPSTREAM)
         await relay.drain()
@@ -90,7 +90,7 @@ async def read_verdict(relay: RunningRelay, pull: PullRequest) -> tuple[str, str
     return verdict["kind"], verdict["confidence"]
 
 
-async def test_a_failure_is_judged_by_the_base_where_its_head_was_built(relay: RunningRelay) -> None:
+async def test_a_failure_is_compared_with_the_base_that_its_head_was_built_on(relay: RunningRelay) -> None:
     await push(relay, None, None, None)
     clean = upstream(relay).head_sha
     await push(relay, BROKEN, BROKEN)
@@ -106,7 +106,7 @@ async def test_a_failure_is_judged_by_the_base_where_its_head_was_built(relay: R
         assert (await relay.http.get(evidence["url"])).status_code == 200
 
 
-async def test_a_rerun_that_passes_changes_the_verdict_and_says_what_it_was(relay: RunningRelay) -> None:
+async def test_a_passing_rerun_changes_the_verdict_and_records_the_previous_one(relay: RunningRelay) -> None:
     await push(relay, None, None, None)
     pull = await open_pull(relay, BROKEN)
     assert await read_verdict(relay, pull) == ("new", "medium")
@@ -122,7 +122,7 @@ async def test_a_rerun_that_passes_changes_the_verdict_and_says_what_it_was(rela
     assert rows == [{"verdict": "flaky", "verdict_before": "new"}] * 2
 
 
-async def test_a_result_of_the_base_that_comes_later_changes_the_verdict(relay: RunningRelay) -> None:
+async def test_a_later_result_of_the_base_changes_the_verdict(relay: RunningRelay) -> None:
     await push(relay, None, None, None)
     await relay.github.push(UPSTREAM)
     await relay.drain()
@@ -137,24 +137,24 @@ async def test_a_result_of_the_base_that_comes_later_changes_the_verdict(relay: 
 
 
 async def test_a_merge_base_that_becomes_known_later_changes_the_verdict(tmp_path: Path) -> None:
-    """One backend asks for the changed files, which GitHub does not list at first; the other does not wait for them."""
+    """One backend needs the changed files, which GitHub does not list at first; the other does not wait for them."""
     listed = f"L2:\n  - {BACKEND}\n  - org/second: {{paths: ['**']}}\n"
     async with running_relay(tmp_path, listed, downstreams=(BACKEND, "org/second")) as relay:
         relay.github.repository(BACKEND).workflows = list(workflow_with_jobs("test"))
         await push(relay, None, None, None)
         clean = upstream(relay).head_sha
         await push(relay, BROKEN, BROKEN)
-        away = relay.github.faults.answer(502, on=COMPARISON)
+        outage = relay.github.faults.answer(502, on=COMPARISON)
         pull = await open_pull(relay, BROKEN, base=clean)
         before = (await read_verdict(relay, pull))[0]
-        relay.github.faults.remove(away)
+        relay.github.faults.remove(outage)
         relay.clock.advance(HOUR)
         await relay.drain()
         job = await read_job(relay, pull)
         assert (job["verdict"]["kind"], job["verdict"]["was"]) == ("new", before)
 
 
-async def test_failures_alike_are_one_group_that_knows_where_it_began(relay: RunningRelay) -> None:
+async def test_equal_failures_are_one_group_with_its_first_commit(relay: RunningRelay) -> None:
     await push(relay, None, None, BROKEN)
     first = upstream(relay).head_sha
     pull = await open_pull(relay, BROKEN)
@@ -165,7 +165,7 @@ async def test_failures_alike_are_one_group_that_knows_where_it_began(relay: Run
     assert group["jobs"] == [f"{BACKEND}:test"]
 
 
-async def test_a_passing_first_run_on_a_pull_request_writes_nothing_about_failures(
+async def test_a_passing_first_run_on_a_pull_request_writes_no_failure_rows(
     relay: RunningRelay,
 ) -> None:
     await push(relay, None)

@@ -1,6 +1,6 @@
-"""Fault 54: what a pull request earned on one base does not count on another.
+"""Fault 54: results, waivers and approvals of a pull request on one base do not count on another.
 
-The judge is the simulator's merge rule: whether GitHub would let the pull request into the default branch.
+The simulator's merge rule decides: whether GitHub would merge the pull request into the default branch.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], authors: 
 
 
 async def push_stack(relay: RunningRelay, *paths: str) -> None:
-    """A branch of the upstream that holds these files; nothing of it was tested."""
+    """A branch of the upstream with these files; none of it was tested."""
     await relay.github.push(
         UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files=dict.fromkeys(paths, "evil")
     )
@@ -43,8 +43,8 @@ async def retarget(relay: RunningRelay, pull: PullRequest, base: str = "main") -
 
 
 def dispatched_pulls(relay: RunningRelay) -> list[tuple[str, str, str | None]]:
-    """(action, base, relay.reason) of every pull request that the backend was told of."""
-    bodies: list[dict[str, Any]] = [each.client_payload for each in relay.github.dispatches(GATING)]
+    """(action, base, relay.reason) of every pull request event that was dispatched to the backend."""
+    bodies: list[dict[str, Any]] = [dispatch.client_payload for dispatch in relay.github.dispatches(GATING)]
     return [
         (
             body["payload"]["action"],
@@ -60,8 +60,8 @@ def mergeable(relay: RunningRelay, pull: PullRequest) -> bool:
     return relay.github.merge_state(pull).mergeable
 
 
-async def green_on_stack(relay: RunningRelay) -> PullRequest:
-    """A pull request whose gate is green on a branch that nobody guards."""
+async def open_green_on_stack(relay: RunningRelay) -> PullRequest:
+    """A pull request whose gate is green on an unprotected branch."""
     pull = await open_pull(relay, base=STACK, files=["docs/a.md"])
     if gate_state(relay, pull) != "success":
         await run_all(relay)
@@ -74,26 +74,26 @@ async def test_fault_54_a_retargeted_pull_request_is_tested_on_its_new_base_befo
 ) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
-        pull = await green_on_stack(relay)
+        pull = await open_green_on_stack(relay)
         await retarget(relay, pull)
 
         assert (gate_state(relay, pull), mergeable(relay, pull)) == ("pending", False)
         assert dispatched_pulls(relay) == [("opened", STACK, None), ("synchronize", "main", "base_changed")]
-        checks = [each for each in relay.github.checks(UPSTREAM, pull.head_sha) if each.name == GATE]
+        checks = [check for check in relay.github.checks(UPSTREAM, pull.head_sha) if check.name == GATE]
         assert len(checks) == 2
         page = (await relay.http.get(f"/crcr/pr/{pull.number}")).text
         assert "base changed to main" in page
 
         await run_all(relay, build="failure")
         assert not mergeable(relay, pull)
-        [again] = relay.rows("SELECT action, relay_reason FROM deliveries WHERE relay_reason IS NOT NULL")
-        assert again == {"action": "edited", "relay_reason": "base_changed"}
+        [delivery] = relay.rows("SELECT action, relay_reason FROM deliveries WHERE relay_reason IS NOT NULL")
+        assert delivery == {"action": "edited", "relay_reason": "base_changed"}
 
 
-async def test_fault_54_files_of_the_stack_below_concern_a_backend_before_any_retarget(
+async def test_fault_54_files_of_the_stack_below_affect_a_backend_before_any_retarget(
     tmp_path: Path,
 ) -> None:
-    """The webhook of the retarget never comes: GitHub goes on showing the gate of the stack."""
+    """The webhook of the retarget is lost: GitHub continues to show the gate of the stack."""
     async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
         pull = await open_pull(relay, base=STACK, files=["docs/a.md"])
@@ -107,7 +107,7 @@ async def test_fault_54_files_of_the_stack_below_concern_a_backend_before_any_re
         assert not mergeable(relay, pull)
 
 
-async def test_fault_54_more_files_than_github_compares_concern_everybody(tmp_path: Path) -> None:
+async def test_fault_54_more_files_than_github_compares_affect_every_backend(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as relay:
         await push_stack(relay, *(f"a/{number:04}.py" for number in range(300)), "aten/evil.cpp")
         await open_pull(relay, base=STACK, files=["docs/a.md"])
@@ -115,8 +115,8 @@ async def test_fault_54_more_files_than_github_compares_concern_everybody(tmp_pa
         assert [action for action, _, _ in dispatched_pulls(relay)] == ["opened"]
 
 
-async def test_fault_54_files_are_asked_for_anew_on_the_new_base(tmp_path: Path) -> None:
-    """Nothing of the stack is in the way, and the base that it moves to lacks what the default branch has."""
+async def test_fault_54_changed_files_are_read_again_for_the_new_base(tmp_path: Path) -> None:
+    """No stack is involved, and the new base lacks a file of the default branch."""
     async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as relay:
         await relay.github.push(UPSTREAM, ref="refs/heads/release", created=True, commits=0)
         relay.github.write_file(UPSTREAM, "aten/new.cpp", "on main only")
@@ -128,11 +128,11 @@ async def test_fault_54_files_are_asked_for_anew_on_the_new_base(tmp_path: Path)
         assert gate_state(relay, pull) == "pending"
 
 
-async def test_fault_54_whichever_event_comes_first_reveals_the_new_base(tmp_path: Path) -> None:
-    """The `edited` is lost; a label later says what the base is."""
+async def test_fault_54_the_first_event_after_a_lost_edited_reveals_the_new_base(tmp_path: Path) -> None:
+    """The `edited` event is lost; a later `labeled` event has the new base."""
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
-        pull = await green_on_stack(relay)
+        pull = await open_green_on_stack(relay)
         lost = relay.github.faults.webhooks.lose(event="pull_request")
         relay.clock.advance(1)
         await relay.github.edit_pr(pull, base="main")
@@ -147,12 +147,12 @@ async def test_fault_54_whichever_event_comes_first_reveals_the_new_base(tmp_pat
         assert mergeable(relay, pull)
 
 
-async def test_fault_54_in_whatever_order_push_and_retarget_arrive_the_newest_pair_counts(
+async def test_fault_54_a_push_that_arrives_after_its_later_retarget_is_superseded(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
-        pull = await green_on_stack(relay)
+        pull = await open_green_on_stack(relay)
         held = relay.github.faults.webhooks.hold(event="pull_request")
         relay.clock.advance(1)
         await relay.github.push_to_pr(pull)
@@ -172,12 +172,12 @@ async def test_fault_54_in_whatever_order_push_and_retarget_arrive_the_newest_pa
         assert mergeable(relay, pull)
 
 
-async def test_fault_54_two_bases_of_one_second_are_asked_of_github_and_pass_nothing_before(
+async def test_fault_54_a_retarget_within_one_second_is_resolved_by_github_and_closes_the_gate(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
-        pull = await green_on_stack(relay)
+        pull = await open_green_on_stack(relay)
         await relay.github.edit_pr(pull, base="main")
         await relay.services.worker.drain()
 
@@ -219,11 +219,11 @@ async def test_fault_54_an_approval_for_one_base_releases_nothing_on_another(tmp
 
 
 async def test_fault_54_the_merge_queue_reuses_no_result_of_another_base(tmp_path: Path) -> None:
-    """The `edited` is lost, and the group has the very tree that passed on the stack."""
+    """The `edited` event is lost, and the group has the same tree that passed on the stack."""
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
         await relay.github.push(UPSTREAM, ref=f"refs/heads/{STACK}", created=True, commits=0)
         await relay.drain()
-        pull = await green_on_stack(relay)
+        pull = await open_green_on_stack(relay)
         relay.github.faults.webhooks.lose(event="pull_request", times=1)
         relay.clock.advance(1)
         await relay.github.edit_pr(pull, base="main")
@@ -241,7 +241,7 @@ async def test_fault_54_the_merge_queue_reuses_no_result_of_another_base(tmp_pat
 async def test_fault_54_two_pull_requests_on_one_head_are_judged_each_on_its_own_base(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
-        pull = await green_on_stack(relay)
+        pull = await open_green_on_stack(relay)
         twin = await open_twin(relay, pull, base="main")
         assert twin.head_sha == pull.head_sha
         assert not mergeable(relay, twin)
@@ -255,8 +255,8 @@ async def test_fault_54_two_pull_requests_on_one_head_are_judged_each_on_its_own
         assert not mergeable(relay, pull)
 
 
-async def test_fault_54_back_on_the_first_base_everything_is_tested_again(tmp_path: Path) -> None:
-    """The news of the way there is lost; the way back says by itself that the base was another."""
+async def test_fault_54_a_return_to_the_first_base_is_tested_again(tmp_path: Path) -> None:
+    """The webhook of the first retarget is lost; the one of the return names the other base."""
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
         pull = await open_pull(relay)
@@ -273,7 +273,7 @@ async def test_fault_54_back_on_the_first_base_everything_is_tested_again(tmp_pa
 async def test_fault_54_an_old_event_does_not_move_the_base_back(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
-        pull = await green_on_stack(relay)
+        pull = await open_green_on_stack(relay)
         held = relay.github.faults.webhooks.hold(event="pull_request")
         relay.clock.advance(1)
         await relay.github.label_pr(pull, "bug")
@@ -287,7 +287,7 @@ async def test_fault_54_an_old_event_does_not_move_the_base_back(tmp_path: Path)
         assert len(dispatched_pulls(relay)) == 2
 
 
-async def test_fault_54_what_waits_for_the_old_base_is_not_sent(tmp_path: Path) -> None:
+async def test_fault_54_a_held_dispatch_for_the_old_base_is_not_sent(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
         pull = await open_pull(relay, base=STACK)

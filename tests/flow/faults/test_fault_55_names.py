@@ -18,13 +18,13 @@ from support.running_relay import RunningRelay
 MINUTE = 60.0
 
 
-def verified(relay: RunningRelay) -> dict[str, tuple[str, str]]:
-    """What counts for each job, and how it was verified."""
+def verifications(relay: RunningRelay) -> dict[str, tuple[str, str]]:
+    """The counted conclusion of each job, and how it was verified."""
     return {row["job_name"]: (row["conclusion"], row["verification"]) for row in relay.jobs(GATING)}
 
 
-@pytest.mark.parametrize("sends_run_webhooks", [False, True], ids=["asked", "told by webhook"])
-async def test_fault_55_one_job_that_reports_for_two_failed_jobs_is_held_against_those(
+@pytest.mark.parametrize("sends_run_webhooks", [False, True], ids=["polled", "by webhook"])
+async def test_fault_55_results_that_one_job_reports_for_two_failed_jobs_are_disputed(
     tmp_path: Path, *, sends_run_webhooks: bool
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -40,13 +40,13 @@ async def test_fault_55_one_job_that_reports_for_two_failed_jobs_is_held_against
         await relay.github.send_queued_webhooks()
         await relay.drain()
 
-        assert verified(relay) == {"build": ("failure", "disputed"), "test": ("failure", "disputed")}
+        assert verifications(relay) == {"build": ("failure", "disputed"), "test": ("failure", "disputed")}
         assert gate_state(relay, pull) == "failure"
         assert relay.github.merge_state(pull).blocked_by
 
 
-async def test_fault_55_a_job_of_the_same_name_that_nobody_speaks_for_counts_as_well(tmp_path: Path) -> None:
-    """Two legs of a matrix share a display name: the one that passed must not vouch for the one that is silent."""
+async def test_fault_55_a_second_job_of_the_same_name_without_a_report_counts_as_well(tmp_path: Path) -> None:
+    """Two legs of a matrix share a display name: the one that passed must not vouch for the one without a report."""
     async with gated_upstream(tmp_path) as relay:
         relay.github.repository(GATING).workflows = [named_workflow("build", "build", "test")]
         pull = await open_pull(relay)
@@ -61,13 +61,13 @@ async def test_fault_55_a_job_of_the_same_name_that_nobody_speaks_for_counts_as_
         relay.github.ci.complete(run, silent, "failure")
         await sweep_after(relay, MINUTE)
 
-        assert verified(relay) == {"build": ("failure", "disputed"), "test": ("success", "confirmed")}
+        assert verifications(relay) == {"build": ("failure", "disputed"), "test": ("success", "confirmed")}
         assert gate_state(relay, pull) == "failure"
 
 
-@pytest.mark.parametrize(("unit", "shown"), [("success", "success"), ("failure", "failure")])
-async def test_fault_55_a_name_that_github_does_not_show_is_confirmed_by_its_run_alone(
-    tmp_path: Path, unit: str, shown: str
+@pytest.mark.parametrize(("conclusion", "gate"), [("success", "success"), ("failure", "failure")])
+async def test_fault_55_a_job_name_unknown_to_github_is_confirmed_by_its_run_only(
+    tmp_path: Path, conclusion: str, gate: str
 ) -> None:
     """By default a job reports under its id, which is not its display name."""
     async with gated_upstream(tmp_path) as relay:
@@ -80,8 +80,8 @@ async def test_fault_55_a_name_that_github_does_not_show_is_confirmed_by_its_run
         relay.github.ci.complete(run, run.jobs[0], "success")
         await sweep_after(relay, MINUTE)
         assert gate_state(relay, pull) == "pending"
-        relay.github.ci.complete(run, run.jobs[1], unit)
+        relay.github.ci.complete(run, run.jobs[1], conclusion)
         await sweep_after(relay, MINUTE)
 
-        assert verified(relay) == dict.fromkeys(("build", "test"), ("success", "not verifiable"))
-        assert gate_state(relay, pull) == shown
+        assert verifications(relay) == dict.fromkeys(("build", "test"), ("success", "not verifiable"))
+        assert gate_state(relay, pull) == gate

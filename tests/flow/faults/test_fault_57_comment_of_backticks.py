@@ -1,4 +1,4 @@
-"""Fault 57: one comment of backticks, which anybody on GitHub may write, keeps the event loop busy for 28 seconds."""
+"""Fault 57: one comment of backticks, which anybody on GitHub can write, blocks the event loop for 28 seconds."""
 
 import sys
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from support.running_relay import RunningRelay
 SIZES = (8_000, 64_000)
 """Characters; GitHub takes 65,536 in a comment."""
 MOST_LINES = 200_000
-"""Of Python, to take and to answer the largest comment; a scan that compares all backticks with all others takes many millions."""
+"""Lines of Python to process the largest comment; a quadratic scan over all backticks takes many millions."""
 SHAPES = {
     "lines of code": "`a`\n",
     "runs of many lengths": "` `` ``` ```` ````` ",
@@ -30,8 +30,8 @@ SHAPES = {
 
 
 @contextmanager
-def counted_lines() -> Iterator[list[int]]:
-    """How many lines of Python are executed within; the same on any machine."""
+def count_executed_lines() -> Iterator[list[int]]:
+    """Count the executed lines of Python; the number is the same on any machine."""
     count = [0]
 
     def trace(_: FrameType, event: str, __: Any) -> Any:
@@ -48,35 +48,35 @@ def counted_lines() -> Iterator[list[int]]:
         sys.settrace(before)
 
 
-async def _cost(relay: RunningRelay, pull: Any, body: str) -> int:
-    """What it costs to take the webhook of a comment and to do all that follows."""
-    with counted_lines() as count:
+async def _count_lines(relay: RunningRelay, pull: Any, body: str) -> int:
+    """Lines executed for the webhook of a comment and all its effects."""
+    with count_executed_lines() as count:
         await write_comment(relay, pull, body, author="stranger")
     return count[0]
 
 
-async def test_fault_57_a_comment_of_backticks_costs_no_more_than_its_length(tmp_path: Path) -> None:
+async def test_fault_57_the_cost_of_a_comment_of_backticks_is_linear_in_its_length(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
-        await _cost(relay, pull, "the first of all\n/crcr status")
+        await _count_lines(relay, pull, "the first of all\n/crcr status")
         for shape, piece in SHAPES.items():
             small, large = (f"{piece * (size // len(piece))}\n/crcr status" for size in SIZES)
-            costs = [await _cost(relay, pull, body) for body in (small, large)]
+            costs = [await _count_lines(relay, pull, body) for body in (small, large)]
 
             assert costs[1] < MOST_LINES, shape
             assert costs[1] - costs[0] < 2 * len(large), shape
 
 
-async def test_fault_57_a_command_after_many_backticks_is_still_obeyed_and_one_among_them_is_not(
+async def test_fault_57_a_command_after_many_backticks_is_obeyed_and_one_inside_code_is_not(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="failure")
         code = "`a` ``b`` " * 4 + "\n"
-        hidden = await write_comment(relay, pull, f"`\n{code * 500}/crcr approve\n`")
-        seen = await write_comment(relay, pull, f"{code * 500}\n\n/crcr status")
+        inside_code = await write_comment(relay, pull, f"`\n{code * 500}/crcr approve\n`")
+        after_code = await write_comment(relay, pull, f"{code * 500}\n\n/crcr status")
 
-        assert (reaction_names(hidden), reaction_names(seen)) == ([], ["+1"])
+        assert (reaction_names(inside_code), reaction_names(after_code)) == ([], ["+1"])
         assert len(relay_comments(relay, pull)) == 1
         assert gate_state(relay, pull) == "failure"

@@ -1,4 +1,4 @@
-"""Fault 58: a glob that one shard satisfies, or a name that two workflows share, opened the gate while a run was going."""
+"""Fault 58: a glob that one shard satisfies, or a name that two workflows share, opened the gate during a run."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def workflow(name: str, *, run_name: str | None = "{delivery_id}") -> Workflow:
     return Workflow(name=name, path=path, jobs=(JobSpec("build"),), run_name=run_name)
 
 
-async def test_fault_58_one_shard_of_three_does_not_open_the_gate(tmp_path: Path) -> None:
+async def test_fault_58_the_gate_waits_for_all_three_shards_of_a_run(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, gating_allowlist("jobs: ['test*']"), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [SHARDS]
         pull = await open_pull(relay)
@@ -66,7 +66,7 @@ async def test_fault_58_a_second_workflow_with_the_same_job_name_is_waited_for(t
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending_gate(tmp_path: Path) -> None:
+async def test_fault_58_a_later_run_publishes_a_new_pending_gate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [workflow("first")]
         relay.github.repository(GATING).sends_run_webhooks = True
@@ -93,12 +93,12 @@ async def test_fault_58_a_run_that_github_tells_of_later_publishes_a_new_pending
 
 
 @pytest.mark.parametrize(
-    ("options", "shown"),
+    ("options", "gate"),
     [("jobs: ['test*']", "failure"), ("hardware: npu", "failure"), ("jobs: [test-1]", "success")],
     ids=["a glob", "no jobs", "literal"],
 )
 async def test_fault_58_where_actions_cannot_be_read_jobs_must_be_named_literally(
-    tmp_path: Path, options: str, shown: str
+    tmp_path: Path, options: str, gate: str
 ) -> None:
     async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [SHARDS]
@@ -109,6 +109,8 @@ async def test_fault_58_where_actions_cannot_be_read_jobs_must_be_named_literall
         await finish_jobs(relay, run, **{"test-1": "success"})
         await sweep_after(relay, MINUTE)
 
-        assert gate_state(relay, pull) == shown
-        words = "as reported" if shown == "success" else "name its `jobs` literally, or grant Actions: read"
-        assert words in gate_summary(relay, pull.head_sha)
+        assert gate_state(relay, pull) == gate
+        expected_text = (
+            "as reported" if gate == "success" else "name its `jobs` literally, or grant Actions: read"
+        )
+        assert expected_text in gate_summary(relay, pull.head_sha)

@@ -1,4 +1,4 @@
-"""Fault 61: whoever may push an unprotected branch starts its workflows by hand, and their runs report."""
+"""Fault 61: anybody who can push an unprotected branch can start its workflows by hand, and their runs report."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +31,9 @@ TWO_STEPS = GATED.replace("oncalls: [bob]", "oncalls: [bob], allow_events: [work
 
 
 @asynccontextmanager
-async def nightly(folder: Path, allowlist: str = f"L2:\n  - {BACKEND}\n") -> AsyncIterator[RunningRelay]:
+async def relay_with_nightly(
+    folder: Path, allowlist: str = f"L2:\n  - {BACKEND}\n"
+) -> AsyncIterator[RunningRelay]:
     """A backend whose nightly workflow can also be started by hand, and by a push."""
 
     def prepare(github: GitHub) -> None:
@@ -59,14 +61,14 @@ async def test_fault_61_a_run_of_an_unprotected_branch_does_not_open_the_gate(tm
         assert gate_state(relay, pull) == "failure"
         assert not relay.github.merge_state(pull).mergeable
 
-        own = relay.github.start_run(GATING, **dispatched)
-        assert report_outcome(await relay.github.start_job(own, "build")) == "applied"
+        on_main = relay.github.start_run(GATING, **dispatched)
+        assert report_outcome(await relay.github.start_job(on_main, "build")) == "applied"
 
 
-async def test_fault_61_a_protected_looking_ref_and_a_foreign_workflow_file_prove_nothing(
+async def test_fault_61_claims_with_another_ref_or_a_foreign_workflow_file_are_refused(
     tmp_path: Path,
 ) -> None:
-    async with nightly(tmp_path) as relay:
+    async with relay_with_nightly(tmp_path) as relay:
         run = relay.github.start_run(BACKEND, event="workflow_dispatch")
         workflow = f"{BACKEND}/{NIGHTLY.path}"
         for claims in (
@@ -84,15 +86,19 @@ async def test_fault_61_a_protected_looking_ref_and_a_foreign_workflow_file_prov
         assert report_outcome(await send_self_report(relay, run, commit=upstream_head(relay))) == "applied"
 
 
-async def test_fault_61_the_entry_names_the_other_refs_of_its_nightlies(tmp_path: Path) -> None:
-    async with nightly(tmp_path, f"L2:\n  - {BACKEND}: {{report_refs: ['refs/heads/release/*']}}\n") as relay:
+async def test_fault_61_report_refs_of_the_entry_allow_further_refs(tmp_path: Path) -> None:
+    async with relay_with_nightly(
+        tmp_path, f"L2:\n  - {BACKEND}: {{report_refs: ['refs/heads/release/*']}}\n"
+    ) as relay:
         for ref, expected in (("refs/heads/release/2", "applied"), ("refs/heads/x", "wrong_ref")):
             run = relay.github.start_run(BACKEND, event="push", ref=ref)
             assert report_outcome(await send_self_report(relay, run, commit=upstream_head(relay))) == expected
 
 
-async def test_fault_61_an_unknown_default_branch_is_looked_up_and_followed(tmp_path: Path) -> None:
-    async with nightly(tmp_path) as relay:
+async def test_fault_61_an_unknown_default_branch_is_looked_up_and_a_change_of_it_is_applied(
+    tmp_path: Path,
+) -> None:
+    async with relay_with_nightly(tmp_path) as relay:
         run = relay.github.start_run(BACKEND, event="workflow_dispatch")
         relay.rows("UPDATE repositories SET default_branch = NULL")  # as after an upgrade
         first = await send_self_report(relay, run, commit=upstream_head(relay))

@@ -1,4 +1,4 @@
-"""Fault 62: a label that comes later dispatches, and one that goes takes no result away."""
+"""Fault 62: a label added later causes a dispatch, and removing a label removes no result."""
 
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,19 @@ from support.running_relay import UPSTREAM, RunningRelay, repo
 
 NPU = "npu"
 LABELLED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], labels: [{NPU}]}}\n"
-BELOW = f"L2:\n  - {INFORMING}: {{labels: [{NPU}]}}\n"
+INFORMING_ENTRY = f"L2:\n  - {INFORMING}: {{labels: [{NPU}]}}\n"
 APPROVED = LABELLED.replace("labels:", "authors: approved, labels:")
 ATEN = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], paths: ['aten/**']}}\n"
 
 
 def dispatched_labels(relay: RunningRelay, downstream: str = GATING) -> list[tuple[str, list[str]]]:
-    """(action, labels) of everything that a backend was told."""
+    """(action, labels) of all dispatches to a backend."""
     payloads: list[dict[str, Any]] = [
-        each.client_payload["payload"] for each in relay.github.dispatches(downstream)
+        payload.client_payload["payload"] for payload in relay.github.dispatches(downstream)
     ]
     return [
-        (each["action"], [label["name"] for label in each["pull_request"]["labels"]]) for each in payloads
+        (payload["action"], [label["name"] for label in payload["pull_request"]["labels"]])
+        for payload in payloads
     ]
 
 
@@ -46,10 +47,10 @@ async def reopen(relay: RunningRelay, pull: PullRequest) -> None:
     await relay.drain()
 
 
-async def test_fault_62_a_label_added_later_dispatches_the_recorded_delivery_with_todays_labels(
+async def test_fault_62_a_label_added_later_dispatches_the_recorded_event_with_current_labels(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, BELOW + LABELLED) as relay:
+    async with gated_upstream(tmp_path, INFORMING_ENTRY + LABELLED) as relay:
         pull = await open_pull(relay, labels=["bug"])
         assert (dispatched_labels(relay), dispatched_labels(relay, INFORMING), gate_state(relay, pull)) == (
             [],
@@ -67,7 +68,7 @@ async def test_fault_62_a_label_added_later_dispatches_the_recorded_delivery_wit
         assert not relay.github.merge_state(pull).mergeable
 
 
-async def test_fault_62_a_label_taken_away_before_reopening_takes_no_failure_away(tmp_path: Path) -> None:
+async def test_fault_62_removing_a_label_before_reopening_does_not_remove_a_failure(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LABELLED, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay, labels=[NPU])
         await run_all(relay, build="failure")
@@ -83,7 +84,7 @@ async def test_fault_62_a_label_taken_away_before_reopening_takes_no_failure_awa
         assert not relay.github.merge_state(pull).mergeable
 
 
-async def test_fault_62_a_new_head_without_the_label_is_not_concerned(tmp_path: Path) -> None:
+async def test_fault_62_a_new_head_without_the_label_is_not_dispatched(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LABELLED, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay, labels=[NPU])
         relay.clock.advance(1)
@@ -96,7 +97,7 @@ async def test_fault_62_a_new_head_without_the_label_is_not_concerned(tmp_path: 
         assert [action for action, _ in dispatched_labels(relay)] == ["opened"]
 
 
-async def test_fault_62_a_label_releases_nothing_that_an_approval_holds_back(tmp_path: Path) -> None:
+async def test_fault_62_a_label_does_not_release_a_dispatch_that_needs_approval(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await label(relay, pull)
@@ -106,8 +107,8 @@ async def test_fault_62_a_label_releases_nothing_that_an_approval_holds_back(tmp
         assert dispatched_labels(relay) == [("opened", [NPU])]
 
 
-async def test_fault_62_what_paths_left_out_is_looked_at_again_with_every_edit(tmp_path: Path) -> None:
-    """The stack below the pull request changed since: no event of the pull request tells of that."""
+async def test_fault_62_paths_are_evaluated_again_with_every_edit(tmp_path: Path) -> None:
+    """The allowlist entry changed its `paths` since: no event of the pull request says so."""
     async with gated_upstream(tmp_path, ATEN, downstreams=(GATING,)) as relay:
         await relay.github.push(UPSTREAM, ref="refs/heads/stack", created=True, files={"docs/b.md": "text"})
         await relay.drain()
@@ -124,11 +125,11 @@ async def test_fault_62_what_paths_left_out_is_looked_at_again_with_every_edit(t
         assert gate_state(relay, pull) == "pending"
 
 
-async def test_fault_62_a_suspended_backend_is_missing_when_a_label_asks_for_it(tmp_path: Path) -> None:
+async def test_fault_62_a_suspended_backend_selected_by_a_label_blocks_the_merge(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LABELLED, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
-        where = repo(UPSTREAM), repo(GATING)
-        await relay.services.targets.suspend(*where, who="operator", now=relay.clock.now())
+        target = repo(UPSTREAM), repo(GATING)
+        await relay.services.targets.suspend(*target, who="operator", now=relay.clock.now())
         await label(relay, pull)
 
         assert dispatched_labels(relay) == []

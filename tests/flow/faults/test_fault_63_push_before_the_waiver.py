@@ -26,7 +26,7 @@ WAIVE = f"/crcr waive {GATING} because the lab is down"
 APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], authors: approved}}\n"
 
 
-async def test_fault_63_a_waiver_a_second_after_a_push_waives_nothing_and_is_answered_with_the_head(
+async def test_fault_63_a_waiver_a_second_after_a_push_is_refused_with_a_command_that_names_the_head(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, GATED) as relay:
@@ -43,13 +43,13 @@ async def test_fault_63_a_waiver_a_second_after_a_push_waives_nothing_and_is_ans
             await relay.github.merge_pr(pull)
 
         [answer] = relay_comments(relay, pull)
-        [ready] = re.findall(r"`(/crcr waive [^`]*)`$", answer, re.MULTILINE)
-        assert f" at {pull.head_sha[:12]} because " in ready
-        assert was_obeyed(await write_comment(relay, pull, ready, after_s=1))
+        [command] = re.findall(r"`(/crcr waive [^`]*)`$", answer, re.MULTILINE)
+        assert f" at {pull.head_sha[:12]} because " in command
+        assert was_obeyed(await write_comment(relay, pull, command, after_s=1))
         assert gate_state(relay, pull) == "success"
 
 
-async def test_fault_63_the_command_of_the_button_waives_the_head_that_it_was_offered_for(
+async def test_fault_63_the_command_offered_by_the_button_is_refused_for_a_newer_head(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, GATED) as relay:
@@ -57,26 +57,26 @@ async def test_fault_63_the_command_of_the_button_waives_the_head_that_it_was_of
         await run_all(relay, build="failure")
         await relay.github.press_button(latest_check(relay, GATE, pull.head_sha), "waive")
         await relay.drain()
-        [ready] = [line for line in relay_comments(relay, pull)[0].splitlines() if line.startswith("/crcr")]
-        ready = ready.replace("<reason>", "it must land")
+        [command] = [line for line in relay_comments(relay, pull)[0].splitlines() if line.startswith("/crcr")]
+        command = command.replace("<reason>", "it must land")
         relay.clock.advance(600)
         await relay.github.push_to_pr(pull, message="Mine bitcoin")
         await relay.drain()
 
-        assert not was_obeyed(await write_comment(relay, pull, ready, after_s=600))
+        assert not was_obeyed(await write_comment(relay, pull, command, after_s=600))
         assert "names the head" in relay_comments(relay, pull)[-1]
         await run_all(relay, build="failure")
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_fault_63_a_push_that_begins_with_the_same_digits_is_not_the_head_that_was_named(
+async def test_fault_63_a_named_prefix_does_not_match_a_later_head_with_the_same_prefix(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, GATED) as relay:
         pull = await open_pull(relay)
-        seen = pull.head_sha
+        named_head = pull.head_sha
         relay.clock.advance(600)
-        before, twin = pull.head_sha, seen[:7] + "".join(reversed(seen[7:]))
+        before, twin = pull.head_sha, named_head[:7] + "".join(reversed(named_head[7:]))
         commits = relay.github.repository(UPSTREAM).commits
         commits[twin] = replace(commits[before], sha=twin)
         pull.head_sha = twin
@@ -84,22 +84,22 @@ async def test_fault_63_a_push_that_begins_with_the_same_digits_is_not_the_head_
         await relay.drain()
         await run_all(relay, build="failure")
 
-        named = WAIVE.replace(" because", f" at {seen[:7]} because")
-        assert not was_obeyed(await write_comment(relay, pull, named))
+        waiver = WAIVE.replace(" because", f" at {named_head[:7]} because")
+        assert not was_obeyed(await write_comment(relay, pull, waiver))
         assert gate_state(relay, pull) == "failure"
 
 
-@pytest.mark.parametrize("lost", [False, True])
-async def test_fault_63_a_waiver_written_before_the_push_does_not_reach_the_pushed_head(
-    tmp_path: Path, lost: bool
+@pytest.mark.parametrize("push_first", [False, True])
+async def test_fault_63_a_waiver_written_before_the_push_does_not_apply_to_the_pushed_head(
+    tmp_path: Path, push_first: bool
 ) -> None:
-    """Whether the push or the comment is heard of first."""
+    """Whether the relay processes the push or the comment first."""
     async with gated_upstream(tmp_path, GATED) as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="failure")
         relay.clock.advance(600)
         await relay.github.comment_pr(pull, WAIVE)
-        if not lost:
+        if not push_first:
             await relay.drain()  # the comment is answered first; its waiver is bound to the old head
         relay.clock.advance(1)
         await relay.github.push_to_pr(pull, message="Mine bitcoin")
@@ -109,7 +109,7 @@ async def test_fault_63_a_waiver_written_before_the_push_does_not_reach_the_push
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_fault_63_an_approval_a_second_after_a_push_runs_nothing(tmp_path: Path) -> None:
+async def test_fault_63_an_approval_a_second_after_a_push_is_refused(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         relay.clock.advance(600)

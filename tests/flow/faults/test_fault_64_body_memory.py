@@ -1,4 +1,4 @@
-"""Fault 64: senders who prove nothing fill the memory for bodies, and signed webhooks get 503."""
+"""Fault 64: unauthenticated senders fill the memory for request bodies, and signed webhooks get 503."""
 
 import asyncio
 import json
@@ -20,10 +20,10 @@ BLANK = b" " * (24 * MIB)
 
 
 class SlowSender:
-    """A webhook that begins to arrive and never ends."""
+    """A webhook whose body never ends."""
 
     def __init__(self, relay: RunningRelay, first: bytes, address: str, *headers: tuple[str, str]) -> None:
-        self.is_asked = False
+        self.body_was_read = False
         self.status: int | None = None
         self._first: list[Message] = [{"type": "http.request", "body": first, "more_body": True}]
         scope = {
@@ -43,7 +43,7 @@ class SlowSender:
         self.task = asyncio.create_task(relay.app(scope, self._receive, self._send))
 
     async def _receive(self) -> Message:
-        self.is_asked = True
+        self.body_was_read = True
         return self._first.pop() if self._first else await asyncio.get_running_loop().create_future()
 
     async def _send(self, message: Message) -> None:
@@ -51,7 +51,7 @@ class SlowSender:
 
 
 @asynccontextmanager
-async def attacked(relay: RunningRelay, senders: list[SlowSender]) -> AsyncIterator[None]:
+async def under_attack(relay: RunningRelay, senders: list[SlowSender]) -> AsyncIterator[None]:
     for _ in range(10):
         await asyncio.sleep(0)
     try:
@@ -70,7 +70,7 @@ def forged(relay: RunningRelay, size: int, address: str, *more: tuple[str, str])
 
 
 async def assert_everything_passes(relay: RunningRelay) -> None:
-    """A webhook is taken and dispatched, its run reports, and a large signed webhook passes."""
+    """A webhook is accepted and dispatched, its run reports, and a large signed webhook is accepted."""
     pull = await relay.github.open_pr(UPSTREAM)
     assert pull.last_delivery is not None
     assert pull.last_delivery.status_code == 202
@@ -96,27 +96,29 @@ async def test_fault_64_a_request_without_one_well_formed_signature_is_refused_b
     ]
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         senders = [SlowSender(relay, BLANK, "192.0.2.1", *headers) for headers in signatures]
-        async with attacked(relay, senders):
-            assert [(sender.status, sender.is_asked) for sender in senders] == [(401, False)] * 6
+        async with under_attack(relay, senders):
+            assert [(sender.status, sender.body_was_read) for sender in senders] == [(401, False)] * 6
             await assert_everything_passes(relay)
 
 
-async def test_fault_64_large_bodies_from_several_addresses_leave_room_for_the_others(tmp_path: Path) -> None:
-    """They fill the 128 MiB to the last byte, if they are let."""
+async def test_fault_64_large_bodies_from_several_addresses_do_not_block_other_requests(
+    tmp_path: Path,
+) -> None:
+    """Together they would fill the 128 MiB to the last byte."""
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         senders = [forged(relay, 24 * MIB, f"192.0.2.{number}") for number in range(5)]
-        async with attacked(relay, senders):
+        async with under_attack(relay, senders):
             senders.append(forged(relay, 8 * MIB, "192.0.2.9"))
             await assert_everything_passes(relay)
             assert {sender.status for sender in senders} == {None, 503}
 
 
-async def test_fault_64_many_slow_small_bodies_lose_their_place_to_whoever_sends_at_once(
+async def test_fault_64_the_oldest_slow_small_bodies_are_dropped_for_fast_senders(
     tmp_path: Path,
 ) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         senders = [forged(relay, MIB // 2, f"192.0.{number}.1") for number in range(256)]
-        async with attacked(relay, senders):
+        async with under_attack(relay, senders):
             await assert_everything_passes(relay)
             given_up = [number for number, sender in enumerate(senders) if sender.status == 503]
             assert given_up == list(
@@ -125,7 +127,7 @@ async def test_fault_64_many_slow_small_bodies_lose_their_place_to_whoever_sends
             assert 0 < len(given_up) < 16
 
 
-async def test_fault_64_one_address_sends_four_large_bodies_at_once_behind_a_proxy_too(
+async def test_fault_64_an_address_can_send_four_large_bodies_at_once_also_behind_a_proxy(
     tmp_path: Path,
 ) -> None:
     proxies: dict[str, Any] = {"CRCR_TRUSTED_PROXIES": "10.0.0.1"}
@@ -134,6 +136,6 @@ async def test_fault_64_one_address_sends_four_large_bodies_at_once_behind_a_pro
         claims = [f"203.0.113.{number}, 198.51.100.7" for number in range(LARGE_PER_ADDRESS + 2)]
         senders = [forged(relay, 1, "10.0.0.1", announced, ("X-Forwarded-For", claim)) for claim in claims]
         senders.append(forged(relay, 1, "10.0.0.1", announced, ("X-Forwarded-For", "198.51.100.8")))
-        async with attacked(relay, senders):
+        async with under_attack(relay, senders):
             assert [sender.status for sender in senders] == [None] * LARGE_PER_ADDRESS + [429, 429, None]
             await assert_everything_passes(relay)

@@ -29,7 +29,7 @@ HOUR, DAY = 3600.0, 86400.0
 
 
 async def replay(relay: RunningRelay, captured: WebhookDelivery | None) -> dict[str, Any]:
-    """Send the captured bytes with their captured signature, under a new GUID."""
+    """Send the captured body with its captured signature, under a new GUID."""
     assert captured is not None
     guid = str(uuid4())
     headers = {**captured.headers, "X-GitHub-Delivery": guid}
@@ -44,7 +44,7 @@ def without_id(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name != "delivery"}
 
 
-async def test_fault_66_a_captured_push_dispatches_nothing_again(tmp_path: Path) -> None:
+async def test_fault_66_a_replayed_push_is_not_dispatched_again(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         captured = await relay.github.push(UPSTREAM)
         await relay.drain()
@@ -65,7 +65,7 @@ async def test_fault_66_a_captured_push_dispatches_nothing_again(tmp_path: Path)
         assert len(relay.github.dispatches()) == sent
 
 
-async def test_fault_66_of_many_copies_at_once_one_is_taken(tmp_path: Path) -> None:
+async def test_fault_66_one_of_several_concurrent_copies_is_accepted(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose(times=1)
         captured = await relay.github.push(UPSTREAM)  # the attacker's copies come first
@@ -78,11 +78,11 @@ async def test_fault_66_of_many_copies_at_once_one_is_taken(tmp_path: Path) -> N
         assert len(relay.github.dispatches()) == 2
 
 
-async def test_fault_66_a_captured_waiver_comes_to_nothing_once_it_was_taken_back(tmp_path: Path) -> None:
+async def test_fault_66_a_replayed_waiver_has_no_effect_after_it_was_revoked(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         await write_comment(relay, pull, WAIVE)
-        captured = newest(relay, "issue_comment")
+        captured = newest_delivery(relay, "issue_comment")
         assert gate_state(relay, pull) == "success"
         await write_comment(relay, pull, f"/crcr unwaive {GATING}")
         assert gate_state(relay, pull) == "failure"
@@ -95,7 +95,7 @@ async def test_fault_66_a_captured_waiver_comes_to_nothing_once_it_was_taken_bac
         assert not relay.github.merge_state(pull).mergeable
 
 
-async def test_fault_66_what_is_stored_as_no_delivery_is_not_taken_twice_either(tmp_path: Path) -> None:
+async def test_fault_66_events_that_are_not_stored_as_deliveries_are_repeats_too(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(relay, labels=["one"])
@@ -103,14 +103,16 @@ async def test_fault_66_what_is_stored_as_no_delivery_is_not_taken_twice_either(
         for act in (relay.github.unlabel_pr, relay.github.label_pr):
             relay.clock.advance(1)
             await act(pull, "one")
-        for again in (relay.github.close_pr, relay.github.reopen_pr):
+        for close_or_reopen in (relay.github.close_pr, relay.github.reopen_pr):
             relay.clock.advance(1)
-            await again(pull)
+            await close_or_reopen(pull)
         await relay.github.uninstall(GATING)
         await relay.github.install(GATING)
         await relay.drain()
         stored = relay.rows("SELECT count(*) AS number FROM deliveries")
-        captured = [each for each in relay.github.deliveries() if "dispatches" in each.answer_body]
+        captured = [
+            delivery for delivery in relay.github.deliveries() if "dispatches" in delivery.answer_body
+        ]
         for delivery in captured:
             answer = await replay(relay, delivery)
             assert (delivery.event, without_id(answer)) == (delivery.event, REPEAT)
@@ -120,7 +122,7 @@ async def test_fault_66_what_is_stored_as_no_delivery_is_not_taken_twice_either(
         assert await relay.drain() == 0
 
 
-async def test_fault_66_a_button_may_be_pressed_again_after_a_minute(tmp_path: Path) -> None:
+async def test_fault_66_a_check_rerun_can_be_requested_again_after_a_minute(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await failing_pull(relay)
         pressed = await relay.github.rerequest_check(latest_check(relay, GATE, pull.head_sha))
@@ -138,7 +140,9 @@ async def test_fault_66_a_button_may_be_pressed_again_after_a_minute(tmp_path: P
         assert run.attempt == 3
 
 
-async def test_fault_66_what_was_refused_for_an_outage_can_come_again(tmp_path: Path) -> None:
+async def test_fault_66_a_webhook_answered_503_without_an_allowlist_can_be_redelivered(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, "L9: nonsense\n", downstreams=BOTH) as relay:
         captured = await relay.github.push(UPSTREAM)
         assert captured is not None
@@ -152,5 +156,5 @@ async def test_fault_66_what_was_refused_for_an_outage_can_come_again(tmp_path: 
         assert without_id(await replay(relay, captured)) == REPEAT
 
 
-def newest(relay: RunningRelay, event: str) -> WebhookDelivery:
-    return next(each for each in reversed(relay.github.deliveries()) if each.event == event)
+def newest_delivery(relay: RunningRelay, event: str) -> WebhookDelivery:
+    return next(delivery for delivery in reversed(relay.github.deliveries()) if delivery.event == event)

@@ -1,4 +1,4 @@
-"""Fault 67: whoever can write a dispatch by hand starts a run for one delivery, and has it report for another."""
+"""Fault 67: anybody who can send a dispatch by hand starts a run for one delivery, and lets it report for another."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from support.running_relay import AUDIENCE, RunningRelay
 MINUTE = 60.0
 
 
-async def astray(
+async def report_both_for(
     relay: RunningRelay, run: WorkflowRun, delivery: str | None, status: str, **more: Any
 ) -> list[str]:
     """Both jobs of a run report for a delivery that is not the one of its dispatch."""
@@ -44,8 +44,8 @@ async def _report(
     return await relay.http.post(CALLBACK, json=body, headers=bearer(token))
 
 
-async def victim_and_other(relay: RunningRelay) -> tuple[PullRequest, WorkflowRun, WorkflowRun]:
-    """A pull request that failed; the dispatch of another one is written once more by hand, and its run waits."""
+async def failed_pull_and_forged_run(relay: RunningRelay) -> tuple[PullRequest, WorkflowRun, WorkflowRun]:
+    """A pull request that failed; the dispatch of another one is sent again by hand, and its run waits."""
     failing = await open_pull(relay)
     honest = await run_all(relay, build="failure")
     assert gate_state(relay, failing) == "failure"
@@ -57,16 +57,18 @@ async def victim_and_other(relay: RunningRelay) -> tuple[PullRequest, WorkflowRu
     return failing, honest, forged
 
 
-def counting(relay: RunningRelay, delivery: str | None) -> set[tuple[str, str | None]]:
-    """The jobs of a delivery that count: which run, and how it ended."""
-    found = relay.rows("SELECT run_id, conclusion FROM jobs WHERE delivery = ? AND superseded = 0", delivery)
-    return {(row["run_id"], row["conclusion"]) for row in found}
+def counted_jobs(relay: RunningRelay, delivery: str | None) -> set[tuple[str, str | None]]:
+    """The run id and conclusion of each counted job of a delivery."""
+    rows = relay.rows("SELECT run_id, conclusion FROM jobs WHERE delivery = ? AND superseded = 0", delivery)
+    return {(row["run_id"], row["conclusion"]) for row in rows}
 
 
-async def test_fault_67_a_run_that_is_known_by_its_name_reports_for_no_other_delivery(tmp_path: Path) -> None:
+async def test_fault_67_a_run_identified_by_its_name_cannot_report_for_another_delivery(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.repository(GATING).sends_run_webhooks = True
-        failing, honest, forged = await victim_and_other(relay)
+        failing, honest, forged = await failed_pull_and_forged_run(relay)
         answer = await _report(relay, forged, "build", honest.delivery_id, "in_progress")
         await sweep_after(relay, MINUTE)
 
@@ -77,40 +79,47 @@ async def test_fault_67_a_run_that_is_known_by_its_name_reports_for_no_other_del
         assert report_outcome(await relay.github.start_job(forged, "build")) == "applied"
 
 
-async def test_fault_67_results_leave_a_delivery_once_github_shows_the_runs_name(tmp_path: Path) -> None:
+async def test_fault_67_results_are_removed_from_a_delivery_once_github_shows_the_runs_name(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path) as relay:
-        failing, honest, forged = await victim_and_other(relay)
-        assert await astray(relay, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
+        failing, honest, forged = await failed_pull_and_forged_run(relay)
+        assert await report_both_for(relay, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
         for job in forged.jobs:
             relay.github.ci.complete(forged, job, "success")
-        assert await astray(relay, forged, honest.delivery_id, "completed") == ["applied"] * 2
+        assert await report_both_for(relay, forged, honest.delivery_id, "completed") == ["applied"] * 2
         await sweep_after(relay, MINUTE)
 
         assert gate_state(relay, failing) == "failure"
         assert not relay.github.merge_state(failing).mergeable
-        assert counting(relay, honest.delivery_id) == {
+        assert counted_jobs(relay, honest.delivery_id) == {
             (str(honest.id), "failure"),
             (str(honest.id), "success"),
         }
-        assert await astray(relay, forged, honest.delivery_id, "in_progress") == ["run_bound_elsewhere"] * 2
+        assert (
+            await report_both_for(relay, forged, honest.delivery_id, "in_progress")
+            == ["run_bound_elsewhere"] * 2
+        )
         [line] = audit_entries(relay, "run_bound_elsewhere")
         assert (line["run"], line["named"]) == (str(forged.id), forged.delivery_id)
 
 
-async def test_fault_67_a_webhook_about_the_run_takes_its_results_off_too(tmp_path: Path) -> None:
+async def test_fault_67_a_webhook_about_the_run_also_removes_its_results(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
-        failing, honest, forged = await victim_and_other(relay)
-        assert await astray(relay, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
-        assert counting(relay, honest.delivery_id) == {(str(forged.id), None)}
+        failing, honest, forged = await failed_pull_and_forged_run(relay)
+        assert await report_both_for(relay, forged, honest.delivery_id, "in_progress") == ["applied"] * 2
+        assert counted_jobs(relay, honest.delivery_id) == {(str(forged.id), None)}
         await relay.github.send_run_webhook(forged, "in_progress")
-        assert {run for run, _ in counting(relay, honest.delivery_id)} == {str(honest.id)}
+        assert {run for run, _ in counted_jobs(relay, honest.delivery_id)} == {str(honest.id)}
         await relay.drain()
 
         assert gate_state(relay, failing) == "failure"
         assert not relay.github.merge_state(failing).mergeable
 
 
-async def test_fault_67_what_a_stranger_writes_into_a_name_takes_nothing_off(tmp_path: Path) -> None:
+async def test_fault_67_a_delivery_id_that_a_stranger_puts_into_a_run_name_removes_no_result(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path) as relay:
         await open_pull(relay)
         other = await run_all(relay)
@@ -125,6 +134,6 @@ async def test_fault_67_what_a_stranger_writes_into_a_name_takes_nothing_off(tmp
         await sweep_after(relay, MINUTE)
 
         assert gate_state(relay, pull) == "failure"
-        assert counting(relay, run.delivery_id) == {(str(run.id), "failure"), (str(run.id), "success")}
-        assert counting(relay, other.delivery_id) == {(str(other.id), "success")}
+        assert counted_jobs(relay, run.delivery_id) == {(str(run.id), "failure"), (str(run.id), "success")}
+        assert counted_jobs(relay, other.delivery_id) == {(str(other.id), "success")}
         assert audit_entries(relay, "run_bound_elsewhere") == []

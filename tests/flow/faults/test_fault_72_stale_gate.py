@@ -1,4 +1,4 @@
-"""Fault 72 at the gate: a worker that lost its lease in the middle of a publication leaves no stale gate behind."""
+"""Fault 72 at the gate: a worker that loses its lease during a publication leaves no stale gate."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,10 +50,10 @@ def gate_update(relay: RunningRelay, pull: PullRequest) -> Match:
 
 
 @pytest.mark.parametrize("after_acting", [False, True], ids=["request late", "answer late"])
-async def test_a_success_that_arrives_after_the_takeover_does_not_stay(
+async def test_a_success_that_arrives_after_the_takeover_is_replaced(
     tmp_path: Path, *, after_acting: bool
 ) -> None:
-    async with gated_upstream(tmp_path) as relay, another_worker(relay) as heir:
+    async with gated_upstream(tmp_path) as relay, another_worker(relay) as successor:
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
@@ -62,16 +62,16 @@ async def test_a_success_that_arrives_after_the_takeover_does_not_stay(
         await late.reached.wait()
         await open_twin(relay, pull)
         relay.clock.advance(OVER_A_LEASE_S)
-        await heir.worker.drain()
+        await successor.worker.drain()
         late.release()
         await work
-        await heir.worker.drain()
+        await successor.worker.drain()
 
         assert gate_state(relay, pull) == "pending"
         assert relay.rows("SELECT state FROM gates") == [{"state": "pending"}]
 
 
-async def test_what_an_earlier_attempt_sent_is_looked_for_a_minute_later(tmp_path: Path) -> None:
+async def test_a_late_duplicate_of_an_earlier_request_is_corrected_a_minute_later(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -90,31 +90,31 @@ async def test_what_an_earlier_attempt_sent_is_looked_for_a_minute_later(tmp_pat
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_a_worker_that_lost_its_lease_records_nothing_over_its_successor(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path) as relay, another_worker(relay) as heir:
+async def test_a_worker_that_lost_its_lease_does_not_overwrite_its_successors_record(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path) as relay, another_worker(relay) as successor:
         pull = await open_pull(relay)
         relay.clock.advance(120)
         run = newest_run(relay)
         await start_jobs(relay, run)
         await relay.github.complete_job(run, "build", "failure")
         await relay.github.complete_job(run, "test", "success")
-        ground = open_core(relay.services.settings, relay.seams)
-        checks = ground.checks
-        [late] = await checks.plan_publication(
+        core = open_core(relay.services.settings, relay.seams)
+        checks = core.checks
+        [publication] = await checks.plan_publication(
             RepoName(UPSTREAM), pull.head_sha, Tier.GATE, relay.clock.now()
         )
         await relay.github.comment_pr(pull, f"/crcr waive {GATING} because flaky lab", author="maintainer")
         for _ in range(3):
             relay.clock.advance(2)
-            await heir.worker.drain()
+            await successor.worker.drain()
         assert gate_state(relay, pull) == "success"
 
-        await checks.record_published(late, late.check_run_id, relay.clock.now())
+        await checks.record_published(publication, publication.check_run_id, relay.clock.now())
         recorded = relay.rows(f"SELECT conclusion FROM checks WHERE name = '{GATE}'")  # noqa: S608  our own name
         assert recorded == [{"conclusion": "success"}]
         await relay.github.comment_pr(pull, f"/crcr unwaive {GATING}", author="maintainer")
         await relay.pass_time(2)
         assert gate_state(relay, pull) == check_history(relay, GATE, pull.head_sha)[-1] == "failure"
-        await ground.database.close()
-        for client in (ground.api_http, ground.keys_http, ground.forward_http):
+        await core.database.close()
+        for client in (core.api_http, core.keys_http, core.forward_http):
             await client.aclose()

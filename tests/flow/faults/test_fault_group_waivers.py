@@ -1,4 +1,4 @@
-"""One pull request of a merge group rides into the base branch on the waiver of another."""
+"""One pull request of a merge group gets into the base branch on the waiver of another."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ PATHS = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], paths: [src/
 WAIVE = f"/crcr waive {GATING} because the runner is on fire"
 
 
-async def pull_with(relay: RunningRelay, path: str, **conclusions: str) -> PullRequest:
+async def open_tested_pull(relay: RunningRelay, path: str, **conclusions: str) -> PullRequest:
     """A pull request that changes one file, with the results of its own head."""
     pull = await open_pull(relay, files=[path])
     await run_all(relay, **conclusions)
@@ -31,16 +31,16 @@ async def pull_with(relay: RunningRelay, path: str, **conclusions: str) -> PullR
 
 
 def is_green(relay: RunningRelay, head: str) -> bool:
-    found = shown_check(relay, GATE, head)
-    return found is not None and found[1] == "success"
+    check = shown_check(relay, GATE, head)
+    return check is not None and check[1] == "success"
 
 
-async def test_fault_group_waivers_one_that_fails_does_not_ride_on_the_waiver_of_another(
+async def test_fault_group_waivers_a_failed_pull_request_does_not_merge_on_the_waiver_of_another(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        waived = await pull_with(relay, "src/one.py", build="failure")
-        rider = await pull_with(relay, "src/two.py", build="failure")
+        waived = await open_tested_pull(relay, "src/one.py", build="failure")
+        rider = await open_tested_pull(relay, "src/two.py", build="failure")
         await write_comment(relay, waived, WAIVE)
         await move_base(relay)
         head = await enqueue_together(relay, waived, rider)
@@ -49,7 +49,7 @@ async def test_fault_group_waivers_one_that_fails_does_not_ride_on_the_waiver_of
         assert not is_green(relay, head)
         assert f"the waiver of #{waived.number} does not count here" in gate_summary(relay, head)
         assert f"it is failed for #{rider.number} at its own head" in gate_summary(relay, head)
-        # The maintainer looks at the other one too, and the group is judged again at once.
+        # The maintainer waives the other one too, and the group is evaluated again at once.
         await write_comment(
             relay, rider, f"/crcr waive {GATING}:build until 1d because it is the same runner"
         )
@@ -60,31 +60,33 @@ async def test_fault_group_waivers_one_that_fails_does_not_ride_on_the_waiver_of
         assert not rider.merged
 
 
-async def test_fault_group_waivers_a_result_of_the_others_own_head_opens_and_shuts_the_group(
+async def test_fault_group_waivers_results_of_the_others_own_head_open_and_close_the_groups_gate(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        waived = await pull_with(relay, "src/one.py", build="failure")
+        waived = await open_tested_pull(relay, "src/one.py", build="failure")
         await write_comment(relay, waived, f"/crcr waive {GATING} until 3d because the runner is on fire")
         other = await open_pull(relay, files=["src/two.py"])
-        own = relay.github.runs(GATING)[-1]
-        await start_jobs(relay, own)
+        own_run = relay.github.runs(GATING)[-1]
+        await start_jobs(relay, own_run)
         await move_base(relay)
         head = await enqueue_together(relay, waived, other)
         await run_all(relay, build="failure")
         assert not is_green(relay, head)  # the other one is still being tested
-        await finish_jobs(relay, own)
+        await finish_jobs(relay, own_run)
         assert is_green(relay, head)
-        await relay.github.rerun(own)
-        await start_jobs(relay, own)
-        await finish_jobs(relay, own, build="failure")
+        await relay.github.rerun(own_run)
+        await start_jobs(relay, own_run)
+        await finish_jobs(relay, own_run, build="failure")
 
         assert not is_green(relay, head)
 
 
-async def test_fault_group_waivers_who_was_not_concerned_has_not_passed(tmp_path: Path) -> None:
+async def test_fault_group_waivers_an_unaffected_pull_request_does_not_count_as_passed(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, PATHS, downstreams=(GATING,)) as relay:
-        waived = await pull_with(relay, "src/one.py", build="failure")
+        waived = await open_tested_pull(relay, "src/one.py", build="failure")
         await write_comment(relay, waived, WAIVE)
         docs = await open_pull(relay, files=["docs/two.md"])
         assert is_green(relay, docs.head_sha)
@@ -98,18 +100,20 @@ async def test_fault_group_waivers_who_was_not_concerned_has_not_passed(tmp_path
         assert is_green(relay, head)
 
 
-async def test_fault_group_waivers_a_push_after_the_group_was_made_ends_its_waivers(tmp_path: Path) -> None:
+async def test_fault_group_waivers_a_push_after_the_group_was_created_ends_its_waivers(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        waived = await pull_with(relay, "src/one.py", build="failure")
+        waived = await open_tested_pull(relay, "src/one.py", build="failure")
         await write_comment(relay, waived, f"/crcr waive {GATING} until 3d because the runner is on fire")
-        other = await pull_with(relay, "src/two.py")
+        other = await open_tested_pull(relay, "src/two.py")
         await move_base(relay)
         head = await enqueue_together(relay, waived, other)
         group_run = relay.github.runs(GATING)[-1]
         relay.clock.advance(1)
         await relay.github.push_to_pr(other)
         await relay.drain()
-        await run_all(relay)  # what is pushed now passes; it is not what the group holds
+        await run_all(relay)  # the pushed head passes; the group contains the older one
         await start_jobs(relay, group_run)
         await finish_jobs(relay, group_run, build="failure", test="success")
 

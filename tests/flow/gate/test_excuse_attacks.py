@@ -1,4 +1,4 @@
-"""Excuses under attack: no history, report or crafted failure lets a pull request that breaks a job pass the gate."""
+"""Attacks on excuses: no history, report or crafted failure lets a pull request that breaks a job pass the gate."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ from support.github.verdict_history import (
 from support.running_relay import UPSTREAM, RunningRelay
 
 MESSAGE = "RuntimeError: aten::foo has no kernel"
-WITH_NIGHTS = JUDGED.replace("merge_group]", "merge_group, nightly]")
+WITH_NIGHTLIES = JUDGED.replace("merge_group]", "merge_group, nightly]")
 
 
 @pytest.fixture(autouse=True, params=["sqlite", "postgresql"])
@@ -54,30 +54,30 @@ def verdict_of(relay: RunningRelay, pull: PullRequest) -> tuple[str, str]:
     return row["verdict"], row["confidence"]
 
 
-# What breaks the job hides behind what is known
+# Regressions that resemble a known failure
 
 
-async def another_test_says_what_the_base_says(relay: RunningRelay) -> PullRequest:
+async def another_test_fails_with_the_base_message(relay: RunningRelay) -> PullRequest:
     await push_base(relay)
     for _ in range(2):
         await push_base(relay, BROKEN, message=MESSAGE)
     return await fail_pull(relay, BROKEN, OTHER, message=MESSAGE)
 
 
-async def one_of_two_tests_is_hardly_known(relay: RunningRelay) -> PullRequest:
+async def one_of_two_failures_has_little_history(relay: RunningRelay) -> PullRequest:
     for tests in ([], [OTHER], [], [BROKEN], [BROKEN]):
         await push_base(relay, *tests)
     return await fail_pull(relay, BROKEN, OTHER)
 
 
-async def pull_requests_fail_and_pass_alike(relay: RunningRelay) -> PullRequest:
+async def only_pull_requests_show_the_flake(relay: RunningRelay) -> PullRequest:
     for author in ("ann", "ben", "cid"):
         await flake_on_pull(relay, BROKEN, author=author)
     return await fail_pull(relay, BROKEN)
 
 
-async def passes_of_the_base_were_failures(relay: RunningRelay) -> PullRequest:
-    """The base was broken and fixed. Re-runs of its broken commits reported success, and GitHub saw them fail."""
+async def reported_passes_of_the_base_failed_on_github(relay: RunningRelay) -> PullRequest:
+    """The base was broken and fixed. Re-runs of its broken commits reported success but failed on GitHub."""
     for _ in range(2):
         run = await push_base(relay, BROKEN)
         await relay.github.rerun(run)
@@ -89,15 +89,17 @@ async def passes_of_the_base_were_failures(relay: RunningRelay) -> PullRequest:
 
 Story = Callable[[RunningRelay], Awaitable[PullRequest]]
 STORIES: list[Story] = [
-    another_test_says_what_the_base_says,
-    one_of_two_tests_is_hardly_known,
-    pull_requests_fail_and_pass_alike,
-    passes_of_the_base_were_failures,
+    another_test_fails_with_the_base_message,
+    one_of_two_failures_has_little_history,
+    only_pull_requests_show_the_flake,
+    reported_passes_of_the_base_failed_on_github,
 ]
 
 
 @pytest.mark.parametrize("story", STORIES)
-async def test_a_regression_that_looks_known_is_not_excused(tmp_path: Path, story: Story) -> None:
+async def test_a_regression_that_resembles_a_known_failure_is_not_excused(
+    tmp_path: Path, story: Story
+) -> None:
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
         pull = await story(relay)
         await sweep_after(relay, 60)
@@ -120,10 +122,10 @@ async def test_a_known_flake_is_excused_until_it_fails_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("tests", "state"), [([], "failure"), ([BROKEN], "success")])
-async def test_a_change_that_lands_again_waits_for_the_result_of_its_revert(
+async def test_a_relanded_change_is_not_excused_before_the_result_of_its_revert(
     tmp_path: Path, tests: list[str], state: str
 ) -> None:
-    """The base failed until the commit below the head, whose own result comes last."""
+    """The base failed up to the commit before its head; the result of the head arrives last."""
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
         for broken in ([], [BROKEN], [BROKEN]):
             await push_base(relay, *broken)
@@ -137,10 +139,10 @@ async def test_a_change_that_lands_again_waits_for_the_result_of_its_revert(
         assert [*states, gate_state(relay, pull)] == ["failure", state]
 
 
-# History that strangers write
+# History from other authors
 
 
-async def test_failures_of_others_do_not_hide_those_of_the_base(tmp_path: Path) -> None:
+async def test_many_failures_of_other_authors_do_not_hide_failures_of_the_base(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
         for tests in ([], [], [], [BROKEN], [BROKEN]):
             await push_base(relay, *tests)
@@ -151,8 +153,8 @@ async def test_failures_of_others_do_not_hide_those_of_the_base(tmp_path: Path) 
         assert verdict_of(relay, pull) == ("pre-existing", "high")
 
 
-async def test_an_excuse_ends_with_what_it_rests_on_however_many_failures_came_since(tmp_path: Path) -> None:
-    """A re-run of the base's failure passes: what was pre-existing is flaky, which is no excuse here."""
+async def test_an_excuse_ends_with_its_evidence_regardless_of_many_newer_failures(tmp_path: Path) -> None:
+    """A re-run of the base's failure passes: the verdict pre-existing becomes flaky, which is not excused here."""
     write_upstream_settings(tmp_path, excuses=["pre-existing"])
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
         for tests in ([], [BROKEN], [BROKEN]):
@@ -168,7 +170,7 @@ async def test_an_excuse_ends_with_what_it_rests_on_however_many_failures_came_s
 
 
 async def _repeat_newest_failure(relay: RunningRelay, times: int) -> None:
-    """As if its job had run that often; each run is a row."""
+    """Insert the newest failure again, once per run, as if its job had run that often."""
     newest = relay.rows("SELECT * FROM failures ORDER BY failure_id DESC LIMIT 1")[0]
     columns = [column.name for column in failures.columns if column.name != "failure_id"]
     add = Statement(inserting(failures, *columns))
@@ -180,9 +182,9 @@ async def _repeat_newest_failure(relay: RunningRelay, times: int) -> None:
     await relay.services.database.write(unit)
 
 
-async def test_a_night_is_no_result_of_another_night_or_of_another_branch(tmp_path: Path) -> None:
-    """Reports that name no commit are of different commits, and all of the default branch."""
-    async with gated_upstream(tmp_path, WITH_NIGHTS, downstreams=(GATING,)) as relay:
+async def test_a_nightly_result_does_not_count_for_another_nightly_or_another_branch(tmp_path: Path) -> None:
+    """Reports without a commit are of different commits, all of the default branch."""
+    async with gated_upstream(tmp_path, WITH_NIGHTLIES, downstreams=(GATING,)) as relay:
         for conclusion, tests in (("failure", [BROKEN]), ("success", []), ("failure", [BROKEN])):
             relay.clock.advance(3600)
             run = nightly_run(relay, GATING)

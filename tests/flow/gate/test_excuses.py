@@ -1,4 +1,4 @@
-"""Excuses: where the upstream allows it, a sure verdict of the rules lets a failure not block the gate; nothing else does."""
+"""Excuses: if the upstream allows it, a failure with a high-confidence verdict does not block the gate; nothing else is excused."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -47,15 +47,15 @@ def upstream(tmp_path: Path) -> Callable[..., Any]:
     return run
 
 
-async def broken_base(relay: RunningRelay) -> None:
+async def break_base(relay: RunningRelay) -> None:
     """The base fails twice in a row, which makes the same failure pre-existing with high confidence."""
     await push_base(relay)
     await push_base(relay, BROKEN)
     await push_base(relay, BROKEN)
 
 
-async def known_flake(relay: RunningRelay) -> None:
-    """Two commits of the base failed and passed when they were run again: flaky with high confidence."""
+async def record_known_flake(relay: RunningRelay) -> None:
+    """Two commits of the base fail and pass in a re-run: flaky with high confidence."""
     for _ in range(2):
         await flake_on_base(relay, BROKEN)
 
@@ -74,7 +74,7 @@ async def restart(relay: RunningRelay, excuses: list[str]) -> None:
     await relay.drain()
 
 
-HISTORIES = {"pre-existing": broken_base, "flaky": known_flake}
+HISTORIES = {"pre-existing": break_base, "flaky": record_known_flake}
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -92,11 +92,11 @@ async def test_a_failure_is_excused_only_if_the_upstream_excuses_its_verdict(
         assert len(audit_entries(relay, "excuse")) == excused
 
 
-async def test_an_excuse_is_in_the_gates_table_and_once_in_the_audit_log(
+async def test_an_excuse_is_shown_in_the_gate_summary_and_logged_once_in_the_audit_log(
     upstream: Callable[..., Any],
 ) -> None:
     async with upstream() as relay:
-        await broken_base(relay)
+        await break_base(relay)
         pull = await fail_pull(relay, BROKEN)
         await sweep_after(relay, 60)
         await relay.services.reconciler.run(thorough=True)
@@ -115,47 +115,47 @@ async def test_an_excuse_is_in_the_gates_table_and_once_in_the_audit_log(
         assert row["parts"][0]["reason"].startswith("failure, pre-existing: the base failed alike 2 times")
 
 
-# What is never excused
+# Never excused
 
 
-async def medium(relay: RunningRelay) -> PullRequest:
+async def medium_confidence(relay: RunningRelay) -> PullRequest:
     await push_base(relay)
     await push_base(relay, BROKEN)
     return await fail_pull(relay, BROKEN)
 
 
-async def another_failure_beside_it(relay: RunningRelay) -> PullRequest:
+async def with_a_new_failure(relay: RunningRelay) -> PullRequest:
     for _ in range(2):
         await push_base(relay)
-    await broken_base(relay)
+    await break_base(relay)
     return await fail_pull(relay, BROKEN, OTHER)
 
 
-async def unlisted_failures(relay: RunningRelay) -> PullRequest:
-    await broken_base(relay)
+async def with_unlisted_failures(relay: RunningRelay) -> PullRequest:
+    await break_base(relay)
     return await fail_pull(relay, BROKEN, counted=2)
 
 
 async def cancelled(relay: RunningRelay) -> PullRequest:
-    await broken_base(relay)
+    await break_base(relay)
     return await fail_pull(relay, BROKEN, conclusion="cancelled")
 
 
 async def timed_out(relay: RunningRelay) -> PullRequest:
-    await broken_base(relay)
+    await break_base(relay)
     return await fail_pull(relay, BROKEN, conclusion="timed_out")
 
 
 async def disputed(relay: RunningRelay) -> PullRequest:
-    """The report says failure, and GitHub that the job timed out."""
-    await broken_base(relay)
+    """The report says failure, GitHub says that the job timed out."""
+    await break_base(relay)
     return await fail_pull(relay, BROKEN, on_github="timed_out")
 
 
 @pytest.mark.parametrize(
-    "story", [medium, another_failure_beside_it, unlisted_failures, cancelled, timed_out, disputed]
+    "story", [medium_confidence, with_a_new_failure, with_unlisted_failures, cancelled, timed_out, disputed]
 )
-async def test_whatever_is_not_a_sure_and_plain_failure_is_not_excused(
+async def test_an_uncertain_or_unusual_failure_is_not_excused(
     upstream: Callable[..., Any], story: Callable[[RunningRelay], Any]
 ) -> None:
     async with upstream() as relay:
@@ -165,11 +165,11 @@ async def test_whatever_is_not_a_sure_and_plain_failure_is_not_excused(
         assert audit_entries(relay, "excuse") == []
 
 
-async def test_without_literal_jobs_another_job_may_have_failed_unreported(
+async def test_without_literal_job_names_a_failure_is_not_excused(
     upstream: Callable[..., Any],
 ) -> None:
     async with upstream(allowlist=JUDGED.replace("[build]", "['b*']")) as relay:
-        await broken_base(relay)
+        await break_base(relay)
         pull = await fail_pull(relay, BROKEN)
         await sweep_after(relay, 180)
 
@@ -177,9 +177,9 @@ async def test_without_literal_jobs_another_job_may_have_failed_unreported(
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_a_job_that_must_run_again_is_waited_for(upstream: Callable[..., Any]) -> None:
+async def test_an_excused_failure_waits_for_a_requested_retry(upstream: Callable[..., Any]) -> None:
     async with upstream() as relay:
-        await broken_base(relay)
+        await break_base(relay)
         pull = await fail_pull(relay, BROKEN)
         await write_comment(relay, pull, f"/crcr retry {GATING}")
         states = [gate_state(relay, pull)]
@@ -188,10 +188,10 @@ async def test_a_job_that_must_run_again_is_waited_for(upstream: Callable[..., A
         assert [*states, gate_state(relay, pull)] == ["pending", "failure"]
 
 
-# What changes later
+# Later changes
 
 
-async def test_an_excuse_goes_with_its_verdict_and_another_is_logged_by_itself(
+async def test_an_excuse_ends_with_its_verdict_and_a_new_excuse_is_logged_separately(
     upstream: Callable[..., Any],
 ) -> None:
     async with upstream(["pre-existing"]) as relay:
@@ -211,11 +211,11 @@ async def test_an_excuse_goes_with_its_verdict_and_another_is_logged_by_itself(
         assert [entry["verdict"] for entry in audit_entries(relay, "excuse")] == ["pre-existing", "flaky"]
 
 
-async def test_after_the_policy_is_taken_back_open_pull_requests_fail_again(
+async def test_open_pull_requests_fail_again_after_the_excuse_policy_is_withdrawn(
     upstream: Callable[..., Any],
 ) -> None:
     async with upstream() as relay:
-        await broken_base(relay)
+        await break_base(relay)
         pull = await fail_pull(relay, BROKEN)
         states = [gate_state(relay, pull)]
         for excuses in (["flaky"], BOTH):
@@ -233,11 +233,11 @@ def group_state(relay: RunningRelay, sha: str) -> str:
     return str(check.conclusion) if check.status == "completed" else "pending"
 
 
-async def test_a_group_runs_by_itself_although_its_head_with_the_same_tree_was_excused(
+async def test_a_group_does_not_reuse_the_excused_result_of_a_head_with_the_same_tree(
     upstream: Callable[..., Any],
 ) -> None:
     async with upstream() as relay:
-        await broken_base(relay)
+        await break_base(relay)
         pull = await fail_pull(relay, BROKEN)
         assert gate_state(relay, pull) == "success"
         group = await enqueue(relay, pull)
@@ -247,9 +247,9 @@ async def test_a_group_runs_by_itself_although_its_head_with_the_same_tree_was_e
         assert [*states, group_state(relay, group.head_sha)] == ["pending", "failure"]
 
 
-async def test_a_group_is_excused_by_its_own_results(upstream: Callable[..., Any]) -> None:
+async def test_a_group_is_excused_only_by_its_own_results(upstream: Callable[..., Any]) -> None:
     async with upstream() as relay:
-        await broken_base(relay)
+        await break_base(relay)
         pull = await fail_pull(relay, BROKEN)
         group = await enqueue(relay, pull)
         await end_build(relay, newest_run(relay), BROKEN)
@@ -260,7 +260,9 @@ async def test_a_group_is_excused_by_its_own_results(upstream: Callable[..., Any
         assert subjects == {f"#{pull.number}", f"merge group {group.head_sha[:12]}"}
 
 
-async def test_a_group_whose_verdict_changes_is_judged_again(upstream: Callable[..., Any]) -> None:
+async def test_the_gate_of_a_group_is_evaluated_again_when_its_verdict_changes(
+    upstream: Callable[..., Any],
+) -> None:
     async with upstream(["pre-existing"]) as relay:
         await push_base(relay)
         pull = await open_pull(relay, files=["src/a.py"])
@@ -278,7 +280,7 @@ async def test_a_group_whose_verdict_changes_is_judged_again(upstream: Callable[
         assert group_state(relay, group.head_sha) == "failure"
 
 
-async def test_a_failure_that_came_to_the_base_after_the_group_does_not_excuse_it(
+async def test_a_failure_that_reached_the_base_after_the_group_does_not_excuse_the_group(
     upstream: Callable[..., Any],
 ) -> None:
     async with upstream() as relay:
@@ -298,10 +300,10 @@ async def test_a_failure_that_came_to_the_base_after_the_group_does_not_excuse_i
         assert group_state(relay, group.head_sha) == "failure"
 
 
-async def test_a_group_of_two_is_not_excused_by_the_failure_of_one_of_them(
+async def test_a_group_of_two_is_not_excused_by_the_failure_of_one_of_its_pull_requests(
     upstream: Callable[..., Any],
 ) -> None:
-    """A merge group that fails is no result of the base branch: it explains nothing about its pull requests."""
+    """A failed merge group is not a result of the base branch: it explains no failure of its pull requests."""
     async with upstream() as relay:
         for _ in range(3):
             await push_base(relay)

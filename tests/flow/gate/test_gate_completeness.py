@@ -1,4 +1,4 @@
-"""When a backend is through: by the names of its `jobs`, or by GitHub's word about its runs; and how long it may take."""
+"""When a backend is complete: by the names in its `jobs`, or by the state of its runs on GitHub; and its deadlines."""
 
 from pathlib import Path
 
@@ -26,16 +26,16 @@ from support.github.gated_upstream import (
 from support.running_relay import UPSTREAM, WORKFLOW, RunningRelay
 
 MINUTE, HOUR = 60.0, 3600.0
-UNNAMED = f"L4:\n  - {GATING}: [bob]\n"
-ONE = (GATING,)
+L4_WITHOUT_JOBS = f"L4:\n  - {GATING}: [bob]\n"
+DOWNSTREAMS = (GATING,)
 ACTIONS = Match("GET", f"/repos/{GATING}/actions/*")
 LINT = Workflow(
     name="Lint", path=".github/workflows/lint.yml", jobs=(JobSpec("lint"),), run_name="{delivery_id}"
 )
 
 
-async def second_run(relay: RunningRelay, run: WorkflowRun, workflow: Workflow) -> WorkflowRun:
-    """Another workflow of the backend answers the same delivery, later."""
+async def start_second_run(relay: RunningRelay, run: WorkflowRun, workflow: Workflow) -> WorkflowRun:
+    """Start a run of another workflow of the backend for the same delivery."""
     relay.github.repository(GATING).workflows = [workflow]
     event = run.event_type
     return relay.github.start_run(
@@ -46,9 +46,9 @@ async def second_run(relay: RunningRelay, run: WorkflowRun, workflow: Workflow) 
 # (a) with `jobs`
 
 
-async def test_every_name_and_every_glob_of_jobs_needs_a_result(tmp_path: Path) -> None:
+async def test_every_name_and_every_glob_in_jobs_needs_a_result(tmp_path: Path) -> None:
     async with gated_upstream(
-        tmp_path, gating_allowlist("jobs: [build, 'test (*)']"), downstreams=ONE
+        tmp_path, gating_allowlist("jobs: [build, 'test (*)']"), downstreams=DOWNSTREAMS
     ) as relay:
         legs = (JobSpec("build"), JobSpec("test", matrix=("cpu", "npu")))
         relay.github.repository(GATING).workflows = [Workflow(jobs=legs)]
@@ -68,8 +68,8 @@ async def test_every_name_and_every_glob_of_jobs_needs_a_result(tmp_path: Path) 
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_known_job_beside_the_named_ones_must_end_too(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
+async def test_a_started_job_that_is_not_in_jobs_must_end_too(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
@@ -80,13 +80,13 @@ async def test_a_known_job_beside_the_named_ones_must_end_too(tmp_path: Path) ->
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_a_job_that_begins_after_the_gate_passed_makes_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
+async def test_a_job_that_starts_after_the_gate_passed_publishes_a_new_pending_gate(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=DOWNSTREAMS) as relay:
         relay.github.repository(GATING).workflows = [Workflow(jobs=(JobSpec("build"),))]
         pull = await open_pull(relay)
         run = await run_all(relay)
         green = latest_check(relay, GATE, pull.head_sha)
-        await start_jobs(relay, await second_run(relay, run, LINT))
+        await start_jobs(relay, await start_second_run(relay, run, LINT))
 
         assert latest_check(relay, GATE, pull.head_sha).id != green.id
         assert (green.status, green.conclusion) == ("completed", "success")
@@ -94,11 +94,11 @@ async def test_a_job_that_begins_after_the_gate_passed_makes_a_new_pending_gate(
             await relay.github.merge_pr(pull)
 
 
-# (b) without
+# (b) without `jobs`
 
 
-async def test_without_jobs_the_gate_opens_once_github_says_that_the_runs_are_over(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_without_jobs_the_gate_passes_once_github_says_that_the_runs_have_ended(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
         assert gate_state(relay, pull) == "pending"
@@ -110,21 +110,21 @@ async def test_without_jobs_the_gate_opens_once_github_says_that_the_runs_are_ov
         assert gate_state(relay, pull) == "success"
 
 
-async def test_runs_that_are_over_are_all_of_them_after_two_quiet_minutes(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_without_jobs_the_gate_passes_two_minutes_after_the_last_run_ended(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
-        seen = []
+        states = []
         for _ in range(14):
             await sweep_after(relay, 10)
-            seen.append(gate_state(relay, pull))
+            states.append(gate_state(relay, pull))
 
-        assert seen[:11] == ["pending"] * 11
-        assert seen[-1] == "success"
+        assert states[:11] == ["pending"] * 11
+        assert states[-1] == "success"
 
 
-async def test_a_run_that_github_still_sees_keeps_the_gate_pending(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_a_run_that_has_not_ended_on_github_keeps_the_gate_pending(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run, "build")
@@ -135,8 +135,8 @@ async def test_a_run_that_github_still_sees_keeps_the_gate_pending(tmp_path: Pat
         assert gate_state(relay, pull) == "pending"
 
 
-async def test_a_run_that_is_tied_by_its_reports_needs_no_name(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_a_run_bound_by_its_reports_needs_no_delivery_id_in_its_name(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         relay.github.repository(GATING).workflows = [WORKFLOW]
         pull = await open_pull(relay)
         await run_all(relay)
@@ -146,8 +146,8 @@ async def test_a_run_that_is_tied_by_its_reports_needs_no_name(tmp_path: Path) -
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_run_that_only_carries_the_deliverys_id_in_its_name_is_waited_for(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_the_gate_waits_for_an_unreported_run_with_the_delivery_id_in_its_name(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         relay.github.repository(GATING).workflows = [WORKFLOW_WITH_GUID, LINT]
         pull = await open_pull(relay)
         first, lint = relay.github.runs(GATING)
@@ -163,8 +163,8 @@ async def test_a_run_that_only_carries_the_deliverys_id_in_its_name_is_waited_fo
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_run_without_the_deliverys_id_is_nobodys(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_the_gate_ignores_a_run_without_the_delivery_id(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         relay.github.start_run(GATING, event="repository_dispatch", event_type="pull_request")
         await start_jobs(relay, relay.github.runs(GATING)[0])
@@ -176,28 +176,28 @@ async def test_a_run_without_the_deliverys_id_is_nobodys(tmp_path: Path) -> None
 
 
 async def test_a_run_seen_later_publishes_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay)
         await sweep_after(relay, MINUTE)
         await sweep_after(relay, 3 * MINUTE)
         green = latest_check(relay, GATE, pull.head_sha)
         assert green.conclusion == "success"
-        await start_jobs(relay, await second_run(relay, run, LINT))
+        await start_jobs(relay, await start_second_run(relay, run, LINT))
 
         assert gate_state(relay, pull) == "pending"
         assert latest_check(relay, GATE, pull.head_sha).id != green.id
         assert relay.github.merge_state(pull).blocked_by == ("crcr/gate: pending",)
 
 
-async def test_a_run_that_github_tells_of_later_publishes_a_new_pending_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_a_run_announced_later_by_webhook_publishes_a_new_pending_gate(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         run = await run_all(relay)
         await sweep_after(relay, MINUTE)
         await sweep_after(relay, 3 * MINUTE)
         assert gate_state(relay, pull) == "success"
-        lint = await second_run(relay, run, LINT)
+        lint = await start_second_run(relay, run, LINT)
         await relay.github.send_run_webhook(lint, "requested")
         await relay.drain()
         assert gate_state(relay, pull) == "pending"
@@ -209,10 +209,10 @@ async def test_a_run_that_github_tells_of_later_publishes_a_new_pending_gate(tmp
         assert gate_state(relay, pull) == "success"
 
 
-async def test_without_jobs_and_without_the_right_to_read_actions_the_gate_says_what_to_change(
+async def test_without_jobs_and_without_actions_read_the_gate_fails_and_says_what_to_change(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         await relay.github.change_permissions(GATING, actions=None)
         pull = await open_pull(relay)
         await run_all(relay)
@@ -224,8 +224,8 @@ async def test_without_jobs_and_without_the_right_to_read_actions_the_gate_says_
         )
 
 
-async def test_without_the_right_to_read_actions_a_job_that_runs_is_still_waited_for(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_without_actions_read_the_gate_still_waits_for_a_running_job(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         await relay.github.change_permissions(GATING, actions=None)
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
@@ -237,8 +237,8 @@ async def test_without_the_right_to_read_actions_a_job_that_runs_is_still_waited
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_the_right_to_read_actions_given_later_opens_the_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_granting_actions_read_later_lets_the_gate_pass(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         await relay.github.change_permissions(GATING, actions=None)
         pull = await open_pull(relay)
         run = await run_all(relay)
@@ -251,8 +251,10 @@ async def test_the_right_to_read_actions_given_later_opens_the_gate(tmp_path: Pa
         assert gate_state(relay, pull) == "success"
 
 
-async def test_runs_that_ended_without_a_single_report_are_missing_in_the_end(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=ONE) as relay:
+async def test_a_backend_whose_runs_ended_without_any_report_is_missing_at_the_deadline(
+    tmp_path: Path,
+) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         for job in newest_run(relay).jobs:
             relay.github.ci.complete(newest_run(relay), job, "success")
@@ -279,10 +281,10 @@ async def test_runs_that_ended_without_a_single_report_are_missing_in_the_end(tm
         ("jobs: [build], job_timeout: 24h", 24),
     ],
 )
-async def test_the_gate_waits_by_the_entrys_own_patience_and_never_less_than_a_job_may_take(
+async def test_the_gate_waits_for_gate_timeout_of_the_entry_but_never_less_than_job_timeout(
     tmp_path: Path, options: str, hours: int
 ) -> None:
-    async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         await sweep_after(relay, hours * HOUR - 1)
         assert gate_state(relay, pull) == "pending"
@@ -292,7 +294,7 @@ async def test_the_gate_waits_by_the_entrys_own_patience_and_never_less_than_a_j
 
 
 async def test_the_time_out_counts_from_the_dispatch_and_not_from_the_webhook(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=DOWNSTREAMS) as relay:
         relay.github.faults.answer(503, on=Match("POST", f"/repos/{GATING}/dispatches"), times=1)
         pull = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -305,8 +307,8 @@ async def test_the_time_out_counts_from_the_dispatch_and_not_from_the_webhook(tm
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_an_unsent_dispatch_has_no_deadline_but_never_opens_the_gate(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
+async def test_an_unsent_dispatch_has_no_deadline_and_never_lets_the_gate_pass(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=DOWNSTREAMS) as relay:
         relay.github.faults.answer(503, on=Match("POST", f"/repos/{GATING}/dispatches"))
         pull = await open_pull(relay)
         await sweep_after(relay, 20 * HOUR)
@@ -318,8 +320,8 @@ async def test_an_unsent_dispatch_has_no_deadline_but_never_opens_the_gate(tmp_p
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
 
 
-async def test_the_sweeper_alone_fails_a_gate_whose_time_is_over(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=ONE) as relay:
+async def test_the_sweeper_fails_a_gate_past_its_deadline_once(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, gating_allowlist("jobs: [build]"), downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
         await relay.pass_time(9 * HOUR)
         assert gate_state(relay, pull) == "pending"

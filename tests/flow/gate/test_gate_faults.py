@@ -1,4 +1,4 @@
-"""What must never happen to a gate (faults 34 to 40): whatever breaks, nothing merges that nobody has vouched for."""
+"""Faults 34 to 40 of the gate: whatever breaks, nothing merges without a passed or waived result."""
 
 from pathlib import Path
 
@@ -32,22 +32,22 @@ TWO = f"""L4:
   - {GATING}: {{oncalls: [bob], jobs: [build, test]}}
   - {SECOND}: {{oncalls: [cat], jobs: [build, test]}}
 """
-THEM = (GATING, SECOND)
-UNNAMED = f"L4:\n  - {GATING}: [bob]\n"
+BOTH = (GATING, SECOND)
+L4_WITHOUT_JOBS = f"L4:\n  - {GATING}: [bob]\n"
 CREATE = Match("POST", f"/repos/{UPSTREAM}/check-runs")
 UPDATE = Match("PATCH", f"/repos/{UPSTREAM}/check-runs/*")
 LIST = Match("GET", f"/repos/{UPSTREAM}/commits/*/check-runs")
 REFUSED = "Resource not accessible by integration"
 
 
-def gates(relay: RunningRelay, sha: str) -> list[str | None]:
-    return [each.conclusion for each in relay.github.checks(UPSTREAM, sha) if each.name == GATE]
+def gate_conclusions(relay: RunningRelay, sha: str) -> list[str | None]:
+    return [check.conclusion for check in relay.github.checks(UPSTREAM, sha) if check.name == GATE]
 
 
 # 34: no check run exists, so the merge goes through
 
 
-async def test_fault_34_the_gate_stands_on_the_head_before_any_backend_has_answered(tmp_path: Path) -> None:
+async def test_fault_34_the_head_has_a_pending_gate_before_any_backend_reports(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
 
@@ -56,7 +56,7 @@ async def test_fault_34_the_gate_stands_on_the_head_before_any_backend_has_answe
 
 
 @pytest.mark.parametrize("status", [500, 403, 422])
-async def test_fault_34_a_head_whose_check_could_not_be_made_waits_for_it_and_gets_it(
+async def test_fault_34_a_head_whose_gate_could_not_be_created_is_blocked_and_gets_it_later(
     tmp_path: Path, status: int
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -68,22 +68,20 @@ async def test_fault_34_a_head_whose_check_could_not_be_made_waits_for_it_and_ge
         await relay.services.reconciler.run()
         await sweep_after(relay, HOUR)
 
-        assert gates(relay, pull.head_sha) == [None]
+        assert gate_conclusions(relay, pull.head_sha) == [None]
 
 
-async def test_fault_34_a_lost_answer_leaves_one_gate_and_not_two(tmp_path: Path) -> None:
+async def test_fault_34_a_lost_response_to_the_creation_leaves_one_gate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.faults.lose_answer(on=CREATE, times=1)
         pull = await open_pull(relay)
         await sweep_after(relay, MINUTE)
         await run_all(relay)
 
-        assert gates(relay, pull.head_sha) == ["success"]
+        assert gate_conclusions(relay, pull.head_sha) == ["success"]
 
 
-async def test_fault_34_a_webhook_that_never_came_is_recovered_and_its_head_gets_the_gate(
-    tmp_path: Path,
-) -> None:
+async def test_fault_34_a_lost_webhook_is_recovered_and_its_head_gets_the_gate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.faults.webhooks.lose(times=1)
         pull = await open_pull(relay)
@@ -112,7 +110,7 @@ async def test_fault_35_a_cancelled_run_blocks_the_merge(tmp_path: Path) -> None
         )
 
 
-async def test_fault_35_a_run_that_is_cancelled_without_a_word_blocks_the_merge(tmp_path: Path) -> None:
+async def test_fault_35_a_run_cancelled_without_a_report_blocks_the_merge(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
@@ -128,7 +126,7 @@ async def test_fault_35_a_run_that_is_cancelled_without_a_word_blocks_the_merge(
         assert "cancelled" in latest_check(relay, GATE, pull.head_sha).output["summary"]
 
 
-async def test_fault_35_a_job_that_went_silent_has_not_passed_even_where_github_saw_success(
+async def test_fault_35_a_job_that_never_reports_its_end_does_not_pass_even_with_success_on_github(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -144,7 +142,7 @@ async def test_fault_35_a_job_that_went_silent_has_not_passed_even_where_github_
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", title)
 
 
-async def test_fault_35_a_reported_success_that_github_saw_cancelled_does_not_pass(tmp_path: Path) -> None:
+async def test_fault_35_a_reported_success_of_a_job_cancelled_on_github_does_not_pass(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -162,9 +160,7 @@ async def test_fault_35_a_reported_success_that_github_saw_cancelled_does_not_pa
 # 36: the allowlist or the checks cannot be read, so the gate opens
 
 
-async def test_fault_36_without_any_allowlist_ever_read_nothing_is_taken_and_nothing_is_green(
-    tmp_path: Path,
-) -> None:
+async def test_fault_36_without_a_valid_allowlist_webhooks_get_503_and_no_gate_passes(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, "}{") as relay:
         pull = await open_pull(relay)
         assert relay.github.deliveries()[-1].status_code == 503
@@ -180,7 +176,9 @@ async def test_fault_36_without_any_allowlist_ever_read_nothing_is_taken_and_not
 
 
 @pytest.mark.parametrize("broken", ["}{", "L5:\n  - org/x\n", f"L4:\n  - {GATING}\n", "L4: ["])
-async def test_fault_36_a_broken_allowlist_keeps_the_last_good_ones_gate(tmp_path: Path, broken: str) -> None:
+async def test_fault_36_with_a_broken_allowlist_the_last_valid_one_still_gates(
+    tmp_path: Path, broken: str
+) -> None:
     async with gated_upstream(tmp_path) as relay:
         before = await open_pull(relay)
         relay.write_allowlist(broken)
@@ -191,7 +189,7 @@ async def test_fault_36_a_broken_allowlist_keeps_the_last_good_ones_gate(tmp_pat
         assert len(relay.github.dispatches(GATING)) == 2
 
 
-async def test_fault_36_an_allowlist_that_is_gone_keeps_the_last_good_ones_gate(tmp_path: Path) -> None:
+async def test_fault_36_with_a_deleted_allowlist_the_last_valid_one_still_gates(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         (tmp_path / "allowlist.yml").unlink()
@@ -202,11 +200,13 @@ async def test_fault_36_an_allowlist_that_is_gone_keeps_the_last_good_ones_gate(
         assert gate_state(relay, pull) == "pending"
 
 
-@pytest.mark.parametrize("away", [UPDATE, LIST, CREATE])
-async def test_fault_36_while_the_checks_api_is_away_no_gate_turns_green(tmp_path: Path, away: Match) -> None:
+@pytest.mark.parametrize("failing_route", [UPDATE, LIST, CREATE])
+async def test_fault_36_no_gate_passes_during_an_outage_of_the_checks_api(
+    tmp_path: Path, failing_route: Match
+) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.faults.lose_answer(on=CREATE, times=1)
-        fault = relay.github.faults.answer(502, on=away)
+        fault = relay.github.faults.answer(502, on=failing_route)
         pull = await open_pull(relay)
         await run_all(relay, build="failure")
         await sweep_after(relay, MINUTE)
@@ -217,8 +217,8 @@ async def test_fault_36_while_the_checks_api_is_away_no_gate_turns_green(tmp_pat
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_fault_36_while_actions_cannot_be_read_an_unnamed_backend_is_waited_for(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, UNNAMED, downstreams=(GATING,)) as relay:
+async def test_fault_36_a_gate_without_jobs_waits_while_actions_cannot_be_read(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, L4_WITHOUT_JOBS, downstreams=(GATING,)) as relay:
         fault = relay.github.faults.answer(503, on=Match("GET", f"/repos/{GATING}/actions/*"))
         pull = await open_pull(relay)
         await run_all(relay)
@@ -231,7 +231,7 @@ async def test_fault_36_while_actions_cannot_be_read_an_unnamed_backend_is_waite
         assert gate_state(relay, pull) == "success"
 
 
-async def test_fault_36_a_store_that_is_away_leaves_the_gate_pending_until_the_report_is_taken(
+async def test_fault_36_a_store_outage_leaves_the_gate_pending_until_the_report_is_accepted(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -255,7 +255,7 @@ async def test_fault_36_a_store_that_is_away_leaves_the_gate_pending_until_the_r
 
 
 @pytest.mark.parametrize("conclusion", ["failure", "cancelled", "timed_out", "action_required"])
-async def test_fault_37_an_informational_backend_that_fails_blocks_nothing(
+async def test_fault_37_a_failing_informational_backend_does_not_block_the_merge(
     tmp_path: Path, conclusion: str
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -266,12 +266,12 @@ async def test_fault_37_an_informational_backend_that_fails_blocks_nothing(
         await sweep_after(relay, MINUTE)
         await sweep_after(relay, 3 * MINUTE)
 
-        ends = {each.conclusion for each in relay.github.checks(UPSTREAM)}
-        assert ends == {"success", "neutral"}
+        conclusions = {check.conclusion for check in relay.github.checks(UPSTREAM)}
+        assert conclusions == {"success", "neutral"}
         await relay.github.merge_pr(pull)
 
 
-async def test_fault_37_an_informational_backend_that_never_answers_is_not_waited_for(tmp_path: Path) -> None:
+async def test_fault_37_the_gate_does_not_wait_for_an_informational_backend(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay, labels=[LABEL])
         await run_all(relay, GATING)
@@ -280,15 +280,17 @@ async def test_fault_37_an_informational_backend_that_never_answers_is_not_waite
         await relay.github.merge_pr(pull)
 
 
-async def test_fault_37_a_merge_loop_that_waits_for_every_check_is_not_held_up(tmp_path: Path) -> None:
+async def test_fault_37_neutral_l3_checks_do_not_block_a_merge_loop_that_waits_for_every_check(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "crcr.toml").write_text('[[upstream]]\nl3_pending = "neutral"\n')
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay, labels=[LABEL])
         await start_jobs(relay, newest_run(relay, INFORMING))
         await run_all(relay, GATING)
 
-        open_ones = [each.name for each in relay.github.checks(UPSTREAM) if each.status != "completed"]
-        assert open_ones == []
+        open_checks = [check.name for check in relay.github.checks(UPSTREAM) if check.status != "completed"]
+        assert open_checks == []
         assert gate_state(relay, pull) == "success"
 
 
@@ -308,7 +310,7 @@ async def test_fault_38_a_failure_of_an_older_commit_does_not_block_the_new_one(
         await relay.github.merge_pr(pull)
 
 
-async def test_fault_38_an_older_commits_late_failure_does_not_reach_the_new_one(tmp_path: Path) -> None:
+async def test_fault_38_a_late_failure_of_an_older_commit_does_not_block_the_new_one(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         old = newest_run(relay)
@@ -325,7 +327,7 @@ async def test_fault_38_an_older_commits_late_failure_does_not_reach_the_new_one
 # 39: a merge queue hangs because the check ignores merge_group
 
 
-async def test_fault_39_a_merge_group_gets_the_gate_and_is_merged_by_it(tmp_path: Path) -> None:
+async def test_fault_39_a_merge_group_gets_a_gate_and_is_merged_when_it_passes(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await relay.github.push(UPSTREAM, files={"moved": "on"})
@@ -355,8 +357,8 @@ async def test_fault_39_a_queue_without_any_gating_backend_does_not_hang(tmp_pat
 # 40: the only override skips all other CI as well
 
 
-async def test_fault_40_a_waiver_of_one_backend_leaves_the_other_gating(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as relay:
+async def test_fault_40_a_waiver_of_one_backend_does_not_waive_the_other(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, TWO, downstreams=BOTH) as relay:
         pull = await open_pull(relay)
         await run_all(relay, GATING, build="failure")
         await run_all(relay, SECOND, build="failure")
@@ -367,7 +369,7 @@ async def test_fault_40_a_waiver_of_one_backend_leaves_the_other_gating(tmp_path
             await relay.github.merge_pr(pull)
 
 
-async def test_fault_40_a_waiver_leaves_every_other_required_check_required(tmp_path: Path) -> None:
+async def test_fault_40_a_waiver_does_not_waive_other_required_checks(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.require_checks(UPSTREAM, [GATE, "lint"])
         pull = await open_pull(relay)

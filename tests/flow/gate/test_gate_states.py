@@ -1,4 +1,4 @@
-"""The gate's table, row by row: GitHub itself lets a pull request merge, or does not, by the check that we publish."""
+"""The gate's states, row by row: the simulated GitHub allows or blocks the merge by the check that we publish."""
 
 from pathlib import Path
 
@@ -29,12 +29,12 @@ from support.running_relay import UPSTREAM, repo
 
 HOUR = 3600.0
 SECOND = "org/second"
-ONE = (GATING,)
+DOWNSTREAMS = (GATING,)
 TWO = f"""L4:
   - {GATING}: {{oncalls: [bob], jobs: [build, test]}}
   - {SECOND}: {{oncalls: [cat], jobs: [build, test]}}
 """
-THEM = (GATING, SECOND)
+BOTH = (GATING, SECOND)
 
 
 # passed
@@ -50,7 +50,7 @@ async def test_a_pull_request_merges_once_every_job_has_succeeded(tmp_path: Path
 
 
 @pytest.mark.parametrize("harmless", ["skipped", "neutral"])
-async def test_a_skipped_or_neutral_job_passes_beside_one_that_succeeded(
+async def test_a_skipped_or_neutral_job_passes_together_with_a_successful_one(
     tmp_path: Path, harmless: str
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -60,7 +60,7 @@ async def test_a_skipped_or_neutral_job_passes_beside_one_that_succeeded(
         assert gate_state(relay, pull) == "success"
 
 
-# not concerned
+# not affected
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ async def test_a_skipped_or_neutral_job_passes_beside_one_that_succeeded(
         ("labels: ['ciflow/*'], jobs: [build]", "no label matches `labels`"),
     ],
 )
-async def test_a_backend_that_its_own_options_leave_out_is_not_concerned(
+async def test_a_backend_excluded_by_its_own_options_is_not_affected(
     tmp_path: Path, options: str, reason: str
 ) -> None:
-    async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay)
 
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "success", "1 not affected")
@@ -83,9 +83,9 @@ async def test_a_backend_that_its_own_options_leave_out_is_not_concerned(
         await relay.github.merge_pr(pull)
 
 
-async def test_refs_are_about_pushes_and_leave_no_pull_request_out(tmp_path: Path) -> None:
+async def test_refs_filter_only_pushes_and_exclude_no_pull_request(tmp_path: Path) -> None:
     async with gated_upstream(
-        tmp_path, gating_allowlist("refs: [release/*], jobs: [build]"), downstreams=ONE
+        tmp_path, gating_allowlist("refs: [release/*], jobs: [build]"), downstreams=DOWNSTREAMS
     ) as relay:
         pull = await open_pull(relay)
 
@@ -96,7 +96,7 @@ async def test_refs_are_about_pushes_and_leave_no_pull_request_out(tmp_path: Pat
 # waived
 
 
-async def test_a_maintainers_waiver_lets_a_failing_backend_through_and_names_who_and_why(
+async def test_a_maintainers_waiver_passes_a_failing_backend_with_its_author_and_reason(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -121,7 +121,7 @@ async def test_a_waiver_of_one_job_does_not_cover_another_that_fails(tmp_path: P
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_waiver_of_what_passes_by_itself_is_not_used(tmp_path: Path) -> None:
+async def test_a_waiver_of_a_passing_job_is_not_used(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await write_comment(relay, pull, f"/crcr waive {GATING}:build because it may fail")
@@ -132,7 +132,7 @@ async def test_a_waiver_of_what_passes_by_itself_is_not_used(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("conclusion", ["cancelled", "timed_out"])
-async def test_a_waiver_of_a_job_covers_it_when_it_errored(tmp_path: Path, conclusion: str) -> None:
+async def test_a_waiver_of_a_job_covers_its_error(tmp_path: Path, conclusion: str) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay, test=conclusion)
@@ -141,7 +141,7 @@ async def test_a_waiver_of_a_job_covers_it_when_it_errored(tmp_path: Path, concl
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_waiver_of_a_job_covers_it_when_it_is_missing(tmp_path: Path) -> None:
+async def test_a_waiver_of_a_job_covers_its_missing_result(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay), "build")
@@ -166,7 +166,7 @@ async def test_a_waiver_ends_with_the_next_push(tmp_path: Path) -> None:
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_a_waiver_with_a_date_holds_across_pushes_and_runs_out_by_itself(tmp_path: Path) -> None:
+async def test_a_waiver_with_an_end_date_survives_pushes_and_expires(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await write_comment(relay, pull, f"/crcr waive {GATING} until 1d because known")
@@ -184,7 +184,7 @@ async def test_a_waiver_with_a_date_holds_across_pushes_and_runs_out_by_itself(t
 # waiting
 
 
-async def test_a_dispatched_backend_is_waited_for_with_since_when_and_until_when(tmp_path: Path) -> None:
+async def test_the_gate_waits_for_a_dispatched_backend_and_shows_start_and_deadline(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
 
@@ -201,7 +201,7 @@ async def test_a_running_job_keeps_the_gate_pending(tmp_path: Path) -> None:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
         await finish_jobs(relay, newest_run(relay), build="success")
-        await sweep_after(relay, 61)  # GitHub confirms it
+        await sweep_after(relay, 61)  # GitHub confirms the result
 
         assert gate_state(relay, pull) == "pending"
         assert await live_reasons(relay, pull.head_sha) == ["test running"]
@@ -212,7 +212,7 @@ async def test_a_running_job_keeps_the_gate_pending(tmp_path: Path) -> None:
 
 async def test_a_draft_holds_the_gate_without_a_deadline_until_it_is_ready(tmp_path: Path) -> None:
     async with gated_upstream(
-        tmp_path, gating_allowlist("drafts: false, jobs: [build, test]"), downstreams=ONE
+        tmp_path, gating_allowlist("drafts: false, jobs: [build, test]"), downstreams=DOWNSTREAMS
     ) as relay:
         pull = await open_pull(relay, draft=True)
         await sweep_after(relay, 100 * HOUR)
@@ -232,7 +232,7 @@ async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approve
     tmp_path: Path, authors: str, association: str
 ) -> None:
     allowlist = gating_allowlist(f"authors: {authors}, jobs: [build, test]")
-    async with gated_upstream(tmp_path, allowlist, downstreams=ONE) as relay:
+    async with gated_upstream(tmp_path, allowlist, downstreams=DOWNSTREAMS) as relay:
         pull = await open_pull(relay, author_association=association)
         await sweep_after(relay, 100 * HOUR)
         assert shown_check(relay, GATE, pull.head_sha) == (
@@ -252,11 +252,11 @@ async def test_an_author_who_needs_approval_holds_the_gate_until_someone_approve
 
 
 @pytest.mark.parametrize(("more", "outcome"), [("", "failure"), (", may_skip: true", "success")])
-async def test_a_backend_that_skipped_everything_declined_unless_it_may_skip(
+async def test_a_backend_that_skipped_all_jobs_declined_unless_may_skip_is_set(
     tmp_path: Path, more: str, outcome: str
 ) -> None:
     async with gated_upstream(
-        tmp_path, gating_allowlist(f"jobs: [build, test]{more}"), downstreams=ONE
+        tmp_path, gating_allowlist(f"jobs: [build, test]{more}"), downstreams=DOWNSTREAMS
     ) as relay:
         pull = await open_pull(relay)
         await run_all(relay, build="skipped", test="neutral")
@@ -269,7 +269,7 @@ async def test_a_backend_that_skipped_everything_declined_unless_it_may_skip(
 # missing
 
 
-async def test_nothing_arrived_in_time_is_missing(tmp_path: Path) -> None:
+async def test_a_backend_without_any_report_is_missing_at_the_deadline(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await sweep_after(relay, 8 * HOUR - 1)
@@ -279,7 +279,7 @@ async def test_nothing_arrived_in_time_is_missing(tmp_path: Path) -> None:
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
 
 
-async def test_one_named_job_that_never_came_is_missing_by_name(tmp_path: Path) -> None:
+async def test_a_listed_job_without_a_report_is_missing_by_name(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay), "build")
@@ -301,7 +301,7 @@ async def test_a_parked_dispatch_is_missing_at_once(tmp_path: Path) -> None:
         assert "could not be delivered" in gate_summary(relay, pull.head_sha)
 
 
-async def test_a_suspended_backend_is_missing_rather_than_forgotten(tmp_path: Path) -> None:
+async def test_a_suspended_backend_is_missing_and_fails_the_gate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         await relay.services.targets.suspend(repo(UPSTREAM), repo(GATING), who="ann", now=relay.clock.now())
         pull = await open_pull(relay)
@@ -314,7 +314,7 @@ async def test_a_suspended_backend_is_missing_rather_than_forgotten(tmp_path: Pa
 
 
 @pytest.mark.parametrize("conclusion", ["cancelled", "timed_out"])
-async def test_cancelled_and_timed_out_jobs_are_errors_with_what_to_do(
+async def test_cancelled_and_timed_out_jobs_are_errors_with_a_retry_hint(
     tmp_path: Path, conclusion: str
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -338,7 +338,7 @@ async def test_a_job_that_still_runs_past_the_gates_time_out_is_an_error(tmp_pat
         assert "still running past the gate's time-out" in gate_summary(relay, pull.head_sha)
 
 
-async def test_a_result_that_comes_after_the_deadline_still_opens_the_gate(tmp_path: Path) -> None:
+async def test_a_result_after_the_deadline_still_lets_the_gate_pass(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
@@ -353,7 +353,7 @@ async def test_a_result_that_comes_after_the_deadline_still_opens_the_gate(tmp_p
 
 
 @pytest.mark.parametrize("conclusion", ["failure", "action_required", None])
-async def test_a_failure_a_call_for_action_or_no_conclusion_fails_the_gate(
+async def test_failure_action_required_or_no_conclusion_fails_the_gate(
     tmp_path: Path, conclusion: str | None
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -368,7 +368,7 @@ async def test_a_failure_a_call_for_action_or_no_conclusion_fails_the_gate(
             await relay.github.merge_pr(pull)
 
 
-async def test_the_first_failing_job_fails_the_gate_before_the_others_are_through(tmp_path: Path) -> None:
+async def test_the_first_failing_job_fails_the_gate_before_the_other_jobs_end(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay))
@@ -401,7 +401,7 @@ async def test_the_first_failing_job_fails_the_gate_before_the_others_are_throug
 async def test_the_worst_backend_is_named_first(
     tmp_path: Path, first: dict[str, str], second: dict[str, str], outcome: str
 ) -> None:
-    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as relay:
+    async with gated_upstream(tmp_path, TWO, downstreams=BOTH) as relay:
         pull = await open_pull(relay)
         await run_all(relay, GATING, **first)
         await run_all(relay, SECOND, **second)
@@ -410,8 +410,8 @@ async def test_the_worst_backend_is_named_first(
         assert relay.github.merge_state(pull).mergeable is (outcome == "2 backends passed")
 
 
-async def test_a_failure_blocks_while_another_backend_is_still_waited_for(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as relay:
+async def test_a_failed_backend_fails_the_gate_while_another_is_still_running(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, TWO, downstreams=BOTH) as relay:
         pull = await open_pull(relay)
         await run_all(relay, GATING, build="failure")
         assert gate_state(relay, pull) == "failure"
@@ -420,8 +420,8 @@ async def test_a_failure_blocks_while_another_backend_is_still_waited_for(tmp_pa
         assert gate_title(relay, pull.head_sha) == f"{GATING} failed (build)"
 
 
-async def test_one_backend_that_passed_does_not_open_the_gate_for_the_other(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as relay:
+async def test_one_passed_backend_does_not_pass_the_gate_for_the_other(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, TWO, downstreams=BOTH) as relay:
         pull = await open_pull(relay)
         await run_all(relay, GATING)
         assert gate_state(relay, pull) == "pending"

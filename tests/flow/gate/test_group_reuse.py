@@ -24,37 +24,37 @@ from support.github.merge_queue import dispatched_groups, enqueue, enqueue_toget
 from support.running_relay import RunningRelay
 
 HOUR = 3600.0
-ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
+ALLOWLIST = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 CHECKS = Match(path="*/check-runs*")
 REUSED = ("completed", "success", "the same tree has passed already")
-WAITS = ("in_progress", None, f"waiting for {GATING}")
+WAITING = ("in_progress", None, f"waiting for {GATING}")
 
 
-async def excused(relay: RunningRelay, waive: str = WAIVE) -> PullRequest:
-    """A pull request that failed, and passes by a waiver alone."""
+async def open_waived_pull(relay: RunningRelay, waive: str = WAIVE) -> PullRequest:
+    """Open a pull request that failed and passes only by a waiver."""
     pull = await failing_pull(relay)
     await write_comment(relay, pull, waive)
     assert gate_state(relay, pull) == "success"
     return pull
 
 
-async def silence_the_gate(relay: RunningRelay) -> None:
-    """GitHub takes no checks for so long that the relay leaves them alone for a while."""
+async def pause_check_publication(relay: RunningRelay) -> None:
+    """Let the checks API fail for so long that the relay pauses its check calls."""
     relay.github.faults.answer(502, on=CHECKS)
     await open_pull(relay, files=["src/other.py"])
     for _ in range(9):
         await relay.pass_time(30)
 
 
-# The head passes no more
+# The head no longer passes
 
 
-async def test_a_head_whose_waiver_is_gone_speaks_for_no_group_though_it_still_looks_green(
+async def test_a_head_whose_waiver_was_revoked_is_not_reused_even_if_its_check_still_passes(
     tmp_path: Path,
 ) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        pull = await excused(relay)
-        await silence_the_gate(relay)
+    async with gated_upstream(tmp_path, ALLOWLIST, downstreams=(GATING,)) as relay:
+        pull = await open_waived_pull(relay)
+        await pause_check_publication(relay)
         await write_comment(relay, pull, f"/crcr unwaive {GATING}")
         assert gate_state(relay, pull) == "success"
         group = await enqueue(relay, pull)
@@ -62,19 +62,19 @@ async def test_a_head_whose_waiver_is_gone_speaks_for_no_group_though_it_still_l
         relay.github.faults.clear()
         await sweep_after(relay, HOUR)
 
-        assert (gate_state(relay, pull), shown_check(relay, GATE, group.head_sha)) == ("failure", WAITS)
+        assert (gate_state(relay, pull), shown_check(relay, GATE, group.head_sha)) == ("failure", WAITING)
 
 
 async def waived(relay: RunningRelay) -> PullRequest:
-    return await excused(relay)
+    return await open_waived_pull(relay)
 
 
 async def waived_for_an_hour(relay: RunningRelay) -> PullRequest:
-    return await excused(relay, f"/crcr waive {GATING} until 1h because the runner is on fire")
+    return await open_waived_pull(relay, f"/crcr waive {GATING} until 1h because the runner is on fire")
 
 
-async def passed_by_its_own_word(relay: RunningRelay) -> PullRequest:
-    """The App may not read how its jobs ended."""
+async def passed_as_reported(relay: RunningRelay) -> PullRequest:
+    """The App may not read how the jobs ended."""
     await relay.github.change_permissions(GATING, actions=None)
     pull = await open_pull(relay)
     run = newest_run(relay)
@@ -93,7 +93,7 @@ async def wait_an_hour(relay: RunningRelay, _: PullRequest) -> None:
     await sweep_after(relay, HOUR)
 
 
-async def contradict(relay: RunningRelay, _pull: PullRequest) -> None:
+async def fail_on_github(relay: RunningRelay, _pull: PullRequest) -> None:
     run = newest_run(relay)
     for job in run.jobs:
         relay.github.ci.complete(run, job, "failure")
@@ -105,32 +105,32 @@ async def contradict(relay: RunningRelay, _pull: PullRequest) -> None:
 ENDS = {
     "its waiver is taken back": (waived, unwaive),
     "its waiver runs out": (waived_for_an_hour, wait_an_hour),
-    "GitHub saw its job fail": (passed_by_its_own_word, contradict),
+    "GitHub saw its job fail": (passed_as_reported, fail_on_github),
 }
 
 
 @pytest.mark.parametrize(("passed", "end"), ENDS.values(), ids=ENDS)
-async def test_a_group_waits_for_its_own_backends_once_the_head_that_spoke_for_it_passes_no_more(
+async def test_a_group_is_dispatched_itself_once_the_reused_head_no_longer_passes(
     tmp_path: Path,
     passed: Callable[[RunningRelay], Awaitable[PullRequest]],
     end: Callable[[RunningRelay, PullRequest], Awaitable[None]],
 ) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
+    async with gated_upstream(tmp_path, ALLOWLIST, downstreams=(GATING,)) as relay:
         pull = await passed(relay)
         group = await enqueue(relay, pull)
         assert (shown_check(relay, GATE, group.head_sha), dispatched_groups(relay, GATING)) == (REUSED, [])
         await end(relay, pull)
 
         assert gate_state(relay, pull) == "failure"
-        assert shown_check(relay, GATE, group.head_sha) == WAITS
+        assert shown_check(relay, GATE, group.head_sha) == WAITING
         assert dispatched_groups(relay, GATING) == [("checks_requested", group.head_sha)]
         await settle_queue(relay)
         assert not pull.merged
 
 
-async def test_what_a_group_earns_after_its_reuse_ended_is_its_own(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        pull = await excused(relay)
+async def test_a_group_keeps_its_own_result_after_its_reuse_ended(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, ALLOWLIST, downstreams=(GATING,)) as relay:
+        pull = await open_waived_pull(relay)
         group = await enqueue(relay, pull)
         await unwaive(relay, pull)
         await run_all(relay)
@@ -140,7 +140,7 @@ async def test_what_a_group_earns_after_its_reuse_ended_is_its_own(tmp_path: Pat
         assert pull.merged
 
 
-# The head has nobody who wants it any more
+# The pull request of the head is merged or closed
 
 
 async def merge(relay: RunningRelay, _: PullRequest) -> None:
@@ -154,13 +154,13 @@ async def close(relay: RunningRelay, pull: PullRequest) -> None:
 
 
 @pytest.mark.parametrize("end", [merge, close])
-async def test_the_pass_of_a_group_outlives_the_pull_request_that_spoke_for_it(
+async def test_a_reused_pass_of_a_group_survives_the_end_of_its_pull_request(
     tmp_path: Path, end: Callable[[RunningRelay, PullRequest], Awaitable[None]]
 ) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        pull = await excused(relay)
+    async with gated_upstream(tmp_path, ALLOWLIST, downstreams=(GATING,)) as relay:
+        pull = await open_waived_pull(relay)
         group = await enqueue(relay, pull)
-        # GitHub tells of the group's end later, or never.
+        # The webhook about the group's end is lost.
         relay.github.faults.webhooks.lose(event="merge_group")
         await end(relay, pull)
         await relay.services.reconciler.run(thorough=True)
@@ -170,11 +170,11 @@ async def test_the_pass_of_a_group_outlives_the_pull_request_that_spoke_for_it(
         assert (shown_check(relay, GATE, group.head_sha), dispatched_groups(relay, GATING)) == (REUSED, [])
 
 
-# Whose waivers count
+# Which waivers count
 
 
-async def stranger_on(relay: RunningRelay, waived: PullRequest) -> PullRequest:
-    """Somebody else's pull request, whose branch begins with the waived one's commits."""
+async def open_pull_on_top_of(relay: RunningRelay, waived: PullRequest) -> PullRequest:
+    """Open a pull request of another author on top of the commits of the waived one."""
 
     def take_its_commits(pull: PullRequest) -> None:
         pull.head_sha = waived.head_sha
@@ -183,10 +183,10 @@ async def stranger_on(relay: RunningRelay, waived: PullRequest) -> PullRequest:
     return await open_pull(relay, author="mallory", before_webhook=take_its_commits)
 
 
-async def test_whoever_takes_a_waived_pull_requests_commits_does_not_get_its_waiver(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        mine = await excused(relay)
-        theirs = await stranger_on(relay, mine)
+async def test_a_pull_request_on_top_of_a_waived_one_does_not_inherit_its_waiver(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, ALLOWLIST, downstreams=(GATING,)) as relay:
+        mine = await open_waived_pull(relay)
+        theirs = await open_pull_on_top_of(relay, mine)
         await move_base(relay)
         group = await enqueue(relay, theirs)
         assert dispatched_groups(relay, GATING) == [("checks_requested", group.head_sha)]
@@ -199,11 +199,11 @@ async def test_whoever_takes_a_waived_pull_requests_commits_does_not_get_its_wai
         )
 
 
-async def test_a_waiver_covers_the_group_that_its_own_pull_request_is_queued_in(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        mine = await excused(relay)
-        theirs = await stranger_on(relay, mine)
-        await run_all(relay)  # by themselves they pass
+async def test_a_waiver_covers_the_group_in_which_its_own_pull_request_is_queued(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, ALLOWLIST, downstreams=(GATING,)) as relay:
+        mine = await open_waived_pull(relay)
+        theirs = await open_pull_on_top_of(relay, mine)
+        await run_all(relay)  # the second pull request passes by itself
         await move_base(relay)
         head = await enqueue_together(relay, mine, theirs)
         await run_all(relay, build="failure")

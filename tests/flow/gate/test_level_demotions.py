@@ -1,4 +1,4 @@
-"""Demotions through the whole relay: silent mode ends and restores checks; no silence opens the gate of a head it was in."""
+"""Demotions through the whole relay: silent mode removes and restores checks; it never opens the gate of an older head."""
 
 import random
 from pathlib import Path
@@ -60,7 +60,7 @@ async def test_an_l3_in_silent_mode_has_no_checks_until_a_maintainer_overrides_i
         later = await open_pull(relay, labels=[LABEL])
         assert CHECK not in check_names_on(relay, later.head_sha)
         assert GATE in check_names_on(relay, later.head_sha)
-        await run_all(relay, INFORMING)  # it is dispatched, and its results are recorded
+        await run_all(relay, INFORMING)  # the backend is dispatched, and its results are recorded
         assert relay.jobs(INFORMING)
         assert CHECK not in check_names_on(relay, later.head_sha)
 
@@ -91,7 +91,7 @@ async def test_an_alarmed_l4_gates_as_before_unless_the_upstream_downgrades_it(t
             await relay.github.merge_pr(later)
 
 
-async def test_a_downgraded_l4_does_not_gate_new_heads_and_stays_in_every_gate_it_was_in(
+async def test_a_downgraded_l4_does_not_gate_new_heads_and_stays_in_gates_of_old_heads(
     tmp_path: Path,
 ) -> None:
     configure(tmp_path, l4_downgrade="auto")

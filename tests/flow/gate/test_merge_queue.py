@@ -1,4 +1,4 @@
-"""The merge queue: GitHub merges a group, or throws it out, by the gate on the group's own commit."""
+"""The merge queue: GitHub merges a group, or removes it, according to the gate on the group's own commit."""
 
 import json
 from pathlib import Path
@@ -28,26 +28,28 @@ FIRST = f"  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 ONE = f"L4:\n{FIRST}"
 TWO = f"{ONE}  - {SECOND}: {{oncalls: [cat], jobs: [build, test]}}\n"
 MIXED = f"L2:\n  - {LISTENING}: {{events: [merge_group]}}\n  - {OTHER}\n{ONE}"
-THEM = (GATING, SECOND)
+BOTH = (GATING, SECOND)
 ALL = (GATING, LISTENING, OTHER)
 COMPARE = Match("GET", f"/repos/{UPSTREAM}/compare/*")
 
 
-# From the queue into the branch, or out
+# Merged or removed from the queue
 
 
-async def test_a_group_goes_to_l4_and_to_whoever_lists_it_and_waits_for_the_gate(tmp_path: Path) -> None:
+async def test_a_group_is_dispatched_to_l4_and_to_subscribed_backends_and_waits_for_the_gate(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, MIXED, downstreams=ALL) as relay:
         pull = await open_pull(relay)
         await move_base(relay)
         group = await enqueue(relay, pull)
-        asked = [("checks_requested", group.head_sha)]
+        requested = [("checks_requested", group.head_sha)]
 
         assert (
             dispatched_groups(relay, GATING),
             dispatched_groups(relay, LISTENING),
             dispatched_groups(relay, OTHER),
-        ) == (asked, asked, [])
+        ) == (requested, requested, [])
         assert shown_check(relay, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
         [subject] = (await live_gate(relay, group.head_sha))["subjects"]
         assert subject["numbers"] == [pull.number]
@@ -68,7 +70,7 @@ async def test_a_group_that_passes_is_merged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("conclusion", ["failure", "cancelled", "skipped"])
-async def test_a_group_that_does_not_pass_is_thrown_out(tmp_path: Path, conclusion: str) -> None:
+async def test_a_group_that_does_not_pass_is_removed_from_the_queue(tmp_path: Path, conclusion: str) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await move_base(relay)
@@ -79,7 +81,9 @@ async def test_a_group_that_does_not_pass_is_thrown_out(tmp_path: Path, conclusi
         assert (pull.merged, group.state) == (False, "invalidated")
 
 
-async def test_a_group_that_nobody_answers_is_thrown_out_in_time(tmp_path: Path) -> None:
+async def test_a_group_without_any_report_is_removed_from_the_queue_after_the_deadline(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await move_base(relay)
@@ -91,16 +95,16 @@ async def test_a_group_that_nobody_answers_is_thrown_out_in_time(tmp_path: Path)
         assert not pull.merged
 
 
-async def test_the_heads_own_failure_does_not_reach_the_group_and_its_pass_does_not_either(
+async def test_neither_a_failure_nor_a_pass_of_the_head_counts_for_a_group_on_a_moved_base(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         failed, passed = await open_pull(relay), await open_pull(relay, files=["src/other.py"])
         runs = relay.github.runs(GATING)
-        for run, ends in zip(runs, ("failure", "success"), strict=True):
+        for run, conclusion in zip(runs, ("failure", "success"), strict=True):
             for job in run.jobs:
                 await relay.github.start_job(run, job.name)
-                await relay.github.complete_job(run, job.name, ends)
+                await relay.github.complete_job(run, job.name, conclusion)
         await move_base(relay)
         first, second = await enqueue(relay, failed), await enqueue(relay, passed)
 
@@ -108,7 +112,7 @@ async def test_the_heads_own_failure_does_not_reach_the_group_and_its_pass_does_
         assert shown_check(relay, GATE, second.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
-async def test_those_behind_a_group_that_left_are_asked_about_anew(tmp_path: Path) -> None:
+async def test_a_group_queued_behind_a_removed_one_is_rebuilt_and_dispatched_again(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         first, second = await open_pull(relay), await open_pull(relay, files=["src/other.py"])
         await move_base(relay)
@@ -116,19 +120,19 @@ async def test_those_behind_a_group_that_left_are_asked_about_anew(tmp_path: Pat
         await run_all(relay, build="failure")
         behind = await enqueue(relay, second)
         await settle_queue(relay)
-        again = relay.github.merge_queue(UPSTREAM)[0]
+        rebuilt = relay.github.merge_queue(UPSTREAM)[0]
 
-        assert again.head_sha not in {bad.head_sha, behind.head_sha}
-        assert dispatched_groups(relay, GATING)[-1] == ("checks_requested", again.head_sha)
+        assert rebuilt.head_sha not in {bad.head_sha, behind.head_sha}
+        assert dispatched_groups(relay, GATING)[-1] == ("checks_requested", rebuilt.head_sha)
         await run_all(relay)
         await settle_queue(relay)
         assert (first.merged, second.merged) == (False, True)
 
 
-# The same content
+# Reuse of a result for the same tree
 
 
-async def test_a_group_with_the_tree_of_a_head_that_passed_asks_nobody(tmp_path: Path) -> None:
+async def test_a_group_with_the_tree_of_a_passed_head_is_not_dispatched(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, MIXED, downstreams=ALL) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
@@ -156,7 +160,7 @@ async def test_a_result_is_not_reused_once_the_base_has_moved(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("conclusion", [None, "failure"])
-async def test_the_tree_of_a_head_that_has_not_passed_is_worth_nothing(
+async def test_a_group_does_not_reuse_the_tree_of_a_head_that_has_not_passed(
     tmp_path: Path, conclusion: str | None
 ) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
@@ -169,8 +173,8 @@ async def test_the_tree_of_a_head_that_has_not_passed_is_worth_nothing(
         assert shown_check(relay, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
-async def test_a_result_is_not_reused_when_an_l4_backend_came_in_since(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, ONE, downstreams=THEM) as relay:
+async def test_a_result_is_not_reused_when_an_l4_backend_was_added_since(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, ONE, downstreams=BOTH) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
         relay.write_allowlist(TWO)
@@ -185,7 +189,9 @@ async def test_a_result_is_not_reused_when_an_l4_backend_came_in_since(tmp_path:
         )
 
 
-async def test_a_backend_that_takes_merge_groups_only_is_asked_whatever_the_head_says(tmp_path: Path) -> None:
+async def test_a_backend_with_only_merge_group_events_is_dispatched_despite_a_passed_head(
+    tmp_path: Path,
+) -> None:
     groups_only = ONE.replace("jobs:", "events: [merge_group], jobs:")
     async with gated_upstream(tmp_path, groups_only, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
@@ -196,11 +202,11 @@ async def test_a_backend_that_takes_merge_groups_only_is_asked_whatever_the_head
         assert shown_check(relay, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
-async def test_a_backend_that_takes_no_merging_events_does_not_keep_a_result_from_being_reused(
+async def test_a_backend_without_pull_request_and_merge_group_events_does_not_prevent_reuse(
     tmp_path: Path,
 ) -> None:
     aside = f"{ONE}  - {SECOND}: {{oncalls: [cat], jobs: [build], events: [push]}}\n"
-    async with gated_upstream(tmp_path, aside, downstreams=THEM) as relay:
+    async with gated_upstream(tmp_path, aside, downstreams=BOTH) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
         group = await enqueue(relay, pull)
@@ -212,7 +218,7 @@ async def test_a_backend_that_takes_no_merging_events_does_not_keep_a_result_fro
         )
 
 
-async def test_a_tree_that_cannot_be_read_is_not_the_same(tmp_path: Path) -> None:
+async def test_a_result_is_not_reused_when_the_tree_cannot_be_read(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         relay.github.faults.answer(404, on=Match("GET", f"/repos/{UPSTREAM}/git/commits/*"))
         pull = await open_pull(relay)
@@ -226,7 +232,7 @@ async def test_a_tree_that_cannot_be_read_is_not_the_same(tmp_path: Path) -> Non
 
 
 async def test_a_waiver_of_the_pull_request_covers_the_same_backend_in_its_group(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, TWO, downstreams=THEM) as relay:
+    async with gated_upstream(tmp_path, TWO, downstreams=BOTH) as relay:
         pull = await open_pull(relay)
         await write_comment(relay, pull, f"/crcr waive {GATING} because known")
         await move_base(relay)
@@ -243,7 +249,7 @@ async def test_a_waiver_of_the_pull_request_covers_the_same_backend_in_its_group
         assert pull.merged
 
 
-async def test_a_waiver_of_one_job_covers_just_that_job_in_the_group(tmp_path: Path) -> None:
+async def test_a_waiver_of_one_job_covers_only_that_job_in_the_group(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await write_comment(relay, pull, f"/crcr waive {GATING}:build because known")
@@ -262,14 +268,16 @@ async def test_a_waiver_given_while_the_group_waits_counts_at_once(tmp_path: Pat
         await run_all(relay, build="failure")
         await write_comment(relay, pull, f"/crcr waive {GATING} because known")
 
-        found = shown_check(relay, GATE, group.head_sha)
-        assert found == ("completed", "success", f"{GATING} waived by @maintainer")
+        check = shown_check(relay, GATE, group.head_sha)
+        assert check == ("completed", "success", f"{GATING} waived by @maintainer")
 
 
-async def test_in_a_group_of_two_a_waiver_of_either_covers_what_the_other_passed(tmp_path: Path) -> None:
+async def test_in_a_group_of_two_a_waiver_of_one_covers_a_backend_that_the_other_passed(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         first, second = await open_pull(relay), await open_pull(relay, files=["src/other.py"])
-        await run_all(relay)  # the second's
+        await run_all(relay)  # the run of the second pull request
         await write_comment(relay, first, f"/crcr waive {GATING}:build because known")
         await move_base(relay)
         head = await enqueue_together(relay, first, second)
@@ -279,7 +287,7 @@ async def test_in_a_group_of_two_a_waiver_of_either_covers_what_the_other_passed
         assert shown_check(relay, GATE, head) == ("completed", "success", f"{GATING} waived by @maintainer")
 
 
-async def test_a_waiver_of_a_pull_request_that_is_not_in_the_group_does_not_cover(tmp_path: Path) -> None:
+async def test_a_waiver_of_a_pull_request_outside_the_group_does_not_cover_the_group(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         other, pull = await open_pull(relay), await open_pull(relay, files=["src/other.py"])
         await write_comment(relay, other, f"/crcr waive {GATING} because known")
@@ -294,12 +302,12 @@ async def test_a_waiver_of_a_pull_request_that_is_not_in_the_group_does_not_cove
         )
 
 
-@pytest.mark.parametrize("silent", [COMPARE, Match("GET", f"/repos/{UPSTREAM}/commits/*/pulls")])
-async def test_without_an_answer_about_its_pull_requests_a_group_has_no_waiver(
-    tmp_path: Path, silent: Match
+@pytest.mark.parametrize("refused_route", [COMPARE, Match("GET", f"/repos/{UPSTREAM}/commits/*/pulls")])
+async def test_a_group_whose_pull_requests_cannot_be_read_has_no_waiver(
+    tmp_path: Path, refused_route: Match
 ) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        relay.github.faults.answer(403, on=silent, message="Resource not accessible by integration")
+        relay.github.faults.answer(403, on=refused_route, message="Resource not accessible by integration")
         pull = await open_pull(relay)
         await write_comment(relay, pull, f"/crcr waive {GATING} because known")
         await move_base(relay)
@@ -315,14 +323,16 @@ async def test_without_an_answer_about_its_pull_requests_a_group_has_no_waiver(
         assert "so no waiver applies" in gate_summary(relay, group.head_sha)
 
 
-async def test_while_github_does_not_answer_the_group_waits_and_nothing_is_green(tmp_path: Path) -> None:
+async def test_a_group_stays_pending_during_a_github_outage_and_reuses_the_result_later(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
-        away = relay.github.faults.answer(502, on=COMPARE)
+        fault = relay.github.faults.answer(502, on=COMPARE)
         pull = await open_pull(relay)
         await run_all(relay)
         group = await enqueue(relay, pull)
         assert shown_check(relay, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
-        relay.github.faults.remove(away)
+        relay.github.faults.remove(fault)
         await sweep_after(relay, HOUR)
 
         assert shown_check(relay, GATE, group.head_sha) == (
@@ -335,7 +345,9 @@ async def test_while_github_does_not_answer_the_group_waits_and_nothing_is_green
 # The end of a group
 
 
-async def test_a_destroyed_group_ends_its_open_checks_and_tells_whoever_was_told(tmp_path: Path) -> None:
+async def test_a_destroyed_group_ends_its_open_checks_and_notifies_the_dispatched_backends(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, MIXED, downstreams=ALL) as relay:
         pull = await open_pull(relay)
         await move_base(relay)
@@ -349,11 +361,13 @@ async def test_a_destroyed_group_ends_its_open_checks_and_tells_whoever_was_told
             dispatched_groups(relay, LISTENING),
             dispatched_groups(relay, OTHER),
         ) == (both, both, [])
-        ends = {each.name: each.conclusion for each in relay.github.checks(UPSTREAM, group.head_sha)}
-        assert ends == {GATE: "cancelled", f"crcr/{GATING}": "neutral"}
+        conclusions = {
+            check.name: check.conclusion for check in relay.github.checks(UPSTREAM, group.head_sha)
+        }
+        assert conclusions == {GATE: "cancelled", f"crcr/{GATING}": "neutral"}
 
 
-async def test_a_destroyed_groups_unsent_dispatch_is_never_sent(tmp_path: Path) -> None:
+async def test_an_unsent_dispatch_of_a_destroyed_group_is_never_sent(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await move_base(relay)
@@ -367,20 +381,24 @@ async def test_a_destroyed_groups_unsent_dispatch_is_never_sent(tmp_path: Path) 
         assert shown_check(relay, GATE, group.head_sha) == ("completed", "cancelled", "superseded or closed")
 
 
-async def test_a_group_destroyed_before_it_was_read_is_forgotten(tmp_path: Path) -> None:
+async def test_a_group_destroyed_before_it_was_compared_is_cancelled_without_a_dispatch(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
-        away = relay.github.faults.answer(502, on=COMPARE)
+        fault = relay.github.faults.answer(502, on=COMPARE)
         group = await enqueue(relay, pull)
         await relay.github.dequeue(group)
-        relay.github.faults.remove(away)
+        relay.github.faults.remove(fault)
         await sweep_after(relay, HOUR)
 
         assert dispatched_groups(relay, GATING) == []
         assert shown_check(relay, GATE, group.head_sha) == ("completed", "cancelled", "superseded or closed")
 
 
-async def test_an_end_that_overtakes_its_beginning_ends_the_group_all_the_same(tmp_path: Path) -> None:
+async def test_a_destroyed_webhook_that_arrives_before_checks_requested_still_ends_the_group(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await move_base(relay)
@@ -394,7 +412,7 @@ async def test_an_end_that_overtakes_its_beginning_ends_the_group_all_the_same(t
         assert shown_check(relay, GATE, group.head_sha) is None
 
 
-async def test_a_late_result_does_not_wake_a_destroyed_group(tmp_path: Path) -> None:
+async def test_a_late_result_does_not_reopen_the_gate_of_a_destroyed_group(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await move_base(relay)
@@ -409,10 +427,10 @@ async def test_a_late_result_does_not_wake_a_destroyed_group(tmp_path: Path) -> 
         assert shown_check(relay, GATE, group.head_sha) == ("completed", "cancelled", "superseded or closed")
 
 
-# Twice, and with `paths`
+# Redeliveries and `paths`
 
 
-async def test_a_redelivered_group_is_told_once(tmp_path: Path) -> None:
+async def test_a_redelivered_group_is_dispatched_once(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await move_base(relay)
@@ -429,7 +447,7 @@ async def test_a_redelivered_group_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "outcome"), [("docs/a.md", "in_progress"), ("src/a.py", "completed")])
-async def test_a_group_concerns_a_backend_with_paths_by_what_it_adds_to_its_base(
+async def test_paths_of_a_backend_are_matched_with_the_changes_of_the_group_to_its_base(
     tmp_path: Path, path: str, outcome: str
 ) -> None:
     docs = ONE.replace("jobs:", "paths: ['docs/**'], jobs:")
@@ -442,7 +460,9 @@ async def test_a_group_concerns_a_backend_with_paths_by_what_it_adds_to_its_base
         assert bool(dispatched_groups(relay, GATING)) is (outcome == "in_progress")
 
 
-async def test_a_group_of_two_concerns_a_backend_by_the_files_of_both(tmp_path: Path) -> None:
+async def test_paths_of_a_backend_are_matched_with_the_files_of_both_pull_requests_of_a_group(
+    tmp_path: Path,
+) -> None:
     docs = ONE.replace("jobs:", "paths: ['docs/**'], jobs:")
     async with gated_upstream(tmp_path, docs, downstreams=(GATING,)) as relay:
         first, second = (
@@ -455,7 +475,7 @@ async def test_a_group_of_two_concerns_a_backend_by_the_files_of_both(tmp_path: 
         assert ("checks_requested", head) in dispatched_groups(relay, GATING)
 
 
-async def test_a_group_that_changes_nothing_still_concerns_a_backend_without_paths(tmp_path: Path) -> None:
+async def test_a_group_without_changed_files_still_needs_a_backend_without_paths(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay, files=[])
         await move_base(relay)
@@ -464,7 +484,9 @@ async def test_a_group_that_changes_nothing_still_concerns_a_backend_without_pat
         assert shown_check(relay, GATE, group.head_sha) == ("in_progress", None, f"waiting for {GATING}")
 
 
-async def test_without_an_answer_about_its_files_a_group_concerns_everybody(tmp_path: Path) -> None:
+async def test_a_group_whose_files_cannot_be_read_is_dispatched_to_backends_with_paths(
+    tmp_path: Path,
+) -> None:
     docs = ONE.replace("jobs:", "paths: ['docs/**'], jobs:")
     async with gated_upstream(tmp_path, docs, downstreams=(GATING,)) as relay:
         relay.github.faults.answer(404, on=COMPARE)

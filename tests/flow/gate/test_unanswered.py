@@ -23,7 +23,7 @@ RUNS = "*/actions/runs*"
 
 
 def dispatch_answers(relay: RunningRelay) -> list[str | None]:
-    """What is written about the dispatches, oldest first."""
+    """The recorded lookup results of the dispatches, oldest first."""
     rows = relay.rows("SELECT answer FROM dispatches WHERE state = 'sent' ORDER BY created_at, delivery")
     return [row["answer"] for row in rows]
 
@@ -34,28 +34,30 @@ async def reconcile(relay: RunningRelay, hours: float = 6.1) -> None:
     await relay.drain()
 
 
-async def answer_once(relay: RunningRelay, name: str = BACKEND) -> None:
-    """The backend answers a pull request, so that an answer is expected of it from now on."""
+async def report_once(relay: RunningRelay, name: str = BACKEND) -> None:
+    """Let the backend report for a pull request, so that reports are expected of it from now on."""
     await open_pull(relay)
     run = relay.github.runs(name)[-1]
-    for each in run.jobs:
-        await relay.github.start_job(run, each.name)
-        await relay.github.complete_job(run, each.name)
+    for job in run.jobs:
+        await relay.github.start_job(run, job.name)
+        await relay.github.complete_job(run, job.name)
     relay.clock.advance(MINUTE)
 
 
-async def open_unheard(relay: RunningRelay, *workflows: Workflow, name: str = BACKEND) -> list[WorkflowRun]:
-    """A pull request that the backend's workflows (none: it listens to nothing) see, and do not report on."""
+async def open_unreported_pull(
+    relay: RunningRelay, *workflows: Workflow, name: str = BACKEND
+) -> list[WorkflowRun]:
+    """Open a pull request that starts the given workflows (without any: no run), and return the unreported runs."""
     before = len(relay.github.runs(name))
     relay.github.repository(name).workflows = list(workflows)
     await open_pull(relay)
     return relay.github.runs(name)[before:]
 
 
-async def test_fault_23_a_dispatch_that_never_started_is_found(tmp_path: Path) -> None:
+async def test_fault_23_a_dispatch_that_started_no_run_is_detected(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
-        await open_unheard(relay)
+        await report_once(relay)
+        await open_unreported_pull(relay)
         await reconcile(relay, 5.9)
         assert dispatch_answers(relay) == [None, None]
         await reconcile(relay, 0.2)
@@ -63,7 +65,7 @@ async def test_fault_23_a_dispatch_that_never_started_is_found(tmp_path: Path) -
         assert dispatch_answers(relay) == [None, "never_started"]
 
 
-async def test_fault_23_a_gating_dispatch_that_never_started_is_found_whatever_was_before(
+async def test_fault_23_a_gating_dispatch_that_started_no_run_is_detected_without_history(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build]}}\n") as relay:
@@ -76,25 +78,25 @@ async def test_fault_23_a_gating_dispatch_that_never_started_is_found_whatever_w
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
 
 
-async def test_a_run_that_ended_and_did_not_report_is_found_and_makes_no_results(tmp_path: Path) -> None:
+async def test_a_run_that_ended_without_a_report_is_detected_and_creates_no_results(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
+        await report_once(relay)
         results = relay.jobs()
-        [run] = await open_unheard(relay, WORKFLOW_WITH_GUID)
-        for each in run.jobs:
-            relay.github.ci.complete(run, each, "success")
+        [run] = await open_unreported_pull(relay, WORKFLOW_WITH_GUID)
+        for job in run.jobs:
+            relay.github.ci.complete(run, job, "success")
         await reconcile(relay)
 
         assert dispatch_answers(relay) == [None, "unreported"]
         assert relay.jobs() == results
 
 
-async def test_a_gate_does_not_pass_by_runs_in_which_nobody_reported(tmp_path: Path) -> None:
+async def test_the_gate_does_not_pass_by_runs_without_reports(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, f"L4:\n  - {GATING}: [bob]\n") as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
-        for each in run.jobs:
-            relay.github.ci.complete(run, each, "success")
+        for job in run.jobs:
+            relay.github.ci.complete(run, job, "success")
         await reconcile(relay)
         assert (dispatch_answers(relay), gate_state(relay, pull)) == (["unreported"], "pending")
         await sweep_after(relay, 2 * HOUR)
@@ -102,23 +104,23 @@ async def test_a_gate_does_not_pass_by_runs_in_which_nobody_reported(tmp_path: P
         assert shown_check(relay, GATE, pull.head_sha) == ("completed", "failure", f"{GATING} is missing")
 
 
-async def test_a_run_that_still_waits_at_github_is_looked_at_again_until_it_is_over(tmp_path: Path) -> None:
+async def test_an_unfinished_run_is_looked_up_again_until_it_has_ended(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
-        [run] = await open_unheard(relay, WORKFLOW_WITH_GUID)
+        await report_once(relay)
+        [run] = await open_unreported_pull(relay, WORKFLOW_WITH_GUID)
         await reconcile(relay)
         assert dispatch_answers(relay) == [None, "running"]
-        for each in run.jobs:
-            relay.github.ci.complete(run, each, "failure")
+        for job in run.jobs:
+            relay.github.ci.complete(run, job, "failure")
         await reconcile(relay)
 
         assert dispatch_answers(relay) == [None, "unreported"]
 
 
-async def test_a_run_that_still_waits_is_not_asked_about_at_every_turn(tmp_path: Path) -> None:
+async def test_an_unfinished_run_is_not_looked_up_in_every_reconciliation(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
-        await open_unheard(relay, WORKFLOW_WITH_GUID)
+        await report_once(relay)
+        await open_unreported_pull(relay, WORKFLOW_WITH_GUID)
         await reconcile(relay)
         before = len(relay.github.calls_to("GET", RUNS))
         for _ in range(20):
@@ -127,42 +129,44 @@ async def test_a_run_that_still_waits_is_not_asked_about_at_every_turn(tmp_path:
         assert len(relay.github.calls_to("GET", RUNS)) == before
 
 
-async def test_runs_that_do_not_name_their_delivery_leave_it_unanswered(tmp_path: Path) -> None:
+async def test_runs_without_the_delivery_id_in_their_name_leave_the_dispatch_unanswered(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
-        [run] = await open_unheard(relay, WORKFLOW)
-        for each in run.jobs:
-            relay.github.ci.complete(run, each, "success")
+        await report_once(relay)
+        [run] = await open_unreported_pull(relay, WORKFLOW)
+        for job in run.jobs:
+            relay.github.ci.complete(run, job, "success")
         await reconcile(relay)
 
         assert dispatch_answers(relay) == [None, "unanswered"]
 
 
-async def test_a_backend_that_never_answered_is_not_listening_and_github_is_not_asked(tmp_path: Path) -> None:
+async def test_a_backend_that_never_reported_is_not_listening_and_is_not_looked_up(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await open_unheard(relay)
+        await open_unreported_pull(relay)
         await reconcile(relay)
 
         assert dispatch_answers(relay) == ["not_listening"]
         assert relay.github.calls_to("GET", RUNS) == []
 
 
-async def test_a_backend_that_answered_more_than_14_days_ago_is_not_listening(tmp_path: Path) -> None:
+async def test_a_backend_whose_last_report_is_over_14_days_old_is_not_listening(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
+        await report_once(relay)
         relay.clock.advance(13.5 * DAY)
-        await open_unheard(relay)
+        await open_unreported_pull(relay)
         await reconcile(relay)
         relay.clock.advance(DAY)
-        await open_unheard(relay)
+        await open_unreported_pull(relay)
         await reconcile(relay)
 
         assert dispatch_answers(relay) == [None, "never_started", "not_listening"]
 
 
-async def test_who_answers_pull_requests_need_not_answer_pushes(tmp_path: Path) -> None:
+async def test_a_backend_that_reports_pull_requests_is_not_expected_to_report_pushes(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
+        await report_once(relay)
         relay.github.repository(BACKEND).workflows = []
         await relay.github.push(UPSTREAM)
         await relay.drain()
@@ -171,13 +175,13 @@ async def test_who_answers_pull_requests_need_not_answer_pushes(tmp_path: Path) 
         assert dispatch_answers(relay) == [None, "not_listening"]
 
 
-async def test_no_answer_is_expected_of_l1_or_to_the_end_of_a_pull_request_or_to_an_older_head(
+async def test_no_report_is_expected_from_l1_or_for_a_closed_pull_request_or_an_older_head(
     tmp_path: Path,
 ) -> None:
     async with running_relay(
         tmp_path, f"{LISTED}L1:\n  - org/first\n", downstreams=(BACKEND, "org/first")
     ) as relay:
-        await answer_once(relay)
+        await report_once(relay)
         relay.github.repository(BACKEND).workflows = []
         pull = await open_pull(relay)
         for act in (relay.github.push_to_pr, relay.github.close_pr):
@@ -190,10 +194,10 @@ async def test_no_answer_is_expected_of_l1_or_to_the_end_of_a_pull_request_or_to
         assert rows == [{"downstream": BACKEND, "action": "synchronize", "answer": "never_started"}]
 
 
-async def test_a_report_that_comes_after_all_is_taken_and_answers_the_dispatch(tmp_path: Path) -> None:
+async def test_a_late_report_is_accepted_and_clears_the_unanswered_dispatch(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
-        [run] = await open_unheard(relay, WORKFLOW)
+        await report_once(relay)
+        [run] = await open_unreported_pull(relay, WORKFLOW)
         await reconcile(relay)
         assert dispatch_answers(relay) == [None, "unanswered"]
 
@@ -201,10 +205,10 @@ async def test_a_report_that_comes_after_all_is_taken_and_answers_the_dispatch(t
         assert dispatch_answers(relay) == [None, None]
 
 
-async def test_whom_github_does_not_let_us_read_is_left_without_an_answer(tmp_path: Path) -> None:
+async def test_a_dispatch_is_not_classified_without_permission_to_read_actions(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
-        await open_unheard(relay)
+        await report_once(relay)
+        await open_unreported_pull(relay)
         await relay.github.change_permissions(BACKEND, actions=None)
         await reconcile(relay)
 
@@ -214,8 +218,8 @@ async def test_whom_github_does_not_let_us_read_is_left_without_an_answer(tmp_pa
 
 async def test_each_dispatch_is_looked_up_once(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
-        await answer_once(relay)
-        await open_unheard(relay)
+        await report_once(relay)
+        await open_unreported_pull(relay)
         await reconcile(relay)
         before = len(relay.github.calls_to("GET", RUNS))
         for _ in range(5):
@@ -224,14 +228,14 @@ async def test_each_dispatch_is_looked_up_once(tmp_path: Path) -> None:
         assert (before, len(relay.github.calls_to("GET", RUNS))) == (1, 1)
 
 
-async def test_a_run_that_was_told_of_by_webhook_and_did_not_report_makes_no_results(tmp_path: Path) -> None:
+async def test_a_run_known_by_webhook_that_did_not_report_creates_no_results(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(relay)
         run = newest_run(relay)
-        for each in run.jobs:
-            relay.github.ci.start(run, each)
-            relay.github.ci.complete(run, each, "success")
+        for job in run.jobs:
+            relay.github.ci.start(run, job)
+            relay.github.ci.complete(run, job, "success")
         await relay.github.send_queued_webhooks()
         await sweep_after(relay, MINUTE)
 

@@ -1,4 +1,4 @@
-"""Conclusions checked: what was reported against GitHub's own view of the job, and the worse of both counts."""
+"""Verification: a reported conclusion is compared with GitHub's conclusion of the job, and the worse one counts."""
 
 import json
 from pathlib import Path
@@ -38,17 +38,17 @@ JOBS = f"/repos/{GATING}/actions/runs/*/attempts/*/jobs"
 
 
 def verified_job(relay: RunningRelay, name: str = "build") -> tuple[str, str, str | None, bool]:
-    """What counts for a job, how it was verified, what GitHub said, and whether it is disputed."""
+    """The conclusion that counts for a job, its verification, GitHub's conclusion, and whether it is disputed."""
     row = [job for job in relay.jobs(GATING) if job["job_name"] == name][-1]
     return row["conclusion"], row["verification"], row["github_conclusion"], bool(row["disputed"])
 
 
-async def end(
-    relay: RunningRelay, run: WorkflowRun, job: WorkflowJob | str, *, says: str | None, github: str | None
+async def finish_job(
+    relay: RunningRelay, run: WorkflowRun, job: WorkflowJob | str, *, reported: str | None, github: str | None
 ) -> str:
-    """A job reports its end, and a moment later GitHub's job ends as well."""
+    """Report the end of a job, then end the job on GitHub as well."""
     chosen = run.job(job) if isinstance(job, str) else job
-    answer = await relay.github.report(run, chosen, status="completed", conclusion=says)
+    answer = await relay.github.report(run, chosen, status="completed", conclusion=reported)
     if github is not None:
         relay.github.ci.complete(run, chosen, github)
         await relay.github.send_queued_webhooks()
@@ -56,95 +56,100 @@ async def end(
     return report_outcome(answer)
 
 
-async def both_end(relay: RunningRelay, *, says: str | None, github: str) -> WorkflowRun:
-    """`build` ends in two ways, `test` is fine; GitHub has been asked about it."""
+async def finish_both_jobs(relay: RunningRelay, *, reported: str | None, github: str) -> WorkflowRun:
+    """End `build` with these conclusions and `test` with success, and let the relay check them with GitHub."""
     run = newest_run(relay)
     await start_jobs(relay, run)
-    await end(relay, run, "build", says=says, github=github)
-    await end(relay, run, "test", says="success", github="success")
+    await finish_job(relay, run, "build", reported=reported, github=github)
+    await finish_job(relay, run, "test", reported="success", github="success")
     await sweep_after(relay, MINUTE)
     return run
 
 
-async def test_a_success_that_github_saw_fail_is_a_failure_disputed_and_the_gate_fails(
+async def test_a_reported_success_that_failed_on_github_is_a_disputed_failure_and_fails_the_gate(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
-        await both_end(relay, says="success", github="failure")
+        await finish_both_jobs(relay, reported="success", github="failure")
 
         assert verified_job(relay) == ("failure", "disputed", "failure", True)
         assert gate_state(relay, pull) == "failure"
         assert "disputed: GitHub says otherwise" in latest_check(relay, GATE, pull.head_sha).output["summary"]
 
 
-async def test_a_failure_that_github_saw_succeed_stays_a_failure_and_is_disputed(tmp_path: Path) -> None:
+async def test_a_reported_failure_that_succeeded_on_github_stays_a_failure_and_is_disputed(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
-        await both_end(relay, says="failure", github="success")
+        await finish_both_jobs(relay, reported="failure", github="success")
 
         assert verified_job(relay) == ("failure", "disputed", "success", True)
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_what_github_saw_as_well_is_confirmed(tmp_path: Path) -> None:
+async def test_a_result_with_the_same_conclusion_on_github_is_confirmed(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
-        await both_end(relay, says="success", github="success")
+        await finish_both_jobs(relay, reported="success", github="success")
 
         assert verified_job(relay) == ("success", "confirmed", "success", False)
         assert gate_state(relay, pull) == "success"
 
 
 @pytest.mark.parametrize("github", ["cancelled", "timed_out", "action_required", "startup_failure", "stale"])
-async def test_fault_35_a_reported_success_of_a_job_that_was_cancelled_or_timed_out_does_not_pass(
+async def test_fault_35_a_reported_success_of_a_cancelled_or_timed_out_job_does_not_pass(
     tmp_path: Path, github: str
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
-        await both_end(relay, says="success", github=github)
+        await finish_both_jobs(relay, reported="success", github=github)
 
         assert verified_job(relay)[1] == "disputed"
         assert gate_state(relay, pull) == "failure"
 
 
 @pytest.mark.parametrize("github", ["success", "failure"])
-async def test_a_report_without_a_conclusion_takes_githubs(tmp_path: Path, github: str) -> None:
+async def test_a_report_without_a_conclusion_gets_githubs_conclusion(tmp_path: Path, github: str) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
-        await end(relay, run, "test", says="success", github="success")
-        await end(relay, run, "build", says=None, github=github)
+        await finish_job(relay, run, "test", reported="success", github="success")
+        await finish_job(relay, run, "build", reported=None, github=github)
 
         assert verified_job(relay) == (github, "confirmed", github, False)
         assert gate_state(relay, pull) == github
 
 
-async def test_a_dispute_between_two_reports_is_still_shown_after_github_has_confirmed_the_worse(
+async def test_a_dispute_between_two_reports_is_still_shown_after_github_confirmed_the_worse(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
         await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
-        assert await end(relay, run, "build", says="success", github=None) == "applied"
-        assert await end(relay, run, "build", says="failure", github="failure") == "conflicting_result"
+        assert await finish_job(relay, run, "build", reported="success", github=None) == "applied"
+        assert (
+            await finish_job(relay, run, "build", reported="failure", github="failure")
+            == "conflicting_result"
+        )
         await sweep_after(relay, MINUTE)
 
         assert verified_job(relay) == ("failure", "confirmed", "failure", True)
 
 
-# When GitHub is asked
+# When GitHub is queried
 
 
-async def test_github_is_asked_again_until_its_own_job_has_ended(tmp_path: Path) -> None:
+async def test_a_result_is_checked_again_until_its_job_has_ended_on_github(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
         for name in ("build", "test"):
-            await end(relay, run, name, says="success", github=None)
+            await finish_job(relay, run, name, reported="success", github=None)
         await sweep_after(relay, MINUTE)
         assert relay.github.calls_to("GET", JOBS) != []
         assert [verified_job(relay, name)[1] for name in ("build", "test")] == ["unchecked", "unchecked"]
@@ -158,26 +163,26 @@ async def test_github_is_asked_again_until_its_own_job_has_ended(tmp_path: Path)
         )
 
 
-async def test_a_job_that_github_never_sees_end_is_asked_about_less_and_less_often(tmp_path: Path) -> None:
+async def test_a_job_that_never_ends_on_github_is_checked_less_and_less_often(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
         for name in ("build", "test"):
-            await end(relay, run, name, says="success", github=None)
-        asked = []
+            await finish_job(relay, run, name, reported="success", github=None)
+        calls_per_round = []
         for _ in range(3):
             before = len(relay.github.calls_to("GET", JOBS))
             for _ in range(20):
                 await relay.pass_time(3 * MINUTE)
-            asked.append(len(relay.github.calls_to("GET", JOBS)) - before)
+            calls_per_round.append(len(relay.github.calls_to("GET", JOBS)) - before)
             await relay.pass_time(5 * HOUR)
 
-        assert asked[0] > asked[1] >= asked[2] > 0
-        assert asked[2] <= 6
+        assert calls_per_round[0] > calls_per_round[1] >= calls_per_round[2] > 0
+        assert calls_per_round[2] <= 6
 
 
-async def test_nothing_is_asked_any_more_once_everything_is_confirmed(tmp_path: Path) -> None:
+async def test_github_is_not_queried_any_more_once_all_results_are_confirmed(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         await open_pull(relay)
         await run_all(relay)
@@ -191,22 +196,22 @@ async def test_nothing_is_asked_any_more_once_everything_is_confirmed(tmp_path: 
         assert len(relay.github.calls_to("GET", ACTIONS)) == before
 
 
-async def test_the_report_counts_where_the_app_may_not_look_and_the_gate_says_so(tmp_path: Path) -> None:
+async def test_without_actions_read_the_report_counts_and_the_gate_says_so(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         await relay.github.change_permissions(GATING, actions=None)
         pull = await open_pull(relay)
-        await both_end(relay, says="success", github="failure")
+        await finish_both_jobs(relay, reported="success", github="failure")
 
         assert verified_job(relay) == ("success", "not verifiable", None, False)
         assert gate_state(relay, pull) == "success"
         assert "2 jobs, as reported" in latest_check(relay, GATE, pull.head_sha).output["summary"]
 
 
-async def test_a_right_to_look_that_comes_later_has_the_results_checked_after_all(tmp_path: Path) -> None:
+async def test_granting_actions_read_later_has_the_results_checked(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         await relay.github.change_permissions(GATING, actions=None)
         pull = await open_pull(relay)
-        await both_end(relay, says="success", github="failure")
+        await finish_both_jobs(relay, reported="success", github="failure")
         await relay.github.change_permissions(GATING, actions="read")
         for _ in range(2):
             await sweep_after(relay, 2 * MINUTE)
@@ -214,25 +219,25 @@ async def test_a_right_to_look_that_comes_later_has_the_results_checked_after_al
         assert (verified_job(relay)[1], gate_state(relay, pull)) == ("disputed", "failure")
 
 
-async def test_an_outage_of_github_only_delays_the_check(tmp_path: Path) -> None:
+async def test_a_github_outage_only_delays_the_verification(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
-        away = relay.github.faults.answer(502, on=Match("GET", ACTIONS))
-        await both_end(relay, says="success", github="failure")
+        fault = relay.github.faults.answer(502, on=Match("GET", ACTIONS))
+        await finish_both_jobs(relay, reported="success", github="failure")
         assert gate_state(relay, pull) == "pending"
-        relay.github.faults.remove(away)
+        relay.github.faults.remove(fault)
         await sweep_after(relay, 15 * MINUTE)
 
         assert (verified_job(relay)[1], gate_state(relay, pull)) == ("disputed", "failure")
 
 
-async def test_each_attempt_is_held_against_githubs_own_attempt(tmp_path: Path) -> None:
+async def test_each_attempt_is_compared_with_the_same_attempt_on_github(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
-        run = await both_end(relay, says="failure", github="failure")
+        run = await finish_both_jobs(relay, reported="failure", github="failure")
         await relay.github.rerun(run, failed_only=True)
         await start_jobs(relay, run, "build")
-        await end(relay, run, "build", says="success", github="timed_out")
+        await finish_job(relay, run, "build", reported="success", github="timed_out")
         await sweep_after(relay, MINUTE)
 
         rows = [job for job in relay.jobs(GATING) if job["job_name"] == "build"]
@@ -243,7 +248,7 @@ async def test_each_attempt_is_held_against_githubs_own_attempt(tmp_path: Path) 
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_results_of_l3_are_checked_and_those_of_l2_are_not(tmp_path: Path) -> None:
+async def test_results_of_l3_backends_are_verified(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         await open_pull(relay, labels=[LABEL])
         await run_all(relay, INFORMING)
@@ -252,7 +257,7 @@ async def test_results_of_l3_are_checked_and_those_of_l2_are_not(tmp_path: Path)
         assert {job["verification"] for job in relay.jobs(INFORMING)} == {"confirmed"}
 
 
-async def test_results_of_l2_cost_no_call_to_github(tmp_path: Path) -> None:
+async def test_results_of_l2_backends_are_not_verified_and_need_no_call_to_github(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         for name in ("build", "test"):
             await relay.github.start_job(run, name)
@@ -265,16 +270,16 @@ async def test_results_of_l2_cost_no_call_to_github(tmp_path: Path) -> None:
         assert {job["verification"] for job in relay.jobs()} == {"unchecked"}
 
 
-async def test_ci_elsewhere_is_self_reported_and_never_looked_up(tmp_path: Path) -> None:
+async def test_results_of_another_ci_are_self_reported_and_never_looked_up(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB.replace("'*'", "build"), downstreams=(GATING,)) as relay:
         relay.github.repository(GATING).workflows = [named_workflow("bridge")]
         pull = await open_pull(relay)
-        run, there = newest_run(relay), relay.github.repository(GATING)
+        run, repository = newest_run(relay), relay.github.repository(GATING)
         caller = a_caller(
             kind=IssuerKind.BUILDKITE,
             repository=repo(GATING),
-            repository_id=there.id,
-            owner_id=there.owner.id,
+            repository_id=repository.id,
+            owner_id=repository.owner.id,
             run_id="0197-uuid",
             **dict.fromkeys(("check_run_id", "workflow_path")),
         )
@@ -282,7 +287,7 @@ async def test_ci_elsewhere_is_self_reported_and_never_looked_up(tmp_path: Path)
             body = relay.github.ci.report_body(
                 run, run.jobs[0], status, job_name="build", run_id="0197-uuid", conclusion="success"
             )
-            await take(relay, body, caller)
+            await take_report(relay, body, caller)
         relay.github.ci.complete(run, run.jobs[0], "success")
         for _ in range(3):
             await sweep_after(relay, 7 * HOUR)
@@ -292,20 +297,20 @@ async def test_ci_elsewhere_is_self_reported_and_never_looked_up(tmp_path: Path)
         assert relay.github.calls_to("GET", f"{ACTIONS}/0197*") == relay.github.calls_to("GET", JOBS) == []
 
 
-async def take(relay: RunningRelay, body: Any, caller: Any) -> None:
-    """What the callback does once a token has proved who is calling."""
+async def take_report(relay: RunningRelay, body: Any, caller: Any) -> None:
+    """Record a report as the callback does once its token is verified."""
     raw = json.dumps(body).encode()
     report = parse_report(raw)
     [standing] = await relay.services.reports.read_standings(caller.repository, report.delivery_id)
-    taken = await relay.services.reports.take(report, caller, standing, raw, relay.clock.now())
-    assert not isinstance(taken, RejectedReport), taken
+    outcome = await relay.services.reports.take(report, caller, standing, raw, relay.clock.now())
+    assert not isinstance(outcome, RejectedReport), outcome
     await relay.drain()
 
 
-# Which of GitHub's jobs is meant
+# Which GitHub job a result is compared with
 
 
-async def test_a_job_that_reports_under_another_jobs_name_is_held_against_that_job(tmp_path: Path) -> None:
+async def test_a_result_reported_under_another_jobs_name_is_compared_with_that_job(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
         await open_pull(relay)
         run = newest_run(relay)
@@ -318,7 +323,7 @@ async def test_a_job_that_reports_under_another_jobs_name_is_held_against_that_j
         assert verified_job(relay, "test") == ("failure", "disputed", "failure", True)
 
 
-async def test_what_a_separate_job_closed_is_matched_by_the_jobs_name(tmp_path: Path) -> None:
+async def test_a_result_closed_by_a_separate_job_is_matched_by_job_name(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
         relay.github.repository(GATING).workflows = [named_workflow("build", "report")]
         await open_pull(relay)
@@ -332,7 +337,7 @@ async def test_what_a_separate_job_closed_is_matched_by_the_jobs_name(tmp_path: 
         assert verified_job(relay) == ("failure", "disputed", "failure", True)
 
 
-async def test_a_name_that_two_of_githubs_jobs_have_counts_as_the_worse_of_them(tmp_path: Path) -> None:
+async def test_a_job_name_shared_by_two_github_jobs_gets_the_worse_conclusion(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
         relay.github.repository(GATING).workflows = [named_workflow("build", "build", "report")]
         pull = await open_pull(relay)
@@ -348,7 +353,7 @@ async def test_a_name_that_two_of_githubs_jobs_have_counts_as_the_worse_of_them(
         assert gate_state(relay, pull) == "failure"
 
 
-async def test_a_name_that_none_of_githubs_jobs_has_fails_with_its_run(tmp_path: Path) -> None:
+async def test_a_job_name_unknown_to_github_fails_the_gate_when_its_run_failed(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay)
@@ -365,7 +370,7 @@ async def test_a_name_that_none_of_githubs_jobs_has_fails_with_its_run(tmp_path:
         assert "GitHub does not agree" in latest_check(relay, GATE, pull.head_sha).output["summary"]
 
 
-async def test_legs_of_one_name_are_each_held_against_their_own_job(tmp_path: Path) -> None:
+async def test_matrix_legs_with_the_same_name_are_each_compared_with_their_own_job(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
         relay.github.repository(GATING).workflows = [named_workflow("build", "build")]
         await open_pull(relay)
@@ -373,26 +378,24 @@ async def test_legs_of_one_name_are_each_held_against_their_own_job(tmp_path: Pa
         for job in run.jobs:
             await relay.github.report(run, job)
         for job, github in zip(run.jobs, ("success", "failure"), strict=True):
-            await end(relay, run, job, says="success", github=github)
+            await finish_job(relay, run, job, reported="success", github=github)
         await sweep_after(relay, MINUTE)
 
         assert verified_job(relay, "build") == ("success", "confirmed", "success", False)
         assert verified_job(relay, "build (2)") == ("failure", "disputed", "failure", True)
 
 
-# What GitHub tells by itself
+# Webhooks about jobs and runs
 
 
-async def test_where_github_tells_by_webhook_its_word_counts_at_once_and_jobs_are_asked_for_once(
-    tmp_path: Path,
-) -> None:
+async def test_job_webhooks_of_github_count_at_once_and_the_jobs_are_listed_only_once(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
-        await end(relay, run, "build", says="success", github="failure")
-        await end(relay, run, "test", says="success", github="success")
+        await finish_job(relay, run, "build", reported="success", github="failure")
+        await finish_job(relay, run, "test", reported="success", github="success")
         assert (verified_job(relay)[1], verified_job(relay, "test")[1], gate_state(relay, pull)) == (
             "disputed",
             "confirmed",
@@ -403,7 +406,7 @@ async def test_where_github_tells_by_webhook_its_word_counts_at_once_and_jobs_ar
         assert len(relay.github.calls_to("GET", JOBS)) == 1
 
 
-async def test_githubs_word_before_the_report_is_asked_for_again_and_not_lost(tmp_path: Path) -> None:
+async def test_a_job_webhook_that_arrives_before_the_report_is_not_lost(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(relay)
@@ -413,13 +416,13 @@ async def test_githubs_word_before_the_report_is_asked_for_again_and_not_lost(tm
             relay.github.ci.complete(run, job, "failure")
         await relay.github.send_queued_webhooks()
         for name in ("build", "test"):
-            await end(relay, run, name, says="success", github=None)
+            await finish_job(relay, run, name, reported="success", github=None)
         await sweep_after(relay, MINUTE)
 
         assert (verified_job(relay)[1], gate_state(relay, pull)) == ("disputed", "failure")
 
 
-async def test_news_of_a_failed_job_that_another_job_closed_counts_at_once(tmp_path: Path) -> None:
+async def test_a_webhook_about_a_failed_job_that_another_job_closed_counts_at_once(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ANY_JOB) as relay:
         relay.github.repository(GATING).workflows = [named_workflow("build", "report")]
         relay.github.repository(GATING).sends_run_webhooks = True
@@ -435,7 +438,7 @@ async def test_news_of_a_failed_job_that_another_job_closed_counts_at_once(tmp_p
 
 
 @pytest.mark.parametrize("event", ["workflow_job", "workflow_run"])
-async def test_news_of_a_repository_whose_id_is_not_the_bound_one_is_ignored(
+async def test_a_webhook_of_a_repository_with_another_id_than_the_bound_one_is_ignored(
     tmp_path: Path, event: str
 ) -> None:
     async with gated_upstream(tmp_path) as relay:
@@ -443,18 +446,18 @@ async def test_news_of_a_repository_whose_id_is_not_the_bound_one_is_ignored(
         await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run)
-        await end(relay, run, "build", says="success", github="failure")
-        of = webhooks.workflow_job(relay.github.base_url, relay.github.world, run, run.job("build"))
+        await finish_job(relay, run, "build", reported="success", github="failure")
+        webhook = webhooks.workflow_job(relay.github.base_url, relay.github.world, run, run.job("build"))
         if event == "workflow_run":
-            of = webhooks.workflow_run(relay.github.base_url, relay.github.world, run, "completed")
-        of.body["repository"]["id"] += 1
-        delivery = await relay.github.send_webhook(event, of.body)
+            webhook = webhooks.workflow_run(relay.github.base_url, relay.github.world, run, "completed")
+        webhook.body["repository"]["id"] += 1
+        delivery = await relay.github.send_webhook(event, webhook.body)
 
         assert "ignored" in json.loads(delivery.answer_body)
         assert verified_job(relay) == ("success", "unchecked", None, False)
 
 
-async def test_news_of_runs_that_answer_no_dispatch_is_ignored(tmp_path: Path) -> None:
+async def test_webhooks_of_runs_without_a_dispatch_are_ignored(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.repository(GATING).sends_run_webhooks = True
         relay.github.repository(GATING).workflows = [
@@ -464,12 +467,14 @@ async def test_news_of_runs_that_answer_no_dispatch_is_ignored(tmp_path: Path) -
         relay.github.ci.complete(run, run.job("build"), "failure")
         await relay.github.send_queued_webhooks()
 
-        told = [each for each in relay.github.deliveries() if each.event.startswith("workflow_")]
-        assert {"ignored" in json.loads(each.answer_body) for each in told} == {True}
+        run_webhooks = [
+            delivery for delivery in relay.github.deliveries() if delivery.event.startswith("workflow_")
+        ]
+        assert {"ignored" in json.loads(delivery.answer_body) for delivery in run_webhooks} == {True}
         assert relay.rows("SELECT * FROM runs") == relay.jobs() == []
 
 
-async def test_fault_24_a_report_cannot_choose_the_commit_that_it_speaks_for(tmp_path: Path) -> None:
+async def test_fault_24_a_report_cannot_choose_its_commit(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull, victim = await open_pull(relay), await open_pull(relay)
         run = next(run for run in relay.github.runs(GATING) if run.delivery_id == pull.last_delivery.guid)  # type: ignore[union-attr]
@@ -485,7 +490,7 @@ async def test_fault_24_a_report_cannot_choose_the_commit_that_it_speaks_for(tmp
         assert (gate_state(relay, pull), gate_state(relay, victim)) == ("success", "pending")
 
 
-async def test_a_confirmed_result_is_not_changed_by_what_github_tells_later(tmp_path: Path) -> None:
+async def test_a_confirmed_result_is_not_changed_by_a_later_webhook(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.repository(GATING).sends_run_webhooks = True
         pull = await open_pull(relay)

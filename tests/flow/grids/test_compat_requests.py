@@ -1,4 +1,4 @@
-"""The compatibility matrix over HTTP: from webhooks and callbacks to the pinned SHA; wrong requests; what is hidden."""
+"""The compatibility matrix over HTTP: from webhooks and callbacks to the pinned SHA; invalid requests; hidden backends."""
 
 import csv
 import io
@@ -33,41 +33,46 @@ async def compat_relay(folder: Path) -> AsyncIterator[RunningRelay]:
         yield relay
 
 
-async def push(relay: RunningRelay, ends: dict[str, str | None], **more: Any) -> str:
-    """Push, and have these backends end their job so; None starts it only. Return the commit."""
-    known = {name: len(relay.github.runs(name)) for name in ends}
+async def push(relay: RunningRelay, conclusions: dict[str, str | None], **more: Any) -> str:
+    """Push, and end the job of each backend with its conclusion; None only starts it. Return the commit."""
+    run_counts = {name: len(relay.github.runs(name)) for name in conclusions}
     await relay.github.push(UPSTREAM, **more)
     await relay.drain()
-    for name, end in ends.items():
-        run = relay.github.runs(name)[known[name]]
+    for name, conclusion in conclusions.items():
+        run = relay.github.runs(name)[run_counts[name]]
         await relay.github.start_job(run, "build")
-        if end is not None:
-            await relay.github.complete_job(run, "build", end)
-    await relay.pass_time(60)  # GitHub is asked for the end of the runs
+        if conclusion is not None:
+            await relay.github.complete_job(run, "build", conclusion)
+    await relay.pass_time(60)  # the relay polls GitHub for the end of the runs
     branch = more.get("ref", "refs/heads/main").removeprefix("refs/heads/")
     return str(relay.github.repository(UPSTREAM).branches.get(branch, ""))
 
 
-async def test_a_script_pins_the_newest_commit_at_which_all_named_backends_are_green(tmp_path: Path) -> None:
+async def test_latest_green_returns_the_newest_commit_where_all_named_backends_are_green(
+    tmp_path: Path,
+) -> None:
     async with compat_relay(tmp_path) as relay:
-        http, both = relay.http, f"{LATEST}?backends=org/one,ORG/two&format=text"
-        assert [(await http.get(both)).status_code, (await http.get(both)).content] == [404, b""]
+        http, latest_of_both = relay.http, f"{LATEST}?backends=org/one,ORG/two&format=text"
+        assert [(await http.get(latest_of_both)).status_code, (await http.get(latest_of_both)).content] == [
+            404,
+            b"",
+        ]
         good = await push(relay, {"org/one": "success", "org/two": "success"})
-        pinned = await http.get(both)
+        pinned = await http.get(latest_of_both)
         assert (pinned.text, pinned.headers["content-type"]) == (f"{good}\n", "text/plain; charset=utf-8")
-        unchanged = await http.get(both, headers={"If-None-Match": pinned.headers["etag"]})
+        unchanged = await http.get(latest_of_both, headers={"If-None-Match": pinned.headers["etag"]})
         assert unchanged.status_code == 304
         await push(relay, {"org/one": "failure", "org/two": "success"})
         newest = await push(relay, {"org/one": "success", "org/two": None})
-        assert (await http.get(both)).text == f"{good}\n"
+        assert (await http.get(latest_of_both)).text == f"{good}\n"
         assert (await http.get(f"{LATEST}?backends=org/one&format=text")).text == f"{newest}\n"
 
-        found = (await http.get(f"{LATEST}?level=L2")).json()
-        assert (found["sha"], found["match"], found["between"]) == (good, "exact", [])
-        assert found["backends"] == ["org/two", "org/one"]
-        assert found["commit"]["newer_commits"] == 2
-        shown = (await http.get("/api/v1/compat?level=L2")).json()
-        states = [[cell["state"] for cell in commit["cells"]] for commit in shown["groups"][0]["commits"]]
+        latest = (await http.get(f"{LATEST}?level=L2")).json()
+        assert (latest["sha"], latest["match"], latest["between"]) == (good, "exact", [])
+        assert latest["backends"] == ["org/two", "org/one"]
+        assert latest["commit"]["newer_commits"] == 2
+        matrix = (await http.get("/api/v1/compat?level=L2")).json()
+        states = [[cell["state"] for cell in commit["cells"]] for commit in matrix["groups"][0]["commits"]]
         assert states == [["running", "green"], ["green", "failed"], ["green", "green"]]
         rows = [*csv.DictReader(io.StringIO((await http.get("/api/v1/compat.csv?level=L2")).text))]
         assert [(row["backend"], row["state"], row["is_green"]) for row in rows[:2]] == [
@@ -81,7 +86,7 @@ async def test_a_script_pins_the_newest_commit_at_which_all_named_backends_are_g
         assert good[:8] in (await http.get("/badge/compat.svg?level=L2")).text
 
 
-async def test_a_run_with_jobs_to_come_is_not_green(tmp_path: Path) -> None:
+async def test_a_run_with_pending_jobs_is_not_green(tmp_path: Path) -> None:
     async with compat_relay(tmp_path) as relay:
         relay.github.repository("org/two").workflows = [Workflow(jobs=(JobSpec("build"), JobSpec("test")))]
         sha = await push(relay, {"org/two": "success"})
@@ -94,7 +99,7 @@ async def test_a_run_with_jobs_to_come_is_not_green(tmp_path: Path) -> None:
         assert (await relay.http.get(latest)).text == f"{sha}\n"
 
 
-async def test_a_commit_between_two_green_ones_is_accepted_only_where_that_is_asked_for(
+async def test_a_commit_between_two_green_ones_is_accepted_only_with_match_between(
     tmp_path: Path,
 ) -> None:
     async with compat_relay(tmp_path) as relay:
@@ -102,12 +107,12 @@ async def test_a_commit_between_two_green_ones_is_accepted_only_where_that_is_as
         between = await push(relay, {"org/two": "success"})
         await push(relay, {"org/one": "success"})
         assert (await relay.http.get(f"{LATEST}?level=L2")).status_code == 404
-        found = (await relay.http.get(f"{LATEST}?level=L2&match=between")).json()
-        assert (found["sha"], found["match"], found["between"]) == (between, "between", ["org/one"])
+        latest = (await relay.http.get(f"{LATEST}?level=L2&match=between")).json()
+        assert (latest["sha"], latest["match"], latest["between"]) == (between, "between", ["org/one"])
         assert "· between" in (await relay.http.get("/badge/compat.svg?level=L2&match=between")).text
 
 
-async def test_a_tag_of_a_version_has_a_column_until_it_is_deleted(tmp_path: Path) -> None:
+async def test_a_version_tag_has_a_column_until_it_is_deleted(tmp_path: Path) -> None:
     async with compat_relay(tmp_path) as relay:
         sha = await push(relay, {"org/two": "success"})
         tag = {"ref": "refs/tags/v2.1.0", "commits": 0}
@@ -128,7 +133,7 @@ async def test_a_tag_of_a_version_has_a_column_until_it_is_deleted(tmp_path: Pat
         assert [group["kind"] for group in groups] == ["branch"]
 
 
-async def test_wrong_choices_are_refused_and_a_hidden_backend_is_as_unknown_as_any(tmp_path: Path) -> None:
+async def test_invalid_parameters_are_refused_and_a_hidden_backend_looks_unknown(tmp_path: Path) -> None:
     async with compat_relay(tmp_path) as relay:
         await push(relay, {"org/one": "success", "org/two": "success", "org/hidden": "failure"})
         refusals = {}
@@ -137,13 +142,13 @@ async def test_wrong_choices_are_refused_and_a_hidden_backend_is_as_unknown_as_a
             assert answer.status_code == 400
             body = answer.json()["error"]
             refusals[name] = (body["code"], body["detail"].replace(name, "X"), body["hint"])
-            picture = await relay.http.get(f"/badge/compat.svg?backends={name}")
-            assert (picture.status_code, "unknown" in picture.text) == (400, True)
+            badge = await relay.http.get(f"/badge/compat.svg?backends={name}")
+            assert (badge.status_code, "unknown" in badge.text) == (400, True)
             page = await relay.http.get(f"/crcr/compat?backends={name}", headers={"Accept": "text/html"})
             assert (page.status_code, "aria-invalid" in page.text) == (200, True)
         assert len(set(refusals.values())) == 1
         names = ",".join(f"a/b{number}" for number in range(51))
-        for wrong in (
+        for query in (
             *("level=L1", "level=x", "match=near", "format=xml", "backends=nonsense", "backends=a/b%00"),
             *(
                 "hardware=%07",
@@ -153,13 +158,13 @@ async def test_wrong_choices_are_refused_and_a_hidden_backend_is_as_unknown_as_a
                 "backends=org/two&level=L4",
             ),
         ):
-            assert (await relay.http.get(f"{LATEST}?{wrong}")).status_code == 400, wrong
-        for none in ("hardware=abacus", "branch=nowhere", "level=L4"):
-            assert (await relay.http.get(f"{LATEST}?{none}")).json()["error"]["code"] == "not_found"
+            assert (await relay.http.get(f"{LATEST}?{query}")).status_code == 400, query
+        for query in ("hardware=abacus", "branch=nowhere", "level=L4"):
+            assert (await relay.http.get(f"{LATEST}?{query}")).json()["error"]["code"] == "not_found"
         everything = [
             (await relay.http.get(path)).text
             for path in ("/api/v1/compat?level=L2", "/api/v1/compat.csv?level=L2", "/crcr/compat?level=L2")
         ]
         assert "org/hidden" not in "".join(everything)
-        # A hidden backend that fails does not take the commit away from those who cannot see it.
+        # A failing hidden backend does not exclude the commit for readers who cannot see that backend.
         assert (await relay.http.get(f"{LATEST}?level=L2")).status_code == 200

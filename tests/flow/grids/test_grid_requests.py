@@ -1,4 +1,4 @@
-"""The lists of pull requests and commits over HTTP: from webhooks to rows, JSON, CSV, wrong requests, what is hidden."""
+"""The lists of pull requests and commits over HTTP: from webhooks to rows, JSON, CSV; invalid requests; hidden backends."""
 
 import csv
 import io
@@ -24,15 +24,15 @@ async def get(relay: RunningRelay, path: str) -> Any:
 
 
 async def report(relay: RunningRelay, run: Any, job: str, conclusion: str) -> None:
-    about = {"name": "CI", "job_name": job, "run_id": run.id, "run_attempt": 1}
+    job_fields = {"name": "CI", "job_name": job, "run_id": run.id, "run_attempt": 1}
     for status in ("in_progress", "completed"):
-        workflow = {**about, "status": status, "conclusion": conclusion}
+        workflow = {**job_fields, "status": status, "conclusion": conclusion}
         body = {"event_type": "push", "delivery_id": run.delivery_id, "workflow": workflow}
         answer = await relay.github.report(run, run.jobs[0], status=status, body=body)
         assert answer.status_code == 200
 
 
-async def test_a_pull_request_goes_from_its_webhook_to_a_row(tmp_path: Path) -> None:
+async def test_a_pull_request_webhook_becomes_a_row_in_page_json_and_csv(tmp_path: Path) -> None:
     async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
         first = await relay.github.open_pr(UPSTREAM, title="Fuse <b>it</b>")
         await relay.github.open_pr(UPSTREAM, title="Another one")
@@ -87,7 +87,7 @@ async def test_a_pushed_commit_has_a_row_that_opens_into_jobs(tmp_path: Path) ->
         assert [(cell["failed"], cell["passed"]) for cell in tested["backends"]] == [(1, 2)]
         folded = (await relay.http.get("/crcr/commits?open=org/hidden,nonsense")).text
         assert "X<i>1/3</i>" in folded
-        assert "org/hidden:" not in folded  # only the address that names it comes back
+        assert "org/hidden:" not in folded  # only the URL that names it is echoed
         opened = (await relay.http.get("/crcr/commits?open=org/reporter")).text
         assert ">lint<" in opened
         assert "2 shards" in opened
@@ -110,7 +110,7 @@ WRONG = (
 )
 
 
-async def test_a_wrong_choice_is_refused_by_the_api_and_ignored_by_the_page(tmp_path: Path) -> None:
+async def test_invalid_parameters_are_refused_by_the_api_and_ignored_by_the_pages(tmp_path: Path) -> None:
     async with running_relay(tmp_path, ALLOWLIST, downstreams=DOWNSTREAMS) as relay:
         assert {path: (await relay.http.get(path)).status_code for path in WRONG} == dict.fromkeys(WRONG, 400)
         pages = {

@@ -36,13 +36,13 @@ async def test_checks_of_a_pull_request_are_counted_as_they_run(relay: RunningRe
         assert delivery is not None
         assert delivery.status_code == 202
     assert counts(relay, pull.head_sha) == (2, 1, 0)
-    again = await relay.github.start_ci_check(UPSTREAM, pull.head_sha, "test 2")
+    second_run = await relay.github.start_ci_check(UPSTREAM, pull.head_sha, "test 2")
     assert counts(relay, pull.head_sha) == (2, 0, 1)
-    await relay.github.end_ci_check(again, "success")
+    await relay.github.end_ci_check(second_run, "success")
     assert counts(relay, pull.head_sha) == (3, 0, 0)
 
 
-async def test_commit_statuses_count_beside_check_runs(relay: RunningRelay) -> None:
+async def test_commit_statuses_are_counted_with_check_runs(relay: RunningRelay) -> None:
     sha = relay.github.repository(UPSTREAM).head_sha
     await relay.github.set_status(UPSTREAM, sha, "ci/circleci", "pending")
     await relay.github.set_status(UPSTREAM, sha, "ci/jenkins", "error")
@@ -54,9 +54,9 @@ async def test_commit_statuses_count_beside_check_runs(relay: RunningRelay) -> N
 async def test_the_relays_own_checks_and_those_of_downstreams_do_not_count(relay: RunningRelay) -> None:
     pull = await relay.github.open_pr(UPSTREAM)
     repository = relay.github.repository(UPSTREAM)
-    own = CheckRun(5, repository.id, pull.head_sha, "crcr/gate", "completed", "failure")
-    own.started_at = own.completed_at = "2026-08-03T09:00:00Z"
-    delivery = await relay.github.announce_check(own, "completed")
+    gate_check = CheckRun(5, repository.id, pull.head_sha, "crcr/gate", "completed", "failure")
+    gate_check.started_at = gate_check.completed_at = "2026-08-03T09:00:00Z"
+    delivery = await relay.github.announce_check(gate_check, "completed")
     assert delivery is not None
     assert "a check of this relay" in (delivery.answer_body or "")
     backend = relay.github.repository("org/backend").head_sha
@@ -64,8 +64,8 @@ async def test_the_relays_own_checks_and_those_of_downstreams_do_not_count(relay
     assert relay.rows("SELECT * FROM in_tree_commits") == []
 
 
-async def test_webhooks_that_come_twice_and_in_any_order_count_once(relay: RunningRelay) -> None:
-    sha, chance = relay.github.repository(UPSTREAM).head_sha, Random(19)
+async def test_duplicate_and_reordered_webhooks_are_counted_once(relay: RunningRelay) -> None:
+    sha, random = relay.github.repository(UPSTREAM).head_sha, Random(19)
     relay.github.faults.webhooks.hold()
     for name in ("build", "test", "lint"):
         for conclusion in ("failure", "success"):
@@ -74,14 +74,14 @@ async def test_webhooks_that_come_twice_and_in_any_order_count_once(relay: Runni
             await relay.github.end_ci_check(check, conclusion)
     held = len(relay.github.webhooks.held)
     assert held == 12
-    await relay.github.release_webhooks(order=chance.sample(range(held), held))
+    await relay.github.release_webhooks(order=random.sample(range(held), held))
     assert counts(relay, sha) == (3, 0, 0)
     for delivery in relay.github.deliveries():
         await relay.github.redeliver(delivery.guid)
     assert counts(relay, sha) == (3, 0, 0)
 
 
-async def test_a_quiet_commit_is_packed_by_the_sweeper_and_a_lost_webhook_recovered(
+async def test_an_idle_commit_is_packed_by_the_sweeper_and_a_lost_webhook_is_recovered(
     relay: RunningRelay,
 ) -> None:
     sha = relay.github.repository(UPSTREAM).head_sha

@@ -1,4 +1,4 @@
-"""Announced breakage from the label to the answers: told once, updated in place, ended with the pull request."""
+"""Announced breakage from the label to the answers: notified once, updated in place, closed with the pull request."""
 
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ CHANNELS = '[{"name": "issues", "kind": "issue"}, {"name": "pulls", "kind": "com
 BODY = "Removes it.\n\n## Downstream\n\nRename `old()` to `new()` by March. @everyone\n"
 
 
-async def look(relay: RunningRelay) -> None:
-    """The leader looks for changes, and everything that is due a moment later is sent."""
+async def sweep_and_send(relay: RunningRelay) -> None:
+    """Run the leader's sweep, and send everything that is due within ten seconds."""
     await relay.drain()
     await relay.services.sweeper.look_at_base()
     await relay.drain()
@@ -31,8 +31,8 @@ async def look(relay: RunningRelay) -> None:
 
 
 async def read_pull(relay: RunningRelay, pull: PullRequest) -> Any:
-    answer = await relay.http.get(f"/api/v1/pulls/{pull.number}", params={"upstream": UPSTREAM})
-    return answer.json()["announcement"]
+    send_command = await relay.http.get(f"/api/v1/pulls/{pull.number}", params={"upstream": UPSTREAM})
+    return send_command.json()["announcement"]
 
 
 def issues(relay: RunningRelay) -> dict[str, list[str]]:
@@ -41,21 +41,23 @@ def issues(relay: RunningRelay) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("end", ["merge", "close", "unlabel", "edit"])
-async def test_an_announced_breakage_is_told_once_answered_and_ended(tmp_path: Path, end: str) -> None:
+async def test_an_announced_breakage_is_notified_once_acknowledged_and_closed(
+    tmp_path: Path, end: str
+) -> None:
     async with gated_upstream(
         tmp_path, ALLOWLIST, downstreams=(ONE, TWO, OTHER, HIDDEN), CRCR_CHANNELS=CHANNELS
     ) as relay:
         pull = await relay.github.open_pr(UPSTREAM, title="Remove old()", body="Removes it.")
-        await look(relay)
+        await sweep_and_send(relay)
         await relay.github.label_pr(pull, LABEL)
-        await look(relay)
+        await sweep_and_send(relay)
         assert (await read_pull(relay, pull))["state"] == "incomplete"
         assert relay.rows("SELECT * FROM notice_threads") == []
 
         relay.clock.advance(60)
         await relay.github.edit_pr(pull, body=BODY)
-        await look(relay)
-        await look(relay)
+        await sweep_and_send(relay)
+        await sweep_and_send(relay)
         assert issues(relay) == {ONE: ["open"], TWO: ["open"], OTHER: [], HIDDEN: ["open"]}
         [issue] = relay.github.issues(ONE)
         assert issue.title == f"{UPSTREAM}#{pull.number} announces a breaking change for {ONE}"
@@ -67,10 +69,12 @@ async def test_an_announced_breakage_is_told_once_answered_and_ended(tmp_path: P
         assert len(events) == 3
 
         await write_comment(relay, pull, f"/crcr ack {ONE}", author="ann", after_s=300)
-        await look(relay)
-        shown = await read_pull(relay, pull)
-        assert all(row["has_channel"] and row["notified_at"] for row in shown["backends"])
-        assert [(row["name"], [one["who"] for one in row["answers"]]) for row in shown["backends"]] == [
+        await sweep_and_send(relay)
+        announcement = await read_pull(relay, pull)
+        assert all(row["has_channel"] and row["notified_at"] for row in announcement["backends"])
+        assert [
+            (row["name"], [answer["who"] for answer in row["answers"]]) for row in announcement["backends"]
+        ] == [
             (TWO, []),
             (ONE, ["ann"]),
         ]
@@ -80,23 +84,23 @@ async def test_an_announced_breakage_is_told_once_answered_and_ended(tmp_path: P
         for month in ("April", "June", "May"):
             relay.clock.advance(60)
             await relay.github.edit_pr(pull, body=BODY.replace("March", month))
-            await look(relay)
+            await sweep_and_send(relay)
         assert (
             len(relay.rows("SELECT * FROM notice_events")) <= changes + 2
-        )  # of three threads, one was quiet
+        )  # one of the three threads had no change
         relay.clock.advance(300)
-        await look(relay)
+        await sweep_and_send(relay)
         assert "by May" in (relay.github.issues(ONE)[0].body or "")
         assert len(relay.github.issues(ONE)) == 1
-        [answer] = (await read_pull(relay, pull))["backends"][1]["answers"]
-        assert answer["is_outdated"] is True
+        [newest_answer] = (await read_pull(relay, pull))["backends"][1]["answers"]
+        assert newest_answer["is_outdated"] is True
 
-        await finish(relay, pull, end)
-        await look(relay)
+        await end_announcement(relay, pull, end)
+        await sweep_and_send(relay)
         assert issues(relay) == {ONE: ["closed"], TWO: ["closed"], OTHER: [], HIDDEN: ["closed"]}
 
 
-async def finish(relay: RunningRelay, pull: PullRequest, end: str) -> None:
+async def end_announcement(relay: RunningRelay, pull: PullRequest, end: str) -> None:
     relay.clock.advance(60)
     if end == "unlabel":
         await relay.github.unlabel_pr(pull, LABEL)
@@ -106,54 +110,54 @@ async def finish(relay: RunningRelay, pull: PullRequest, end: str) -> None:
         await relay.github.close_pr(pull, merged=end == "merge")
 
 
-async def test_people_of_a_backend_answer_and_strangers_do_not(tmp_path: Path) -> None:
+async def test_only_people_of_a_backend_can_acknowledge_for_it(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ALLOWLIST, downstreams=(ONE, TWO, OTHER, HIDDEN)) as relay:
         pull = await relay.github.open_pr(UPSTREAM, body=BODY, labels=[LABEL])
         await relay.drain()
         relay.github.set_permission(TWO, "writer", "write")
         relay.github.set_permission(TWO, "triager", "triage")
 
-        async def answer(author: str, text: str) -> tuple[list[str], str]:
+        async def send_command(author: str, text: str) -> tuple[list[str], str]:
             before = len(relay.github.comments(pull))
-            comment = await write_comment(relay, pull, text, author=author)
-            said = [one.body for one in relay.github.comments(pull)[before + 1 :]]
-            return [reaction.content for reaction in comment.reactions], said[0] if said else ""
+            command = await write_comment(relay, pull, text, author=author)
+            replies = [comment.body for comment in relay.github.comments(pull)[before + 1 :]]
+            return [reaction.content for reaction in command.reactions], replies[0] if replies else ""
 
         def count_roles_read() -> int:
             return sum(
                 "/collaborators/" in call.path and UPSTREAM not in call.path for call in relay.github.calls
             )
 
-        assert (await answer("stranger", "/crcr ack"))[0] == ["-1"]
+        assert (await send_command("stranger", "/crcr ack"))[0] == ["-1"]
         assert count_roles_read() == 0
         relay.github.faults.answer(
             403, on=Match("GET", f"/repos/{TWO}/collaborators/writer/permission"), times=1
         )
-        assert (await answer("writer", f"/crcr ack {TWO}"))[0] == ["-1"]  # the App may not read it
-        for author, text, why in (
+        assert (await send_command("writer", f"/crcr ack {TWO}"))[0] == ["-1"]  # the App may not read it
+        for author, text, reason in (
             ("triager", f"/crcr ack {TWO}", "you may not answer for it"),
-            ("eve", f"/crcr ack {OTHER}", "was not told"),  # its files are not concerned
+            ("eve", f"/crcr ack {OTHER}", "was not told"),  # the change does not affect its paths
             ("prober", f"/crcr ack {HIDDEN}", "was not told"),
             ("ann", "/crcr ack", f"3 backends; name one: `/crcr ack {ONE}`, `/crcr ack {TWO}`"),
         ):
-            reactions, said = await answer(author, text)
-            assert (reactions, why in said) == (["-1"], True), said
-            assert HIDDEN not in said or author == "prober"
+            reactions, reply = await send_command(author, text)
+            assert (reactions, reason in reply) == (["-1"], True), reply
+            assert HIDDEN not in reply or author == "prober"
         assert relay.rows("SELECT * FROM announcement_answers") == []
 
-        assert (await answer("bob", "/crcr ack"))[0] == ["+1"]
-        assert (await answer("writer", f"/crcr ack {TWO}"))[0] == ["+1"]
-        assert (await answer("ann", f"/crcr ack {HIDDEN}"))[0] == ["+1"]
-        assert (await answer("ann", f"/crcr ack {HIDDEN}"))[0] == ["+1"]  # a repeat is success
+        assert (await send_command("bob", "/crcr ack"))[0] == ["+1"]
+        assert (await send_command("writer", f"/crcr ack {TWO}"))[0] == ["+1"]
+        assert (await send_command("ann", f"/crcr ack {HIDDEN}"))[0] == ["+1"]
+        assert (await send_command("ann", f"/crcr ack {HIDDEN}"))[0] == ["+1"]  # a repeat is success
         assert count_roles_read() == 4
         rows = relay.rows("SELECT backend, who FROM announcement_answers ORDER BY backend, who")
         assert [tuple(row.values()) for row in rows] == [(HIDDEN, "ann"), (TWO, "bob"), (TWO, "writer")]
-        _, said = await answer("maintainer", "/crcr status")
-        assert f"answered: `{TWO}`; not yet answered: `{ONE}`" in said
-        assert HIDDEN not in said
-        await look(relay)
-        told = (await read_pull(relay, pull))["backends"]
-        assert {(row["has_channel"], row["notified_at"]) for row in told} == {(False, None)}
+        _, reply = await send_command("maintainer", "/crcr status")
+        assert f"answered: `{TWO}`; not yet answered: `{ONE}`" in reply
+        assert HIDDEN not in reply
+        await sweep_and_send(relay)
+        backends = (await read_pull(relay, pull))["backends"]
+        assert {(row["has_channel"], row["notified_at"]) for row in backends} == {(False, None)}
         page = await relay.http.get(f"/crcr/pr/{pull.number}", params={"upstream": UPSTREAM})
         assert "no channel" in page.text
         listed = await relay.http.get("/api/v1/pulls", params={"only": "breaking", "upstream": UPSTREAM})

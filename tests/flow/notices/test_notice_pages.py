@@ -1,4 +1,4 @@
-"""Who sees which notices: pages, JSON, CSV and commands; and no address anywhere."""
+"""Visibility of notices on pages, in JSON, CSV and the CLI; channel addresses are never shown in full."""
 
 import asyncio
 import csv
@@ -26,7 +26,7 @@ L2:
   - org/reporter: {oncalls: [alice], channels: [issues, chat, nobody]}
   - org/secret: {visibility: hidden, channels: [chat]}
 """
-COMMENTED = Statement(
+INSERT_COMMENT_POST = Statement(
     text(
         "INSERT INTO notice_posts (upstream, channel, destination, thread_id, attempted_at, remote_id)"
         " VALUES (:upstream, 'pulls', :destination, 0, 1, 5)"
@@ -36,7 +36,7 @@ BEARER = {"authorization": f"Bearer {ADMIN}"}
 
 
 async def write_comment(tx: Tx, number: int) -> None:
-    await tx.run(COMMENTED, upstream=UPSTREAM.lower(), destination=str(number))
+    await tx.run(INSERT_COMMENT_POST, upstream=UPSTREAM.lower(), destination=str(number))
 
 
 def channels(hook: WebhookReceiver) -> str:
@@ -45,7 +45,7 @@ def channels(hook: WebhookReceiver) -> str:
 
 
 @asynccontextmanager
-async def told_relay(folder: Path) -> AsyncIterator[tuple[RunningRelay, WebhookReceiver]]:
+async def relay_with_notices(folder: Path) -> AsyncIterator[tuple[RunningRelay, WebhookReceiver]]:
     async with (
         webhook_receiver() as hook,
         running_relay(
@@ -63,15 +63,15 @@ async def told_relay(folder: Path) -> AsyncIterator[tuple[RunningRelay, WebhookR
 
 
 async def test_readers_see_public_notices_and_administrators_the_channels(tmp_path: Path) -> None:
-    async with told_relay(tmp_path) as (relay, hook):
+    async with relay_with_notices(tmp_path) as (relay, hook):
         page = (await relay.http.get("/crcr/notices")).text
         assert "org/secret" not in page
         assert "chat" not in page
         assert "<script>alert" not in page
-        found = (await relay.http.get("/api/v1/notices")).json()["notices"]
-        assert {notice["backend"] for notice in found} == {"org/reporter", None}
-        assert {message["channel"] for notice in found for message in notice["messages"]} == {None}
-        assert {message["kind"] for notice in found for message in notice["messages"]} == {"issue", "slack"}
+        public = (await relay.http.get("/api/v1/notices")).json()["notices"]
+        assert {notice["backend"] for notice in public} == {"org/reporter", None}
+        assert {message["channel"] for notice in public for message in notice["messages"]} == {None}
+        assert {message["kind"] for notice in public for message in notice["messages"]} == {"issue", "slack"}
 
         admin = (await relay.http.get("/api/v1/notices", headers=BEARER)).json()["notices"]
         assert "org/secret" in {notice["backend"] for notice in admin}
@@ -87,19 +87,19 @@ async def test_readers_see_public_notices_and_administrators_the_channels(tmp_pa
         assert not [text for text in texts if "very-secret" in text or str(hook.port) in text]
 
 
-async def test_filters_and_cursors_page_through_everything_once(tmp_path: Path) -> None:
-    async with told_relay(tmp_path) as (relay, _):
-        seen: list[int] = []
+async def test_filters_and_cursors_list_every_notice_once(tmp_path: Path) -> None:
+    async with relay_with_notices(tmp_path) as (relay, _):
+        event_ids: list[int] = []
         cursor: dict[str, str] = {}
         while True:
             page = (await relay.http.get("/api/v1/notices", params={"limit": 3, **cursor})).json()
-            seen += [notice["event_id"] for notice in page["notices"]]
+            event_ids += [notice["event_id"] for notice in page["notices"]]
             if page["next"] is None:
                 break
             cursor = {"cursor": page["next"]}
-        assert seen == sorted(set(seen), reverse=True)
+        assert event_ids == sorted(set(event_ids), reverse=True)
         rows = list(csv.DictReader(StringIO((await relay.http.get("/api/v1/notices.csv")).text)))
-        assert {int(row["event_id"]) for row in rows} == set(seen)
+        assert {int(row["event_id"]) for row in rows} == set(event_ids)
         still_open = (await relay.http.get("/api/v1/notices", params={"state": "open"})).json()["notices"]
         assert "red" not in {notice["kind"] for notice in still_open}
         assert "silent" in {notice["kind"] for notice in still_open}
@@ -125,36 +125,36 @@ async def test_closed_threads_are_deleted_with_the_audit_log_and_open_ones_stay(
         assert relay.rows("SELECT destination FROM notice_posts") == [{"destination": "1"}]
 
 
-async def test_commands_test_a_channel_and_list_notices(tmp_path: Path) -> None:
-    async with told_relay(tmp_path) as (relay, hook):
+async def test_the_cli_tests_a_channel_and_lists_notices(tmp_path: Path) -> None:
+    async with relay_with_notices(tmp_path) as (relay, hook):
         environ = {
             **environment(tmp_path, relay.github, tmp_path / "allowlist.yml"),
             "CRCR_CHANNELS": channels(hook),
         }
         before = len(hook.requests)
 
-        async def crcr(*words: str) -> tuple[int, str]:
+        async def crcr(*arguments: str) -> tuple[int, str]:
             result = await asyncio.to_thread(
-                run_in_process, "notices", *words, folder=tmp_path, environ=environ
+                run_in_process, "notices", *arguments, folder=tmp_path, environ=environ
             )
             return result.code, result.out + result.errors
 
         assert await crcr("test", "chat") == (0, "sent to chat (slack: http://127.0.0.1/…)\n")
         assert "A test notice of" in hook.requests[before].json["text"]
         hook.answers = [404]
-        code, said = await crcr("test", "chat")
-        assert (code, "127.0.0.1 answered 404" in said) == (1, True)
-        code, said = await crcr("test", "nothing")
-        assert (code, "the settings have: issues, chat" in said) == (2, True)
-        code, said = await crcr("test", "issues")
-        assert (code, "pass --repo" in said) == (2, True)
-        code, said = await crcr("list", "--json")
-        assert (code, json.loads(said)[0]["backend"]) == (0, "org/secret")
-        assert "very-secret" not in said
+        code, output = await crcr("test", "chat")
+        assert (code, "127.0.0.1 answered 404" in output) == (1, True)
+        code, output = await crcr("test", "nothing")
+        assert (code, "the settings have: issues, chat" in output) == (2, True)
+        code, output = await crcr("test", "issues")
+        assert (code, "pass --repo" in output) == (2, True)
+        code, output = await crcr("list", "--json")
+        assert (code, json.loads(output)[0]["backend"]) == (0, "org/secret")
+        assert "very-secret" not in output
 
 
-@pytest.mark.parametrize("words", [("notices", "list"), ("notices", "test", "chat")])
-def test_commands_have_help(tmp_path: Path, words: tuple[str, ...]) -> None:
-    result = run_in_process(*words, "--help", folder=tmp_path, environ={})
+@pytest.mark.parametrize("arguments", [("notices", "list"), ("notices", "test", "chat")])
+def test_the_notices_commands_have_help(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    result = run_in_process(*arguments, "--help", folder=tmp_path, environ={})
     assert result.code == 0
     assert "Example" in result.out

@@ -1,7 +1,7 @@
-"""The API against its own description: whatever is asked, it answers as described and never breaks.
+"""The API against its own OpenAPI description: every request gets a response as described, and none fails with 5xx.
 
-The whole relay with a history is served over HTTP; requests are made up from `/api/openapi.json`, the same ones on
-every run. What they name is often there (of another list, another backend), so that answers are looked at too.
+The whole relay with a history is served over HTTP; requests are generated from `/api/openapi.json`, the same ones on
+every run. They often name existing values (of another list or backend), so that successful responses are checked too.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def sample_values(address: str) -> SampleValues:
-    """What is there to ask for, by the names of parameters; each cursor is of one list and asked of all."""
+    """Existing values by parameter name; each cursor belongs to one list and is tried on all."""
     with httpx.Client(base_url=f"{address}/api/v1/", headers=bearer(ADMIN)) as client:
         jobs = client.get("jobs", params={"limit": 200}).json()["jobs"]
         deliveries = client.get("deliveries").json()["deliveries"]
@@ -68,11 +68,11 @@ def sample_values(address: str) -> SampleValues:
     return {
         "org": [owner],
         "repo": [name, INFORMING.partition("/")[2], HIDDEN_BACKEND.partition("/")[2]],
-        "token": [each["token"] for each in jobs],
-        "guid": [each["guid"] for each in deliveries],
+        "token": [job["token"] for job in jobs],
+        "guid": [delivery["guid"] for delivery in deliveries],
         "number": [1, 2, 3, 4],
-        "sha": [each["head_sha"] for each in deliveries if each["head_sha"]],
-        "cursor": [each for each in cursors if each],
+        "sha": [delivery["head_sha"] for delivery in deliveries if delivery["head_sha"]],
+        "cursor": [cursor for cursor in cursors if cursor],
         "upstream": [UPSTREAM],
         "q": ["fuse", "1", "org/gating", "build"],
         "repository": ["new/comer"],
@@ -83,34 +83,34 @@ def sample_values(address: str) -> SampleValues:
 
 def operations(address: str) -> Iterator[Any]:
     schema = schemathesis.openapi.from_url(f"{address}/api/openapi.json")
-    for found in schema.get_all_operations():
-        assert isinstance(found, Ok), found
-        yield found.ok()
+    for result in schema.get_all_operations():
+        assert isinstance(result, Ok), result
+        yield result.ok()
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_every_answer_is_as_described(
+def test_every_response_conforms_to_the_openapi_description(
     mode: GenerationMode, address: str, sample_values: SampleValues
 ) -> None:
     broken: dict[str, Exception] = {}
     with requests.Session() as session:
         for operation in operations(address):
-            if mode is GenerationMode.NEGATIVE and not _takes_anything(operation):
+            if mode is GenerationMode.NEGATIVE and not _takes_input(operation):
                 continue
             try:
-                _ask(operation, mode, sample_values, address, session)
-            except Exception as failure:  # noqa: BLE001  told together below
+                _check_operation(operation, mode, sample_values, address, session)
+            except Exception as failure:  # noqa: BLE001  reported together below
                 broken[operation.label] = failure
     assert not broken, "\n\n".join(f"{label}:\n{failure}" for label, failure in broken.items())
 
 
-def _takes_anything(operation: Any) -> bool:
-    """Where nothing can be said, nothing can be said wrongly."""
+def _takes_input(operation: Any) -> bool:
+    """An operation without parameters and body has no invalid request."""
     return any(operation.iter_parameters()) or bool(operation.body)
 
 
-def _ask(
-    operation: Any, mode: GenerationMode, known: SampleValues, address: str, session: requests.Session
+def _check_operation(
+    operation: Any, mode: GenerationMode, sample_values: SampleValues, address: str, session: requests.Session
 ) -> None:
     @settings(
         max_examples=8 if mode is GenerationMode.POSITIVE else 4,
@@ -121,8 +121,8 @@ def _ask(
         suppress_health_check=list(HealthCheck),
     )
     @given(case=operation.as_strategy(mode), data=st.data())
-    def ask(case: Any, data: st.DataObject) -> None:
-        _use_sample_values(case, known, data)
+    def send_case(case: Any, data: st.DataObject) -> None:
+        _use_sample_values(case, sample_values, data)
         headers = bearer(ADMIN) if data.draw(st.booleans()) else {}
         response = case.call(base_url=address, session=session, headers=headers)
         case.validate_response(response, checks=CHECKS)
@@ -130,19 +130,19 @@ def _ask(
             assert not response.content  # `format=text` of latest-green
         elif response.status_code >= 400:
             assert response.json()["error"]["code"]
-        # A cursor that nobody gave, and a backend that is not listed, are errors of the caller.
+        # An invented cursor and an unlisted backend are errors of the caller.
         checkable = case.method == "GET" and not {"backends", "cursor"} & set(case.query or {})
         if mode is GenerationMode.POSITIVE and checkable:
             assert response.status_code in {200, 404}, response.text
 
-    ask()
+    send_case()
 
 
-def _use_sample_values(case: Any, known: SampleValues, data: st.DataObject) -> None:
+def _use_sample_values(case: Any, sample_values: SampleValues, data: st.DataObject) -> None:
     for given_ in (case.path_parameters, case.query):
-        for name in [name for name in given_ or {} if name in known]:
+        for name in [name for name in given_ or {} if name in sample_values]:
             if data.draw(st.integers(0, 3)):
-                given_[name] = data.draw(st.sampled_from(known[name]))
+                given_[name] = data.draw(st.sampled_from(sample_values[name]))
 
 
 WORST = ("%FF", "a%00b", "A" * 20_000)
@@ -152,16 +152,20 @@ ODD = (
 )
 
 
-def test_nothing_unreadable_breaks_anything(address: str, sample_values: SampleValues) -> None:
-    """Bytes that are no text, and far too much of it, as every parameter of every address; odd values in turn."""
+def test_undecodable_or_oversized_parameters_never_cause_a_server_error(
+    address: str, sample_values: SampleValues
+) -> None:
+    """Invalid UTF-8 and oversized text as every parameter of every GET path; odd values in turn."""
     odd = cycle(ODD)
     with httpx.Client(base_url=address) as client:
-        for operation in (each for each in operations(address) if each.method.upper() == "GET"):
-            there = {name: str(values[0]) for name, values in sample_values.items()}
-            paths = [each.name for each in operation.path_parameters]
-            for name in (*paths, *(each.name for each in operation.query), "unheard_of"):
+        for operation in (
+            operation for operation in operations(address) if operation.method.upper() == "GET"
+        ):
+            valid_values = {name: str(values[0]) for name, values in sample_values.items()}
+            paths = [parameter.name for parameter in operation.path_parameters]
+            for name in (*paths, *(parameter.name for parameter in operation.query), "unheard_of"):
                 for bad in (*WORST, next(odd), next(odd)):
-                    path = operation.path.format(**{**there, **({name: bad} if name in paths else {})})
+                    path = operation.path.format(**{**valid_values, **({name: bad} if name in paths else {})})
                     url = path if name in paths else f"{path}?{name}={bad}"
                     answer = client.get(url)
                     assert answer.status_code < 500, url[:200]

@@ -33,36 +33,41 @@ async def lines(relay: RunningRelay, path: str, **params: str) -> list[dict[str,
     return list(csv.DictReader(io.StringIO(answer.text, newline="")))
 
 
-def one(listed: list[Any], **wanted: str) -> Any:
-    [found] = [each for each in listed if all(each[name] == value for name, value in wanted.items())]
-    return found
+def find_one(listed: list[Any], **criteria: str) -> Any:
+    [match] = [entry for entry in listed if all(entry[name] == value for name, value in criteria.items())]
+    return match
 
 
 @pytest.mark.parametrize("kind", ["pull_request", "push"])
 @pytest.mark.parametrize("backend", [GATING, INFORMING])
-async def test_a_pass_rate_is_the_same_everywhere(relay: RunningRelay, backend: str, kind: str) -> None:
-    asked = {"kind": kind, "range": "7d"}
+async def test_a_pass_rate_is_equal_in_json_csv_metrics_and_badge(
+    relay: RunningRelay, backend: str, kind: str
+) -> None:
+    params = {"kind": kind, "range": "7d"}
     rates = {
         repr(
-            one((await read(relay, "summary", **asked))["backends"], name=backend)["figures"]["tally"][
+            find_one((await read(relay, "summary", **params))["backends"], name=backend)["figures"]["tally"][
                 "pass_rate"
             ]
         ),
-        repr((await read(relay, f"backends/{backend}", **asked))["backend"]["figures"]["tally"]["pass_rate"]),
         repr(
-            one((await read(relay, "metrics", **asked))["backends"], name=backend)["figures"]["tally"][
+            (await read(relay, f"backends/{backend}", **params))["backend"]["figures"]["tally"]["pass_rate"]
+        ),
+        repr(
+            find_one((await read(relay, "metrics", **params))["backends"], name=backend)["figures"]["tally"][
                 "pass_rate"
             ]
         ),
-        repr((await read(relay, f"badges/{backend}", **asked))["tally"]["pass_rate"]),
-        one(await lines(relay, "summary.csv", **asked), name=backend)["pass_rate"] or "None",
-        one(await lines(relay, "metrics.csv", **asked), name=backend, part="whole")["pass_rate"] or "None",
+        repr((await read(relay, f"badges/{backend}", **params))["tally"]["pass_rate"]),
+        find_one(await lines(relay, "summary.csv", **params), name=backend)["pass_rate"] or "None",
+        find_one(await lines(relay, "metrics.csv", **params), name=backend, part="whole")["pass_rate"]
+        or "None",
     }
     [rate] = rates
     assert (rate == "None") == (kind == "push")
 
 
-async def test_the_lines_of_a_matrix_are_its_cells(relay: RunningRelay) -> None:
+async def test_the_csv_lines_of_a_matrix_equal_its_json_cells(relay: RunningRelay) -> None:
     page = await read(relay, f"backends/{GATING}", older="true")
     cells = [
         (row["key"], cell["job_name"], cell["conclusion"] or "", cell["counted"])
@@ -70,17 +75,17 @@ async def test_the_lines_of_a_matrix_are_its_cells(relay: RunningRelay) -> None:
         for cell in row["cells"]
         if cell
     ]
-    told = await lines(relay, f"backends/{GATING}.csv", older="true")
+    csv_lines = await lines(relay, f"backends/{GATING}.csv", older="true")
     assert cells == [
-        (each["key"], each["job_name"], each["conclusion"], each["counted"])
-        for each in told
-        if each["job_name"]
+        (line["key"], line["job_name"], line["conclusion"], line["counted"])
+        for line in csv_lines
+        if line["job_name"]
     ]
-    assert {each["key"] for each in told} == {row["key"] for row in page["rows"]}
-    assert any(each["title"].startswith("'=HYPERLINK(1)") for each in told)
+    assert {line["key"] for line in csv_lines} == {row["key"] for row in page["rows"]}
+    assert any(line["title"].startswith("'=HYPERLINK(1)") for line in csv_lines)
 
 
-async def test_a_jobs_details_are_found_by_its_token_at_its_own_backend_only(relay: RunningRelay) -> None:
+async def test_job_details_are_found_by_token_under_their_own_backend_only(relay: RunningRelay) -> None:
     job = (await read(relay, "jobs", downstream=GATING))["jobs"][0]
     detail = await read(relay, f"backends/{GATING}/jobs/{job['token']}")
     assert detail["job"]["run_id"] == job["run_id"]
@@ -89,7 +94,7 @@ async def test_a_jobs_details_are_found_by_its_token_at_its_own_backend_only(rel
     assert (elsewhere.status_code, elsewhere.json()["error"]["code"]) == (404, "not_found")
 
 
-async def test_what_is_hidden_is_for_administrators(relay: RunningRelay) -> None:
+async def test_hidden_backends_are_shown_to_administrators_only(relay: RunningRelay) -> None:
     for path in ("summary", "metrics", "allowlist", "jobs", "deliveries", "effects/list", "audit"):
         for form in ("", ".csv"):
             address = f"/api/v1/{path}{form}".replace("/list.csv", ".csv")
@@ -110,7 +115,7 @@ async def test_what_is_hidden_is_for_administrators(relay: RunningRelay) -> None
     assert hidden.json()["error"]["detail"].startswith(f"{HIDDEN_BACKEND} is not a backend")
 
 
-async def test_an_answer_that_is_known_is_not_sent_again(relay: RunningRelay) -> None:
+async def test_a_response_with_a_matching_etag_is_answered_304(relay: RunningRelay) -> None:
     first = await relay.http.get("/api/v1/summary")
-    again = await relay.http.get("/api/v1/summary", headers={"If-None-Match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
+    revalidated = await relay.http.get("/api/v1/summary", headers={"If-None-Match": first.headers["etag"]})
+    assert (revalidated.status_code, revalidated.content) == (304, b"")

@@ -1,4 +1,4 @@
-"""The App's page: GitHub is asked once, outside of requests, and the onboarding page links to it."""
+"""The App's page: its address is fetched from GitHub once, outside of requests, and linked by the onboarding page."""
 
 import asyncio
 from pathlib import Path
@@ -14,15 +14,15 @@ LINK = '<a class="button" href="http://127.0.0.1:9/apps/'
 
 
 class Apps:
-    """A GitHub that is away at first."""
+    """A GitHub that is unreachable at first."""
 
-    def __init__(self, away: int) -> None:
-        self.away = away
-        self.asked = 0
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.requests = 0
 
     async def read(self) -> AppFacts:
-        self.asked += 1
-        if self.asked <= self.away:
+        self.requests += 1
+        if self.requests <= self.failures:
             raise OutsideUnreachable("nobody there")
         return AppFacts(
             app_id=1,
@@ -35,7 +35,7 @@ class Apps:
         )
 
 
-async def test_who_joins_finds_the_link_to_the_app(tmp_path: Path) -> None:
+async def test_the_onboarding_page_links_to_the_app(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L2: [org/one]") as relay:
         assert LINK not in (await relay.http.get(ONBOARDING)).text
         async with asyncio.timeout(20), relay.app.inner.router.lifespan_context(relay.app.inner):
@@ -44,20 +44,20 @@ async def test_who_joins_finds_the_link_to_the_app(tmp_path: Path) -> None:
         assert "not known here yet" not in page
 
 
-async def test_a_github_that_is_away_is_asked_again_and_then_no_more() -> None:
-    clock, apps = ManualClock(), Apps(away=2)
+async def test_the_apps_page_is_requested_again_after_failures_until_it_is_known() -> None:
+    clock, apps = ManualClock(), Apps(failures=2)
     page = AppPage(apps, clock)
     finding = asyncio.create_task(page.find(asyncio.Event()))
     await clock.pass_time(ASK_AGAIN_S * 5)
     async with asyncio.timeout(20):
         await finding
     assert page.address == "https://github.com/apps/crcr"
-    assert apps.asked == 3
+    assert apps.requests == 3
 
 
-async def test_a_stop_ends_the_asking() -> None:
+async def test_stopping_ends_the_retries() -> None:
     stopping = asyncio.Event()
-    page = AppPage(Apps(away=1_000), ManualClock())
+    page = AppPage(Apps(failures=1_000), ManualClock())
     finding = asyncio.create_task(page.find(stopping))
     stopping.set()
     async with asyncio.timeout(20):

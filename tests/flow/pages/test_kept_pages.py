@@ -1,4 +1,4 @@
-"""Kept pages of the whole relay: random facts and times, and each answer compared with a page rendered afresh."""
+"""Cached pages of the whole relay: random facts and times; each response is compared with a fresh rendering."""
 
 import random
 from collections import defaultdict
@@ -26,7 +26,7 @@ STEPS = 30
 
 
 def fresh_client(relay: RunningRelay) -> httpx.AsyncClient:
-    """A client of the same relay without kept pages."""
+    """A client of the same relay without a page cache."""
     app = build_app(replace(relay.services, pages_kept_for_s=0), work=False)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=RELAY_URL)
 
@@ -59,8 +59,8 @@ class World:
         elif act == "close":
             await github.close_pr(self.draw.choice(self.pulls))
         elif act == "waive":
-            words = f"/crcr waive {GATING} reason: flaky for {self.draw.choice((1, 30))}h"
-            await github.comment_pr(self.draw.choice(self.pulls), words)
+            comment = f"/crcr waive {GATING} reason: flaky for {self.draw.choice((1, 30))}h"
+            await github.comment_pr(self.draw.choice(self.pulls), comment)
         elif act == "job":
             await self._report()
         elif act == "time":
@@ -82,8 +82,8 @@ class World:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_a_kept_page_is_the_page_that_would_be_rendered_now(tmp_path: Path, seed: int) -> None:
-    """Readers who name a change get a page of that change or of a later one; all others get the newest."""
+async def test_a_cached_page_equals_a_fresh_rendering(tmp_path: Path, seed: int) -> None:
+    """A request that names a change gets a page of that change or a later one; all others get the newest."""
     downstreams = (REPORTING, GATING, HIDDEN)
     async with (
         running_relay(tmp_path, LISTED, downstreams=downstreams) as relay,
@@ -91,8 +91,8 @@ async def test_a_kept_page_is_the_page_that_would_be_rendered_now(tmp_path: Path
     ):
         relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
         world = World(relay, random.Random(seed))
-        seen: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
-        kept = 0
+        renderings: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        cached_count = 0
         for _ in range(STEPS):
             before = await relay.services.database.read(newest_change)
             await world.change_something()
@@ -102,21 +102,21 @@ async def test_a_kept_page_is_the_page_that_would_be_rendered_now(tmp_path: Path
                     MAX_AGE_S
                 )  # some facts are not in the change log, such as a comment's arrival
             for path in world.draw.sample(world.addresses(), 4):
-                now = await fresh.get(path)
+                rendered = await fresh.get(path)
                 answers = [await relay.http.get(path) for _ in range(2)]
                 assert {(answer.status_code, answer.content) for answer in answers} == {
-                    (now.status_code, now.content)
+                    (rendered.status_code, rendered.content)
                 }, path
-                kept += "s-maxage" in answers[-1].headers.get("cache-control", "")
-                seen[path].append((newest, now.content))
+                cached_count += "s-maxage" in answers[-1].headers.get("cache-control", "")
+                renderings[path].append((newest, rendered.content))
                 version = world.draw.randint(0, newest)
                 older = await relay.http.get(f"{path}{'&' if '?' in path else '?'}v={version}")
-                assert older.content in {body for at, body in seen[path] if at >= version}, path
-        assert kept > STEPS
+                assert older.content in {body for at, body in renderings[path] if at >= version}, path
+        assert cached_count > STEPS
 
 
 class SharedCache:
-    """A cache between readers and relay as HTTP allows it: by address and by the headers that `Vary` names."""
+    """An HTTP cache between readers and relay, keyed by URL and by the headers that `Vary` names."""
 
     def __init__(self, relay: RunningRelay) -> None:
         self._http = relay.http
@@ -140,7 +140,7 @@ class SharedCache:
         return answer
 
 
-async def test_hidden_backends_reach_no_stranger_also_through_a_shared_cache(tmp_path: Path) -> None:
+async def test_hidden_backends_do_not_leak_to_strangers_through_a_shared_cache(tmp_path: Path) -> None:
     downstreams = (REPORTING, GATING, HIDDEN)
     async with running_relay(tmp_path, LISTED, downstreams=downstreams, **TOKENS) as relay:
         pull = await relay.github.open_pr(UPSTREAM)

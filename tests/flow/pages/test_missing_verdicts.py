@@ -1,4 +1,4 @@
-"""A backend that did not report: the page says whether it is silent for everybody, or only here."""
+"""A backend that did not report: the page says whether it is silent for all pull requests, or only for this one."""
 
 from pathlib import Path
 from typing import Any
@@ -25,26 +25,28 @@ async def backend_verdict(relay: RunningRelay, pull: PullRequest) -> dict[str, A
     return verdict
 
 
-async def page_of(relay: RunningRelay, pull: PullRequest) -> str:
+async def pull_page(relay: RunningRelay, pull: PullRequest) -> str:
     return (await relay.http.get(f"/crcr/pr/{pull.number}", params={"upstream": UPSTREAM})).text
 
 
-async def test_a_backend_that_answers_others_is_missing_only_here(tmp_path: Path) -> None:
+async def test_a_backend_that_reports_for_other_pull_requests_is_missing_only_for_this_one(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, LISTED, downstreams=(GATING,)) as relay:
-        unheard = await open_pull(relay, files=["src/a.py"])
-        assert await backend_verdict(relay, unheard) is None
+        unreported = await open_pull(relay, files=["src/a.py"])
+        assert await backend_verdict(relay, unreported) is None
         relay.clock.advance(2 * HOUR)
         await open_pull(relay, files=["src/b.py"])
         await run_all(relay)
 
-        verdict = await backend_verdict(relay, unheard)
+        verdict = await backend_verdict(relay, unreported)
         assert verdict is not None
         assert (verdict["kind"], verdict["confidence"], verdict["by"]) == ("missing", "high", "rules")
         assert "Only here: it has reported for others since, last at 01 Jan 02:00 UTC." in verdict["sentence"]
-        assert "Only here: it has reported for others since" in await page_of(relay, unheard)
+        assert "Only here: it has reported for others since" in await pull_page(relay, unreported)
 
 
-async def test_a_backend_that_answers_nobody_is_silent_for_everybody(tmp_path: Path) -> None:
+async def test_a_backend_that_reports_for_no_pull_request_is_silent_for_everybody(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED, downstreams=(GATING,)) as relay:
         await open_pull(relay, files=["src/a.py"])
         await run_all(relay)
@@ -58,7 +60,7 @@ async def test_a_backend_that_answers_nobody_is_silent_for_everybody(tmp_path: P
         assert verdict["sentence"].endswith("It is silent for everybody: no report since 01 Jan 00:00 UTC.")
 
 
-async def test_an_expected_job_that_never_came_is_missing_past_the_gates_time(tmp_path: Path) -> None:
+async def test_an_expected_job_without_a_report_is_missing_after_the_gates_deadline(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
@@ -68,10 +70,10 @@ async def test_an_expected_job_that_never_came_is_missing_past_the_gates_time(tm
         verdict = await backend_verdict(relay, pull)
         assert verdict is not None
         assert verdict["sentence"].startswith("Expected and never reported: deploy.")
-        assert "Expected and never reported: deploy." in await page_of(relay, pull)
+        assert "Expected and never reported: deploy." in await pull_page(relay, pull)
 
 
-async def test_a_backend_that_runs_is_not_missing(tmp_path: Path) -> None:
+async def test_a_backend_with_a_running_job_is_not_missing(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED, downstreams=(GATING,)) as relay:
         pull = await open_pull(relay)
         await start_jobs(relay, newest_run(relay), "build")

@@ -1,4 +1,4 @@
-"""Nightly results on the pages, in JSON, CSV and badges: with a word about their commit, and on nobody else's page."""
+"""Nightly results on the pages, in JSON, CSV and badges: with the standing of their commit, on their own backend's page."""
 
 import csv
 import io
@@ -13,13 +13,13 @@ from support.downstream.callbacks import BACKEND
 from support.downstream.self_reports import nightly_run, relay_with_backend, send_self_report, upstream_head
 from support.running_relay import UPSTREAM, RunningRelay
 
-MADE_UP = "5" * 40
+UNKNOWN_COMMIT = "5" * 40
 NIGHTLY_PAGE = f"/crcr/{BACKEND}?kind=nightly"
 BADGE = f"/api/v1/badges/{BACKEND}?kind=nightly"
 
 
-def text_of(html: str) -> str:
-    """What is read on a page, without what is said on hover."""
+def visible_text(html: str) -> str:
+    """The visible text of a page, without tooltips."""
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
 
 
@@ -31,12 +31,12 @@ async def fork_commit(relay: RunningRelay) -> str:
     return (await relay.github.open_pr(UPSTREAM, fork=True)).head_sha
 
 
-async def test_fault_46_each_night_stands_on_the_backends_page_with_its_commits_standing(
+async def test_fault_46_the_backends_page_lists_each_nightly_with_the_standing_of_its_commit(
     tmp_path: Path,
 ) -> None:
     async with relay_with_backend(tmp_path) as relay:
         fork = await fork_commit(relay)
-        for commit in (upstream_head(relay), fork, MADE_UP, None):
+        for commit in (upstream_head(relay), fork, UNKNOWN_COMMIT, None):
             relay.clock.advance(60)
             await send_self_report(relay, nightly_run(relay), commit=commit)
             await relay.drain()
@@ -47,11 +47,11 @@ async def test_fault_46_each_night_stands_on_the_backends_page_with_its_commits_
         assert [(row["head_sha"], row["place"]["standing"], row["place"]["branch"]) for row in rows] == [
             ("7" * 40, "unchecked", None),
             (None, "unknown", None),
-            (MADE_UP, "unknown", None),
+            (UNKNOWN_COMMIT, "unknown", None),
             (fork, "elsewhere", None),
             (upstream_head(relay), "base", "main"),
         ]
-        page = text_of((await relay.http.get(NIGHTLY_PAGE)).text)
+        page = visible_text((await relay.http.get(NIGHTLY_PAGE)).text)
         assert page.count("commit unknown") == 2
         assert "being checked" in page
         assert "not in the upstream's history" in page
@@ -71,10 +71,10 @@ async def test_fault_46_each_night_stands_on_the_backends_page_with_its_commits_
 
 
 @pytest.mark.parametrize(
-    ("commit", "said"), [("head", "main"), (MADE_UP, "commit unknown"), (None, "commit unknown")]
+    ("commit", "shown_text"), [("head", "main"), (UNKNOWN_COMMIT, "commit unknown"), (None, "commit unknown")]
 )
-async def test_a_jobs_details_say_where_its_commit_stands(
-    tmp_path: Path, commit: str | None, said: str
+async def test_job_details_show_the_standing_of_the_nightlys_commit(
+    tmp_path: Path, commit: str | None, shown_text: str
 ) -> None:
     async with relay_with_backend(tmp_path) as relay:
         await send_self_report(
@@ -86,10 +86,10 @@ async def test_a_jobs_details_say_where_its_commit_stands(
         detail = await api(relay, f"/api/v1/backends/{BACKEND}/jobs/{token}")
         assert detail["place"] == row["place"]
         panel = await relay.http.get(f"{NIGHTLY_PAGE}&job={token}&fragment=panel")
-        assert said in text_of(panel.text)
+        assert shown_text in visible_text(panel.text)
 
 
-async def test_a_dispatched_job_says_nothing_of_the_kind(tmp_path: Path) -> None:
+async def test_a_dispatched_job_has_no_commit_standing(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         await relay.github.push(UPSTREAM)
         await relay.drain()
@@ -100,22 +100,22 @@ async def test_a_dispatched_job_says_nothing_of_the_kind(tmp_path: Path) -> None
         assert (await api(relay, f"/api/v1/commits/{upstream_head(relay)}"))["place"] is None
 
 
-async def test_the_commits_page_says_which_branch_has_it(tmp_path: Path) -> None:
+async def test_the_commit_page_names_the_branch_that_contains_the_commit(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         await relay.github.push(UPSTREAM, ref="refs/heads/release/2.1")
         sha = relay.github.repository(UPSTREAM).branches["release/2.1"]
         await send_self_report(relay, nightly_run(relay), conclusion="failure", commit=sha)
         await relay.drain()
-        page = text_of((await relay.http.get(f"/crcr/commit/{sha}")).text)
+        page = visible_text((await relay.http.get(f"/crcr/commit/{sha}")).text)
         assert "in the history of release/2.1" in page
         backends = (await api(relay, f"/api/v1/commits/{sha}"))["backends"]
-        assert {(each["event"], each["state"]) for each in backends} >= {("nightly", "failed")}
+        assert {(backend["event"], backend["state"]) for backend in backends} >= {("nightly", "failed")}
 
 
-async def test_fault_24_a_badge_speaks_of_base_history_only(tmp_path: Path) -> None:
+async def test_fault_24_a_nightly_badge_counts_only_commits_of_the_base_history(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         assert (await api(relay, BADGE))["state"] is None
-        await send_self_report(relay, nightly_run(relay), conclusion="success", commit=MADE_UP)
+        await send_self_report(relay, nightly_run(relay), conclusion="success", commit=UNKNOWN_COMMIT)
         await send_self_report(relay, nightly_run(relay), conclusion="success")
         await relay.drain()
         assert (await api(relay, BADGE))["state"] is None, "no green for a commit that is none"
@@ -141,9 +141,11 @@ async def test_fault_24_a_badge_speaks_of_base_history_only(tmp_path: Path) -> N
         assert (await api(relay, BADGE))["state"] == "failure", "one failed job fails the night"
 
 
-async def test_fault_41_all_nights_count_in_the_backends_own_numbers_and_only_there(tmp_path: Path) -> None:
+async def test_fault_41_all_nightlies_count_in_the_backends_own_nightly_numbers_and_only_there(
+    tmp_path: Path,
+) -> None:
     async with relay_with_backend(tmp_path) as relay:
-        for commit in (upstream_head(relay), MADE_UP, None):
+        for commit in (upstream_head(relay), UNKNOWN_COMMIT, None):
             await send_self_report(relay, nightly_run(relay), conclusion="success", commit=commit)
         await send_self_report(
             relay, nightly_run(relay), conclusion="failure", commit=await fork_commit(relay)
@@ -161,7 +163,7 @@ async def test_fault_41_all_nights_count_in_the_backends_own_numbers_and_only_th
             assert other["figures"]["tally"]["decided"] == 0
 
 
-async def test_deliveries_know_nothing_of_self_reports(tmp_path: Path) -> None:
+async def test_self_reports_do_not_appear_among_deliveries(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
         await send_self_report(relay, nightly_run(relay), commit=upstream_head(relay))
         await relay.drain()
@@ -169,13 +171,17 @@ async def test_deliveries_know_nothing_of_self_reports(tmp_path: Path) -> None:
         assert (await relay.http.get(f"/api/v1/deliveries/{upstream_head(relay)}")).status_code == 404
 
 
-async def test_hostile_words_of_a_self_report_are_text(tmp_path: Path) -> None:
+async def test_hostile_text_of_a_self_report_is_escaped(tmp_path: Path) -> None:
     async with relay_with_backend(tmp_path) as relay:
-        bad = "<script>alert(1)</script>"
+        hostile = "<script>alert(1)</script>"
         answer = await send_self_report(
-            relay, nightly_run(relay), commit=bad, job_name=bad, payload={"repository": {"full_name": bad}}
+            relay,
+            nightly_run(relay),
+            commit=hostile,
+            job_name=hostile,
+            payload={"repository": {"full_name": hostile}},
         )
         assert answer.status_code == 200
         for path in (NIGHTLY_PAGE, "/crcr?kind=nightly"):
-            assert bad not in (await relay.http.get(path)).text
-        assert escape(bad) in (await relay.http.get(NIGHTLY_PAGE)).text
+            assert hostile not in (await relay.http.get(path)).text
+        assert escape(hostile) in (await relay.http.get(NIGHTLY_PAGE)).text

@@ -1,4 +1,4 @@
-"""The onboarding page behind its doors: who may see it, who may have GitHub asked, and how often."""
+"""Access to the onboarding page: who can read it, who can start an inspection, and how often."""
 
 from pathlib import Path
 
@@ -13,7 +13,9 @@ PARTS = (ONBOARDING, f"{ONBOARDING}/report.py", f"{ONBOARDING}/files/1?repositor
 
 
 @pytest.mark.parametrize("access", ["token", "proxy"])
-async def test_who_may_not_read_the_pages_sees_and_does_nothing_here(tmp_path: Path, access: str) -> None:
+async def test_without_read_access_the_onboarding_page_is_closed_and_starts_no_inspection(
+    tmp_path: Path, access: str
+) -> None:
     async with relay_with_tokens(tmp_path, access, CRCR_TRUSTED_PROXIES="10.0.0.1") as relay:
         async with visitor(relay) as stranger:
             for path in PARTS:
@@ -22,7 +24,7 @@ async def test_who_may_not_read_the_pages_sees_and_does_nothing_here(tmp_path: P
         assert relay.rows("SELECT * FROM inspections") == []
 
 
-async def test_a_reader_who_signed_in_may_have_github_asked(tmp_path: Path) -> None:
+async def test_a_signed_in_reader_can_start_an_inspection(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path, "token", CRCR_PUBLIC_URL="http://127.0.0.1:8000") as relay:
         async with visitor(relay) as reader:
             await reader.sign_in(READER)
@@ -31,22 +33,22 @@ async def test_a_reader_who_signed_in_may_have_github_asked(tmp_path: Path) -> N
         assert [row["downstream"] for row in relay.rows("SELECT * FROM inspections")] == ["org/one"]
 
 
-async def test_another_sites_form_has_nobody_asked(tmp_path: Path) -> None:
+async def test_a_cross_origin_form_starts_no_inspection(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay:
-        async with visitor(relay) as lured:
-            answer = await lured.send(CHECK, FORM, origin="https://evil.example")
+        async with visitor(relay) as victim:
+            answer = await victim.send(CHECK, FORM, origin="https://evil.example")
         assert answer.status_code == 403
         assert relay.rows("SELECT * FROM inspections") == []
 
 
-async def test_asking_is_limited_and_told_as_a_page(tmp_path: Path) -> None:
-    async with relay_with_tokens(tmp_path) as relay, visitor(relay) as eager:
-        first = await eager.send(CHECK, FORM)
+async def test_inspections_are_rate_limited_with_an_html_page(tmp_path: Path) -> None:
+    async with relay_with_tokens(tmp_path) as relay, visitor(relay) as client:
+        first = await client.send(CHECK, FORM)
         assert first.headers["location"].endswith("done=checking&n=1")
-        second = await eager.send(CHECK, FORM)
+        second = await client.send(CHECK, FORM)
         assert second.headers["location"].endswith("done=checking&n=0")
-        codes = [(await eager.send(CHECK, {"repository": "no/body"})).status_code for _ in range(30)]
-        last = await eager.send(CHECK, FORM)
+        codes = [(await client.send(CHECK, {"repository": "no/body"})).status_code for _ in range(30)]
+        last = await client.send(CHECK, FORM)
         assert set(codes) == {404, 429}
         assert last.status_code == 429
         assert "<title>Too many attempts" in last.text

@@ -8,20 +8,20 @@ from support.sign_in import READER, TOKENS
 L2 = "L2:\n  - org/backend\n"
 
 
-async def test_who_joins_is_told_upstreams_audience_and_addresses(tmp_path: Path) -> None:
+async def test_onboarding_facts_name_upstreams_audience_and_urls(tmp_path: Path) -> None:
     async with running_relay(tmp_path, L2, downstreams=("org/backend",)) as relay:
         answer = await relay.http.get("/api/v1/onboarding")
         assert answer.status_code == 200
-        told = answer.json()
-        assert told["upstreams"] == [str(UPSTREAM)]
-        assert told["audience"] == AUDIENCE
-        assert told["callback_url"].endswith("/github/callback")
-        assert set(told) == {"upstreams", "audience", "callback_url", "app_url"}
-        described = (await relay.http.get("/api/openapi.json")).json()
-        assert described["paths"]["/api/v1/onboarding"]["get"]["summary"]
+        facts = answer.json()
+        assert facts["upstreams"] == [str(UPSTREAM)]
+        assert facts["audience"] == AUDIENCE
+        assert facts["callback_url"].endswith("/github/callback")
+        assert set(facts) == {"upstreams", "audience", "callback_url", "app_url"}
+        openapi = (await relay.http.get("/api/openapi.json")).json()
+        assert openapi["paths"]["/api/v1/onboarding"]["get"]["summary"]
 
 
-async def test_a_closed_dashboard_tells_only_who_signed_in(tmp_path: Path) -> None:
+async def test_a_dashboard_with_token_access_gives_onboarding_facts_to_readers_only(tmp_path: Path) -> None:
     closed = {"CRCR_HUD_ACCESS": "token", **TOKENS}
     async with running_relay(tmp_path, L2, downstreams=("org/backend",), **closed) as relay:
         assert (await relay.http.get("/api/v1/onboarding")).status_code == 401

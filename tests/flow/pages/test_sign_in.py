@@ -1,4 +1,4 @@
-"""Signing in and out on the real relay: sessions, their ends, limits, the audit log, and what is never told."""
+"""Signing in and out on the real relay: sessions, expiry, rate limits, the audit log, and secrets that never leak."""
 
 import logging
 import re
@@ -26,13 +26,13 @@ from support.sign_in import (
 KNOWN = {"org": "org", "repo": "one", "number": "1", "sha": "a" * 40}
 
 
-async def test_a_stranger_signs_in_and_is_back_where_they_wanted_to_be(tmp_path: Path) -> None:
+async def test_signing_in_redirects_back_to_the_requested_page(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path, "token") as relay, visitor(relay) as me:
-        sent_away = await me.get("/crcr/org/one?range=7d")
-        assert sent_away.status_code == 303
-        page = await me.get(sent_away.headers["location"])
+        redirect = await me.get("/crcr/org/one?range=7d")
+        assert redirect.status_code == 303
+        page = await me.get(redirect.headers["location"])
         assert page.status_code == 200
-        (form,) = [each for each in forms(page.text) if "token" in each]
+        (form,) = [form for form in forms(page.text) if "token" in form]
         answer = await me.send(form[""], {**form, "token": READER})
         assert (answer.status_code, answer.headers["location"]) == (303, "/crcr/org/one?range=7d")
         assert (await me.get("/crcr/org/one")).status_code == 200
@@ -40,7 +40,7 @@ async def test_a_stranger_signs_in_and_is_back_where_they_wanted_to_be(tmp_path:
         assert audit_log(relay) == [("rob", "sign_in", "pages")]
 
 
-async def test_the_cookie_is_kept_from_scripts_and_from_other_sites(tmp_path: Path) -> None:
+async def test_the_session_cookie_is_http_only_and_same_site_strict(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         cookie = (await me.sign_in(ADMIN)).headers["set-cookie"]
         assert cookie.startswith("crcr_session=")
@@ -49,7 +49,7 @@ async def test_the_cookie_is_kept_from_scripts_and_from_other_sites(tmp_path: Pa
         assert ADMIN not in cookie
 
 
-async def test_over_https_the_cookie_is_bound_to_this_host(tmp_path: Path) -> None:
+async def test_over_https_the_cookie_is_secure_with_the_host_prefix(tmp_path: Path) -> None:
     async with (
         relay_with_tokens(tmp_path, CRCR_PUBLIC_URL="https://relay.test") as relay,
         visitor(relay, "https://relay.test") as me,
@@ -61,7 +61,7 @@ async def test_over_https_the_cookie_is_bound_to_this_host(tmp_path: Path) -> No
         assert "max-age" in answer.headers["strict-transport-security"]
 
 
-async def test_a_wrong_token_is_said_to_be_wrong_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_wrong_token_is_rejected_without_echoing_it(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         answer = await me.sign_in("crcr_" + "X" * 43)
         assert answer.status_code == 401
@@ -71,7 +71,7 @@ async def test_a_wrong_token_is_said_to_be_wrong_and_nothing_else(tmp_path: Path
         assert audit_log(relay) == [("unknown", "sign_in_failed", "pages")]
 
 
-async def test_log_ins_are_limited_by_address_and_told_as_a_page(tmp_path: Path) -> None:
+async def test_sign_ins_are_rate_limited_per_address_with_an_html_page(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         for _ in range(10):
             assert (await me.sign_in("wrong")).status_code == 401
@@ -85,7 +85,7 @@ async def test_log_ins_are_limited_by_address_and_told_as_a_page(tmp_path: Path)
         assert (await me.sign_in(ADMIN)).status_code == 303
 
 
-async def test_who_tries_for_hours_does_not_fill_the_audit_log(tmp_path: Path) -> None:
+async def test_repeated_failed_sign_ins_add_at_most_60_rows_to_the_audit_log(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         for _ in range(8):
             for _ in range(10):
@@ -94,7 +94,7 @@ async def test_who_tries_for_hours_does_not_fill_the_audit_log(tmp_path: Path) -
         assert len(audit_log(relay)) == 60
 
 
-async def test_wrong_bearers_count_against_the_same_limit(tmp_path: Path) -> None:
+async def test_wrong_bearer_tokens_count_against_the_sign_in_limit(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         for _ in range(10):
             assert (await me.get("/api/v1/summary", authorization="Bearer wrong")).status_code == 401
@@ -102,16 +102,18 @@ async def test_wrong_bearers_count_against_the_same_limit(tmp_path: Path) -> Non
         assert audit_log(relay) == []
 
 
-@pytest.mark.parametrize("back", ["https://evil.test", "//evil.test", "/\\evil.test", "javascript:alert(1)"])
-async def test_nobody_is_led_away_by_signing_in(tmp_path: Path, back: str) -> None:
+@pytest.mark.parametrize(
+    "next_url", ["https://evil.test", "//evil.test", "/\\evil.test", "javascript:alert(1)"]
+)
+async def test_signing_in_never_redirects_to_another_site(tmp_path: Path, next_url: str) -> None:
     async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
-        page = await me.get(f"/crcr/login?next={back}")
+        page = await me.get(f"/crcr/login?next={next_url}")
         assert "evil" not in page.text
         assert "alert" not in page.text
-        assert (await me.sign_in(ADMIN, next=back)).headers["location"] == "/crcr"
+        assert (await me.sign_in(ADMIN, next=next_url)).headers["location"] == "/crcr"
 
 
-async def test_signing_out_takes_the_cookie_away_and_needs_the_sessions_own_form(tmp_path: Path) -> None:
+async def test_signing_out_deletes_the_cookie_and_needs_the_sessions_csrf_token(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path, "token") as relay, visitor(relay) as me:
         await me.sign_in(READER)
         assert (await me.send("/crcr/logout", {"csrf": ""})).status_code == 403
@@ -122,7 +124,7 @@ async def test_signing_out_takes_the_cookie_away_and_needs_the_sessions_own_form
         assert (await me.get("/crcr")).status_code == 303
 
 
-async def test_a_session_ends_by_itself_after_twelve_hours(tmp_path: Path) -> None:
+async def test_a_session_expires_after_twelve_hours(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path, "token") as relay, visitor(relay) as me:
         await me.sign_in(READER)
         relay.clock.advance(12 * 3600 - 1)
@@ -132,33 +134,33 @@ async def test_a_session_ends_by_itself_after_twelve_hours(tmp_path: Path) -> No
         assert (await me.get("/api/v1/summary")).status_code == 401
 
 
-async def test_a_token_that_is_taken_out_takes_its_sessions_along(tmp_path: Path) -> None:
+async def test_removing_a_token_ends_its_sessions(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path, "token") as relay:
         async with visitor(relay) as me:
             await me.sign_in(ADMIN)
             jar = me.http.cookies
         restart_relay(relay, **{**TOKENS, "CRCR_HUD_ACCESS": "token"})
-        async with visitor(relay) as again:
-            again.http.cookies = jar
-            assert (await again.get("/crcr")).status_code == 200
+        async with visitor(relay) as returning:
+            returning.http.cookies = jar
+            assert (await returning.get("/crcr")).status_code == 200
         restart_relay(
             relay, **{**TOKENS, "CRCR_HUD_ACCESS": "token", "CRCR_ADMIN_TOKENS": token_hashes(ann="crcr_new")}
         )
-        async with visitor(relay) as again:
-            again.http.cookies = jar
-            assert (await again.get("/crcr")).status_code == 303
+        async with visitor(relay) as returning:
+            returning.http.cookies = jar
+            assert (await returning.get("/crcr")).status_code == 303
 
 
-async def test_pages_know_who_looks(tmp_path: Path) -> None:
+async def test_pages_show_the_signed_in_user(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         assert 'href="/crcr/login?next=' in (await me.get("/crcr")).text
         await me.sign_in(ADMIN)
         page = (await me.get("/crcr")).text
         assert "ann" in page
-        assert [each[""] for each in forms(page) if each[""] == "/crcr/logout"]
+        assert [form[""] for form in forms(page) if form[""] == "/crcr/logout"]
 
 
-async def test_without_tokens_nobody_can_sign_in_and_nothing_says_so(tmp_path: Path) -> None:
+async def test_without_configured_tokens_there_is_no_sign_in_page_and_no_link_to_it(tmp_path: Path) -> None:
     async with (
         running_relay(tmp_path, "L1:\n  - org/one\n", downstreams=("org/one",)) as relay,
         visitor(relay) as me,
@@ -170,7 +172,9 @@ async def test_without_tokens_nobody_can_sign_in_and_nothing_says_so(tmp_path: P
 
 
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
-async def test_unknown_addresses_are_told_as_pages_to_who_reads_pages(tmp_path: Path, mode: str) -> None:
+async def test_unknown_paths_are_answered_as_html_to_browsers_and_as_json_to_clients(
+    tmp_path: Path, mode: str
+) -> None:
     proxies = {"CRCR_TRUSTED_PROXIES": "127.0.0.0/8"} if mode == "proxy" else {}
     async with relay_with_tokens(tmp_path, mode, **proxies) as relay, visitor(relay) as me:
         await me.sign_in(READER)
@@ -187,7 +191,7 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,imag
 
 
 @pytest.mark.parametrize("path", ["/crcr/x", "/crcr/a/b/c", "/crcr/nowhere", "/crcr/no/such"])
-async def test_whoever_takes_anything_gets_a_page_where_pages_are(tmp_path: Path, path: str) -> None:
+async def test_under_crcr_a_404_is_html_also_for_a_wildcard_accept_header(tmp_path: Path, path: str) -> None:
     async with relay_with_tokens(tmp_path, "public") as relay, visitor(relay) as me:
         for accept in (BROWSER, "*/*", "TEXT/HTML"):
             answer = await me.get(path, accept=accept)
@@ -196,7 +200,7 @@ async def test_whoever_takes_anything_gets_a_page_where_pages_are(tmp_path: Path
             assert "<h1>Not found</h1>" in answer.text
 
 
-async def test_live_updates_need_the_session_too(tmp_path: Path) -> None:
+async def test_live_updates_need_a_session(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path, "token") as relay, visitor(relay) as me:
         assert (await me.get("/api/v1/events", accept="text/event-stream")).status_code == 401
         await me.sign_in(READER)
@@ -206,7 +210,7 @@ async def test_live_updates_need_the_session_too(tmp_path: Path) -> None:
         assert "content-encoding" not in answer.headers
 
 
-async def test_all_routes_carry_the_headers_of_their_kind(tmp_path: Path) -> None:
+async def test_every_route_sends_the_security_headers_of_its_kind(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay, visitor(relay) as me:
         await me.sign_in(ADMIN)
         for route in relay.app.inner.routes:
@@ -224,24 +228,24 @@ async def test_all_routes_carry_the_headers_of_their_kind(tmp_path: Path) -> Non
                 assert answer.headers["x-robots-tag"] == "noindex", path
 
 
-async def test_fault_31_no_token_is_ever_logged_or_answered(
+async def test_fault_31_no_token_appears_in_a_log_an_audit_row_or_a_response(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with structlog.testing.capture_logs() as logged:
         async with relay_with_tokens(tmp_path, "token") as relay, visitor(relay) as me:
-            answers = await everything_tried(me)
+            answers = await try_all_tokens(me)
         rows = relay.rows("SELECT * FROM audit")
-    told = f"{logged} {caplog.text} {rows} {[each.text for each in answers]}"
+    everything = f"{logged} {caplog.text} {rows} {[answer.text for answer in answers]}"
     cookies = [
-        str(each.headers.get("set-cookie", "")).partition(";")[0].partition("=")[2] for each in answers
+        str(answer.headers.get("set-cookie", "")).partition(";")[0].partition("=")[2] for answer in answers
     ]
     for secret in (ADMIN, READER, "a wrong token", *filter(None, cookies)):
-        assert secret not in told
-    assert {each["event"] for each in logged} >= {"signed_in", "sign_in_failed", "token_refused"}
+        assert secret not in everything
+    assert {line["event"] for line in logged} >= {"signed_in", "sign_in_failed", "token_refused"}
 
 
-async def everything_tried(me: Visitor) -> list[httpx.Response]:
+async def try_all_tokens(me: Visitor) -> list[httpx.Response]:
     return [
         await me.sign_in("a wrong token"),
         await me.get("/api/v1/summary", authorization="Bearer a wrong token"),
@@ -253,13 +257,13 @@ async def everything_tried(me: Visitor) -> list[httpx.Response]:
     ]
 
 
-async def left_alone(relay: RunningRelay, path: str, *parts: bytes) -> list[Message]:
-    """What is sent to somebody who begins a form and goes away."""
-    told: list[Message] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+async def send_and_disconnect(relay: RunningRelay, path: str, *parts: bytes) -> list[Message]:
+    """The response to a client that starts to send a form and disconnects."""
+    incoming: list[Message] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     sent: list[Message] = []
 
     async def receive() -> Message:
-        return told.pop(0) if told else {"type": "http.disconnect"}
+        return incoming.pop(0) if incoming else {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
         sent.append(message)
@@ -271,21 +275,23 @@ async def left_alone(relay: RunningRelay, path: str, *parts: bytes) -> list[Mess
 
 
 @pytest.mark.parametrize("parts", [[], [b"token=x"]])
-async def test_who_goes_away_in_the_middle_of_a_form_is_no_crash(tmp_path: Path, parts: list[bytes]) -> None:
+async def test_a_disconnect_in_the_middle_of_a_form_is_a_400_and_no_crash(
+    tmp_path: Path, parts: list[bytes]
+) -> None:
     async with relay_with_tokens(tmp_path) as relay:
-        sent = await left_alone(relay, "/crcr/login", *parts)
+        sent = await send_and_disconnect(relay, "/crcr/login", *parts)
         assert sent[0]["status"] == 400
         assert relay.crashes == []
 
 
-async def test_nothing_of_a_form_is_read_before_it_is_known_who_sends_it(tmp_path: Path) -> None:
+async def test_a_form_is_rejected_before_its_body_is_read_without_a_session(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay:
         for path in ("/crcr/admin/pause", "/crcr/logout"):
-            assert (await left_alone(relay, path))[0]["status"] == 401
+            assert (await send_and_disconnect(relay, path))[0]["status"] == 401
 
 
 @pytest.mark.parametrize("host", ["evil.test", "evil.test/x?", "evil.test#", "["])
-async def test_no_answer_leads_to_the_host_that_a_caller_names(tmp_path: Path, host: str) -> None:
+async def test_no_redirect_or_link_uses_the_host_header_of_the_request(tmp_path: Path, host: str) -> None:
     async with relay_with_tokens(tmp_path) as relay:
         for number in range(2):
             await relay.github.open_pr("pytorch-like/core", title=str(number))
@@ -297,26 +303,28 @@ async def test_no_answer_leads_to_the_host_that_a_caller_names(tmp_path: Path, h
         ):
             answer = await relay.http.get(path, headers={"host": host, "accept": "text/html"})
             assert answer.status_code < 500
-            told = [answer.headers.get(name, "") for name in ("location", "link")]
-            assert not [each for each in told if "evil" in each or "//" in each.replace("/crcr//", "")]
+            headers = [answer.headers.get(name, "") for name in ("location", "link")]
+            assert not [
+                header for header in headers if "evil" in header or "//" in header.replace("/crcr//", "")
+            ]
             assert f"://{host}" not in answer.text
 
 
-async def test_an_address_with_a_slash_too_many_leads_to_the_page(tmp_path: Path) -> None:
+async def test_a_trailing_slash_redirects_to_the_page(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path) as relay:
-        for asked, meant in {
+        for path, target in {
             "/crcr/": "/crcr",
             "/crcr/?range=7d": "/crcr?range=7d",
             "/crcr/org/one/?kind=push": "/crcr/org/one?kind=push",
             "/crcr/a%3Fb/": "/crcr/a%3Fb",
         }.items():
-            answer = await relay.http.get(asked)
-            assert (answer.status_code, answer.headers["location"]) == (308, meant)
+            answer = await relay.http.get(path)
+            assert (answer.status_code, answer.headers["location"]) == (308, target)
         for path in ("/api/v1/summary/", "/healthz/", "/metrics/"):
             assert (await relay.http.get(path)).status_code == 404
 
 
-async def test_the_code_of_a_badge_names_the_address_that_the_operator_set(tmp_path: Path) -> None:
+async def test_badge_code_uses_the_configured_public_url(tmp_path: Path) -> None:
     async with relay_with_tokens(tmp_path, CRCR_PUBLIC_URL="https://hud.example/") as relay:
         page = (await relay.http.get("/crcr/org/one")).text
         assert "https://hud.example/badge/org/one.svg" in page
@@ -324,7 +332,9 @@ async def test_the_code_of_a_badge_names_the_address_that_the_operator_set(tmp_p
 
 
 @pytest.mark.parametrize("access", ["public", "token"])
-async def test_probes_need_no_token_and_name_nobody_where_readers_do(tmp_path: Path, access: str) -> None:
+async def test_readyz_needs_no_token_and_names_upstreams_only_with_public_access(
+    tmp_path: Path, access: str
+) -> None:
     async with relay_with_tokens(tmp_path, access) as relay:
         ready = await relay.http.get("/readyz")
         assert ready.status_code == 200
@@ -332,6 +342,6 @@ async def test_probes_need_no_token_and_name_nobody_where_readers_do(tmp_path: P
     empty = tmp_path / "empty"
     empty.mkdir()
     async with running_relay(empty, "nonsense", CRCR_HUD_ACCESS=access, **TOKENS) as relay:
-        refused = await relay.http.get("/readyz")
-        assert refused.status_code == 503
-        assert ("pytorch-like/core" in refused.text) is (access == "public")
+        not_ready = await relay.http.get("/readyz")
+        assert not_ready.status_code == 503
+        assert ("pytorch-like/core" in not_ready.text) is (access == "public")

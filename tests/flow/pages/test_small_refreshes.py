@@ -1,4 +1,4 @@
-"""Small refreshes: what a live page gets, completed with the parts that it shows already, is the whole page."""
+"""Small refreshes: the response for a live page, completed with the parts that it already shows, is the whole page."""
 
 import re
 from collections.abc import Sequence
@@ -29,25 +29,25 @@ PAGES = (
     *("/crcr/metrics", "/crcr/deliveries"),
 )
 SECRET = re.compile("secretcorp|hushware")
-EYES = {"authorization": f"Bearer {ADMIN}"}
+AS_ADMIN = {"authorization": f"Bearer {ADMIN}"}
 PART = re.compile(r'<(\w+)[^>]* data-part="([\w-]{6})">.*?</\1>', re.DOTALL)
 STUB = re.compile(r'<template data-same="([0-9 -]+)"></template>')
 
 
-def places(ranges: str) -> list[int]:
-    pairs = [(one.partition("-")[0], one.rpartition("-")[2]) for one in ranges.split()]
-    return [place for first, last in pairs for place in range(int(first), int(last) + 1)]
+def part_indexes(ranges: str) -> list[int]:
+    pairs = [(ids.partition("-")[0], ids.rpartition("-")[2]) for ids in ranges.split()]
+    return [index for first, last in pairs for index in range(int(first), int(last) + 1)]
 
 
-def complete(answer: str, parts: Sequence[str]) -> str:
-    return STUB.sub(lambda stub: "".join(parts[place] for place in places(stub[1])), answer)
+def fill_stubs(answer: str, parts: Sequence[str]) -> str:
+    return STUB.sub(lambda stub: "".join(parts[index] for index in part_indexes(stub[1])), answer)
 
 
-def main_of(page: str) -> str:
+def main_element(page: str) -> str:
     return page.partition('<main id="main" tabindex="-1">')[2].partition("</main>")[0]
 
 
-def without_gaps(html: str) -> str:
+def without_line_breaks(html: str) -> str:
     return re.sub(r"\s*\n\s*", "", html)
 
 
@@ -64,17 +64,17 @@ class LiveReader:
         return await self.relay.http.get(address, headers={"accept": "text/html", **self.headers})
 
     async def refresh(self, path: str) -> str:
-        """Read the page as a live one does, from whatever was shown last; return what was sent."""
+        """Refresh the page as a live one does, from the parts shown last; return the response text."""
         before = self.shown[path] = self.shown.get(path) or (await self.get(path)).text
         parts = list(PART.finditer(before))
-        have = "".join(part[2] for part in parts)
-        answer = await self.get(path, fragment="parts", have=have)
+        known_parts = "".join(part[2] for part in parts)
+        answer = await self.get(path, fragment="parts", have=known_parts)
         assert answer.status_code == 200
-        main, _, outside = complete(answer.text, [part[0] for part in parts]).partition(
+        main, _, outside = fill_stubs(answer.text, [part[0] for part in parts]).partition(
             "<template data-outside"
         )
         self.shown[path] = (await self.get(path)).text
-        assert without_gaps(main) == without_gaps(main_of(self.shown[path]))
+        assert without_line_breaks(main) == without_line_breaks(main_element(self.shown[path]))
         self.sent_bytes, self.whole_bytes = (
             self.sent_bytes + len(answer.text),
             self.whole_bytes + len(main + outside),
@@ -105,12 +105,12 @@ async def change_something(relay: RunningRelay, pull: PullRequest, random: Rando
     await relay.drain()
 
 
-async def test_a_page_completed_from_parts_is_the_whole_page_whatever_changes(tmp_path: Path) -> None:
+async def test_a_page_completed_from_parts_equals_the_whole_page_after_any_change(tmp_path: Path) -> None:
     random = Random(17)
     async with running_relay(tmp_path, LISTED, downstreams=ALL, **TOKENS) as relay:
         relay.github.set_permission(UPSTREAM, "maintainer", "maintain")
         pull = await open_pull(relay, title="one")
-        readers = (LiveReader(relay), LiveReader(relay), LiveReader(relay, EYES))
+        readers = (LiveReader(relay), LiveReader(relay), LiveReader(relay, AS_ADMIN))
         for _ in range(60):
             await change_something(relay, pull, random)
             for path in random.sample(PAGES, 2):

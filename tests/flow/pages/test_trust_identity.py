@@ -31,11 +31,11 @@ async def from_address(relay: RunningRelay, address: str) -> AsyncIterator[httpx
         yield http
 
 
-async def knock(http: httpx.AsyncClient, token: str, **headers: str) -> httpx.Response:
+async def post_with_token(http: httpx.AsyncClient, token: str, **headers: str) -> httpx.Response:
     return await http.post(CALLBACK, content=b"{}", headers={**bearer(token), **headers})
 
 
-async def test_fault_25_every_hostile_token_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_fault_25_every_hostile_token_is_refused_and_records_nothing(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         for kind in HostileToken:
             token = relay.github.hostile_token(kind, run, "build")
@@ -58,18 +58,18 @@ async def test_fault_25_a_token_is_refused_once_it_is_ten_minutes_old(tmp_path: 
         assert refusal_code(answer) == (401, "not_authentic")
 
 
-async def test_fault_25_after_30_failed_authentications_an_address_waits_and_others_do_not(
+async def test_fault_25_after_30_failed_authentications_only_that_address_is_rate_limited(
     tmp_path: Path,
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         bad = relay.github.hostile_token(HostileToken.TAMPERED, run, "build")
         async with from_address(relay, "192.0.2.66") as guesser, from_address(relay, "192.0.2.7") as other:
-            codes = [refusal_code(await knock(guesser, bad))[0] for _ in range(31)]
-            limited = await knock(guesser, bad)
+            codes = [refusal_code(await post_with_token(guesser, bad))[0] for _ in range(31)]
+            limited = await post_with_token(guesser, bad)
 
             assert codes == [401] * 30 + [429]
             assert int(limited.headers["retry-after"]) == 60
-            assert refusal_code(await knock(other, bad)) == (401, "not_authentic")
+            assert refusal_code(await post_with_token(other, bad)) == (401, "not_authentic")
             assert (
                 report_outcome(await post_report(relay, run, "build", "in_progress", http=other)) == "applied"
             )
@@ -80,20 +80,20 @@ async def test_fault_25_after_30_failed_authentications_an_address_waits_and_oth
             )
 
 
-async def test_fault_25_a_header_of_its_own_gives_a_guesser_no_new_address(tmp_path: Path) -> None:
+async def test_fault_25_x_forwarded_for_counts_only_when_sent_by_a_trusted_proxy(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path, CRCR_TRUSTED_PROXIES="198.51.100.0/24") as (relay, run):
         bad = relay.github.hostile_token(HostileToken.TAMPERED, run, "build")
         async with from_address(relay, "192.0.2.66") as guesser, from_address(relay, "198.51.100.1") as proxy:
             forged = [
-                refusal_code(await knock(guesser, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
+                refusal_code(await post_with_token(guesser, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
                 for n in range(31)
             ]
-            told = [
-                refusal_code(await knock(proxy, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
+            via_proxy = [
+                refusal_code(await post_with_token(proxy, bad, **{"x-forwarded-for": f"203.0.113.{n}"}))[0]
                 for n in range(31)
             ]
         assert forged == [401] * 30 + [429]
-        assert told == [401] * 31
+        assert via_proxy == [401] * 31
 
 
 async def test_successful_reports_never_count_against_an_address(tmp_path: Path) -> None:
@@ -102,7 +102,9 @@ async def test_successful_reports_never_count_against_an_address(tmp_path: Path)
         assert {answer.status_code for answer in answers} == {200}
 
 
-async def test_fault_25_keys_that_cannot_be_read_at_first_are_no_verdict(tmp_path: Path) -> None:
+async def test_fault_25_a_report_is_answered_503_and_not_refused_while_keys_cannot_be_fetched(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         down = relay.github.faults.jwks(503)
         answer = await relay.github.start_job(run, "build")
@@ -113,7 +115,7 @@ async def test_fault_25_keys_that_cannot_be_read_at_first_are_no_verdict(tmp_pat
         assert report_outcome(await relay.github.report(run, "build")) == "applied"
 
 
-async def test_fault_25_known_keys_outlive_an_outage_of_their_issuer(tmp_path: Path) -> None:
+async def test_fault_25_cached_keys_are_used_for_hours_while_their_issuer_is_down(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         relay.github.faults.jwks(503)
@@ -124,7 +126,7 @@ async def test_fault_25_known_keys_outlive_an_outage_of_their_issuer(tmp_path: P
         assert refusal_code(await relay.github.report(run, "build")) == (503, "keys_unavailable")
 
 
-async def test_fault_25_a_rotated_key_is_found_and_a_retired_one_is_forgotten(tmp_path: Path) -> None:
+async def test_fault_25_a_rotated_key_is_fetched_and_a_retired_one_is_rejected(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         relay.clock.advance(31)
@@ -135,7 +137,7 @@ async def test_fault_25_a_rotated_key_is_found_and_a_retired_one_is_forgotten(tm
         assert refusal_code(await relay.github.report(run, "build", token=old)) == (401, "not_authentic")
 
 
-async def test_fault_25_unknown_key_ids_do_not_hammer_the_issuer(tmp_path: Path) -> None:
+async def test_fault_25_100_unknown_key_ids_cause_one_request_to_the_issuer(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         bad = relay.github.hostile_token(HostileToken.UNKNOWN_KID, run, "build")
@@ -143,24 +145,24 @@ async def test_fault_25_unknown_key_ids_do_not_hammer_the_issuer(tmp_path: Path)
         relay.clock.advance(31)
         for number in range(100):
             async with from_address(relay, f"192.0.2.{number}") as guesser:
-                assert refusal_code(await knock(guesser, bad)) == (401, "not_authentic")
+                assert refusal_code(await post_with_token(guesser, bad)) == (401, "not_authentic")
 
         assert len(relay.github.calls_to("GET", JWKS)) - reads == 1
 
 
-async def test_fault_25_reports_that_wait_for_slow_keys_share_one_read(tmp_path: Path) -> None:
+async def test_fault_25_concurrent_reports_that_wait_for_keys_share_one_request(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         gate = relay.github.faults.hang(on=Match(path=JWKS_PATH))
         waiting = [asyncio.create_task(relay.github.report(run, name)) for name in ("build", "test")]
         await gate.reached.wait()
         gate.release()
 
-        assert [report_outcome(await each) for each in waiting] == ["applied", "applied"]
+        assert [report_outcome(await task) for task in waiting] == ["applied", "applied"]
         assert len(relay.github.calls_to("GET", JWKS)) == 1
 
 
-def strangers_run(relay: RunningRelay, run: WorkflowRun) -> WorkflowRun:
-    """The name was released, and somebody else took it."""
+def run_of_name_taker(relay: RunningRelay, run: WorkflowRun) -> WorkflowRun:
+    """A run of somebody else who took over the released name."""
     relay.github.replace_repository(BACKEND)
     return relay.github.start_run(BACKEND, event="repository_dispatch", client_payload=run.client_payload)
 
@@ -169,9 +171,11 @@ async def test_fault_26_a_name_taken_by_a_stranger_is_refused_with_one_alarm(tmp
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         before = relay.jobs()
-        theirs = strangers_run(relay, run)
+        strangers_run = run_of_name_taker(relay, run)
         for _ in range(5):
-            answer = await relay.github.report(theirs, "build", status="completed", conclusion="success")
+            answer = await relay.github.report(
+                strangers_run, "build", status="completed", conclusion="success"
+            )
             assert refusal_code(answer) == (403, "identity_changed")
 
         assert relay.jobs() == before
@@ -182,16 +186,16 @@ async def test_fault_26_a_name_taken_by_a_stranger_is_refused_with_one_alarm(tmp
         assert relay.rows("SELECT alarm FROM repositories")[0]["alarm"] is not None
 
 
-async def test_fault_26_an_operator_may_accept_the_new_repository(tmp_path: Path) -> None:
+async def test_fault_26_an_operator_can_accept_the_new_repository(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
-        theirs = strangers_run(relay, run)
-        assert refusal_code(await relay.github.report(theirs, "build")) == (403, "identity_changed")
+        strangers_run = run_of_name_taker(relay, run)
+        assert refusal_code(await relay.github.report(strangers_run, "build")) == (403, "identity_changed")
         new_id = relay.github.repository(BACKEND).id
         await relay.services.targets.rebind(
             repo(UPSTREAM), repo(BACKEND), new_id, who="ops", now=relay.clock.now()
         )
 
-        assert report_outcome(await relay.github.report(theirs, "build")) == "applied"
+        assert report_outcome(await relay.github.report(strangers_run, "build")) == "applied"
         [act] = relay.rows("SELECT who, detail FROM audit WHERE act = 'rebind'")
         assert (act["who"], str(new_id) in act["detail"]) == ("ops", True)
         assert relay.rows("SELECT alarm FROM repositories") == [{"alarm": None}]
@@ -201,7 +205,9 @@ def fail_repository_lookup(github: GitHub) -> None:
     github.faults.answer(503, on=Match(method="GET", path=f"/repos/{BACKEND}"))
 
 
-async def test_fault_26_a_first_caller_is_bound_unconfirmed_until_github_tells(tmp_path: Path) -> None:
+async def test_fault_26_a_first_caller_is_bound_unconfirmed_until_github_confirms_its_id(
+    tmp_path: Path,
+) -> None:
     async with running_relay(
         tmp_path, LISTED, downstreams=(BACKEND,), prepare=fail_repository_lookup
     ) as relay:
@@ -211,8 +217,8 @@ async def test_fault_26_a_first_caller_is_bound_unconfirmed_until_github_tells(t
         assert relay.rows(binding) == [{"repository_id": None, "confirmed": 0}]
         run = relay.github.runs(BACKEND)[0]
         assert report_outcome(await relay.github.start_job(run, "build")) == "applied"
-        known = relay.github.repository(BACKEND).id
-        assert relay.rows(binding) == [{"repository_id": known, "confirmed": 0}]
+        bound_id = relay.github.repository(BACKEND).id
+        assert relay.rows(binding) == [{"repository_id": bound_id, "confirmed": 0}]
         stranger = relay.github.oidc_token(run, "test", repository_id="999")
         assert refusal_code(await relay.github.report(run, "test", token=stranger)) == (
             403,
@@ -221,7 +227,7 @@ async def test_fault_26_a_first_caller_is_bound_unconfirmed_until_github_tells(t
         relay.github.faults.clear()
         await relay.pass_time(3600)
 
-        assert relay.rows(binding) == [{"repository_id": known, "confirmed": 1}]
+        assert relay.rows(binding) == [{"repository_id": bound_id, "confirmed": 1}]
 
 
 async def test_fault_26_a_refused_first_caller_is_not_bound(tmp_path: Path) -> None:
@@ -240,35 +246,47 @@ async def test_fault_26_a_refused_first_caller_is_not_bound(tmp_path: Path) -> N
         assert relay.rows("SELECT repository_id FROM repositories") == [{"repository_id": None}]
 
 
-async def test_a_token_in_the_name_of_another_ci_is_judged_by_that_cis_keys(tmp_path: Path) -> None:
+async def test_a_token_that_names_another_ci_issuer_is_verified_with_that_issuers_keys(
+    tmp_path: Path,
+) -> None:
     published = JSONResponse(GitHub().buildkite.jwks())
     async with dispatched_run(tmp_path, outside={"agent.buildkite.com": published}) as (relay, run):
-        named = relay.github.oidc_token(run, "build", iss="https://agent.buildkite.com")
-        assert refusal_code(await relay.github.report(run, "build", token=named)) == (401, "not_authentic")
+        unsigned_by_issuer = relay.github.oidc_token(run, "build", iss="https://agent.buildkite.com")
+        assert refusal_code(await relay.github.report(run, "build", token=unsigned_by_issuer)) == (
+            401,
+            "not_authentic",
+        )
         signed = relay.github.buildkite.token(AUDIENCE, iss="https://agent.buildkite.com")
         assert refusal_code(await relay.github.report(run, "build", token=signed)) == (403, "not_registered")
         assert relay.jobs() == []
 
 
-async def test_a_listed_name_in_another_repositorys_token_is_not_that_repository(tmp_path: Path) -> None:
+async def test_a_listed_name_in_the_body_does_not_identify_another_repositorys_token(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         relay.github.create_repository("stranger/repo", workflows=[WORKFLOW])
-        theirs = relay.github.start_run(
+        strangers_run = relay.github.start_run(
             "stranger/repo", event="repository_dispatch", client_payload=run.client_payload
         )
-        body = relay.github.ci.report_body(theirs, theirs.job("build"), "in_progress", verified_repo=BACKEND)
+        body = relay.github.ci.report_body(
+            strangers_run, strangers_run.job("build"), "in_progress", verified_repo=BACKEND
+        )
         body["repository"] = BACKEND
 
-        assert refusal_code(await relay.github.report(theirs, "build", body=body)) == (403, "not_allowlisted")
+        assert refusal_code(await relay.github.report(strangers_run, "build", body=body)) == (
+            403,
+            "not_allowlisted",
+        )
 
 
-async def test_fault_26_a_stranger_with_a_released_name_puts_no_words_on_its_page(tmp_path: Path) -> None:
+async def test_fault_26_text_of_a_stranger_with_a_released_name_is_neither_stored_nor_shown(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         stranger = relay.github.oidc_token(run, "build", audience="go to evil.example", repository_id="666")
         answer = await relay.github.report(run, "build", token=stranger)
 
         assert refusal_code(answer) == (401, "not_authentic")
         assert "evil" not in answer.text
-        kept = relay.rows("SELECT code, detail FROM refusals")
-        assert [row["code"] for row in kept] == ["identity_changed"]
-        assert "evil" not in kept[0]["detail"]
+        refusals = relay.rows("SELECT code, detail FROM refusals")
+        assert [row["code"] for row in refusals] == ["identity_changed"]
+        assert "evil" not in refusals[0]["detail"]

@@ -1,4 +1,4 @@
-"""What callers write is data: in our records, in our answers, in our log; and no secret is in any of them."""
+"""Text from callers is data, in records, responses and the log; and no secret is in any of them."""
 
 import io
 import json
@@ -39,17 +39,17 @@ HOSTILE_TEXTS = [
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    """The relay's log as an operator has it, in JSON and with nothing left out."""
+    """The relay's log as an operator configures it, in JSON at level debug."""
     stream, root, level = io.StringIO(), logging.getLogger(), logging.getLogger().level
     log.configure("json", "debug", stream)
     yield stream
-    for handler in [each for each in root.handlers if isinstance(each, log._Handler)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, log._Handler)]:
         root.removeHandler(handler)
     root.setLevel(level)
     structlog.reset_defaults()
 
 
-def described(text: str) -> dict[str, Any]:
+def hostile_fields(text: str) -> dict[str, Any]:
     return {
         "name": text[:200],
         "url": text,
@@ -63,7 +63,9 @@ def described(text: str) -> dict[str, Any]:
     }
 
 
-async def test_fault_24_a_made_up_commit_or_pull_request_is_not_believed(tmp_path: Path) -> None:
+async def test_fault_24_the_callers_commit_and_pull_request_do_not_override_the_dispatch(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         [dispatch] = relay.rows("SELECT event, number, head_sha, level FROM dispatches")
         body = relay.github.ci.report_body(
@@ -82,12 +84,14 @@ async def test_fault_24_a_made_up_commit_or_pull_request_is_not_believed(tmp_pat
         assert json.loads(job["trusted"])["downstream_repo_level"] == "L2"
 
 
-async def test_fault_29_hostile_text_in_every_field_is_kept_as_data(tmp_path: Path) -> None:
+async def test_fault_29_hostile_text_in_every_field_is_stored_as_data(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         for text in HOSTILE_TEXTS:
-            said = {**described(text), "job_name": text}
-            assert report_outcome(await post_report(relay, run, "build", "in_progress", **said)) == "applied"
-            closed = await post_report(relay, run, "build", "completed", conclusion="failure", **said)
+            fields = {**hostile_fields(text), "job_name": text}
+            assert (
+                report_outcome(await post_report(relay, run, "build", "in_progress", **fields)) == "applied"
+            )
+            closed = await post_report(relay, run, "build", "completed", conclusion="failure", **fields)
             assert report_outcome(closed) == "applied"
 
         jobs = {job["job_name"]: job for job in relay.jobs()}
@@ -100,12 +104,12 @@ async def test_fault_29_hostile_text_in_every_field_is_kept_as_data(tmp_path: Pa
             assert json.loads(job["untrusted"])["workflow"]["unknown"] == {text: [text]}
 
 
-async def test_fault_29_hostile_text_reaches_a_page_only_escaped(tmp_path: Path) -> None:
+async def test_fault_29_hostile_text_is_escaped_on_pages(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         text = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
-        said = {**described(text), "job_name": text}
-        await post_report(relay, run, "build", "in_progress", **said)
-        await post_report(relay, run, "build", "completed", conclusion="failure", **said)
+        fields = {**hostile_fields(text), "job_name": text}
+        await post_report(relay, run, "build", "in_progress", **fields)
+        await post_report(relay, run, "build", "completed", conclusion="failure", **fields)
         for path in ("/crcr", f"/crcr/{BACKEND}"):
             page = await relay.http.get(path)
             assert page.status_code == 200
@@ -113,25 +117,29 @@ async def test_fault_29_hostile_text_reaches_a_page_only_escaped(tmp_path: Path)
             assert "<img src=x" not in page.text
 
 
-async def test_fault_29_a_string_of_a_megabyte_is_refused_by_field_or_cut(tmp_path: Path) -> None:
+async def test_fault_29_a_string_of_a_megabyte_is_refused_with_its_field_name_or_truncated(
+    tmp_path: Path,
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
-        vast = "x" * 1_000_000
+        megabyte = "x" * 1_000_000
         body = relay.github.ci.report_body(run, run.job("build"), "completed")
         for field in ("job_name", "name", "run_id", "status", "conclusion"):
-            said = {**body, "workflow": {**body["workflow"], field: vast}}
-            answer = await relay.github.report(run, "build", body=said)
+            oversized = {**body, "workflow": {**body["workflow"], field: megabyte}}
+            answer = await relay.github.report(run, "build", body=oversized)
             assert refusal_code(answer) == (400, "bad_report")
             assert f"workflow.{field}" in answer.json()["error"]["detail"]
             assert len(answer.content) < 2_000
-        started = await post_report(relay, run, "build", "in_progress", url=vast, environment={"e": vast})
-        completed = await post_report(relay, run, "build", "completed", failed_tests=[vast])
+        started = await post_report(
+            relay, run, "build", "in_progress", url=megabyte, environment={"e": megabyte}
+        )
+        completed = await post_report(relay, run, "build", "completed", failed_tests=[megabyte])
 
         assert [report_outcome(started), report_outcome(completed)] == ["applied", "applied"]
         [job] = relay.jobs()
         assert (len(json.loads(job["failed_tests"])[0]["name"]), job["environment"]) == (1024, None)
 
 
-async def test_fault_29_hostile_text_cannot_forge_a_log_line_or_an_answer(
+async def test_fault_29_hostile_text_cannot_forge_a_log_line_or_a_response(
     tmp_path: Path, lines: io.StringIO
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
@@ -147,15 +155,17 @@ async def test_fault_29_hostile_text_cannot_forge_a_log_line_or_an_answer(
 
     codes = ["no_in_progress", "claim_mismatch", "unknown_delivery"]
     assert [refusal_code(answer)[1] for answer in answers] == [*codes, "bad_report"] * len(HOSTILE_TEXTS)
-    written = lines.getvalue().splitlines()
-    assert all(line.isprintable() for line in written)
-    told = [json.loads(line) for line in written]
-    assert "forged" not in {line["event"] for line in told}
-    assert [line["code"] for line in told if line["event"] == "report_refused"] == codes * len(HOSTILE_TEXTS)
+    log_lines = lines.getvalue().splitlines()
+    assert all(line.isprintable() for line in log_lines)
+    events = [json.loads(line) for line in log_lines]
+    assert "forged" not in {line["event"] for line in events}
+    assert [line["code"] for line in events if line["event"] == "report_refused"] == codes * len(
+        HOSTILE_TEXTS
+    )
 
 
-class Broken(FailingDatabase):
-    """A store whose driver shows, in its error, whatever it was given."""
+class LeakingDatabase(FailingDatabase):
+    """A store whose driver quotes secrets in its error."""
 
     def __init__(self, inner: Any, secrets: list[str]) -> None:
         super().__init__(inner)
@@ -170,16 +180,16 @@ async def open_one_more(relay: RunningRelay) -> None:
     await relay.pass_time(3000)
 
 
-async def go_wrong_everywhere(relay: RunningRelay) -> list[str]:
-    """Every kind of failure that sees a secret; returns what callers were told."""
+async def trigger_all_failures(relay: RunningRelay) -> list[str]:
+    """Cause every kind of failure that handles a secret; return the response texts."""
     github = relay.github
     run = github.runs(BACKEND)[0]
-    told = [
+    responses = [
         await github.report(run, "build", token=github.hostile_token(kind, run, "build"))
         for kind in HostileToken
     ]
-    told.append(await post_report(relay, run, "build", "completed", conclusion="success"))
-    told.append(await github.report(run, "build", body=b"{", token=github.oidc_token(run, "build")))
+    responses.append(await post_report(relay, run, "build", "completed", conclusion="success"))
+    responses.append(await github.report(run, "build", body=b"{", token=github.oidc_token(run, "build")))
     for status, message in ((401, "Bad credentials"), (500, "Oops"), (403, "Resource not accessible")):
         github.faults.answer(status, times=2, message=message)
         await open_one_more(relay)
@@ -189,21 +199,23 @@ async def go_wrong_everywhere(relay: RunningRelay) -> list[str]:
     await open_one_more(relay)
     github.faults.clear()
     wrong = {"x-hub-signature-256": f"sha256={'0' * 64}", "x-github-event": "push", "x-github-delivery": "g"}
-    told.append(await relay.http.post("/github/webhook", content=b"{}", headers=wrong))
-    return [answer.text for answer in told]
+    responses.append(await relay.http.post("/github/webhook", content=b"{}", headers=wrong))
+    return [answer.text for answer in responses]
 
 
-async def test_fault_31_no_secret_is_in_a_log_line_or_an_answer(tmp_path: Path, lines: io.StringIO) -> None:
+async def test_fault_31_no_secret_appears_in_a_log_line_or_a_response(
+    tmp_path: Path, lines: io.StringIO
+) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
-        answers = await go_wrong_everywhere(relay)
-        shown = relay.github.oidc_token(run, "build")
+        answers = await trigger_all_failures(relay)
+        oidc_token = relay.github.oidc_token(run, "build")
         async with callbacks_on_outage(relay) as (store, http):
             store.writes_to_fail = 1
             answers.append((await post_report(relay, run, "build", "in_progress", http=http)).text)
         secrets = [
             relay.github.webhook_secret,
             relay.github.private_key_pem.splitlines()[1],
-            shown.split(".")[1],
+            oidc_token.split(".")[1],
             *(token for token in relay.github.world.tokens),
         ]
         errors = " ".join(str(row["last_error"]) for row in relay.rows("SELECT last_error FROM effects"))
@@ -216,7 +228,7 @@ async def test_fault_31_no_secret_is_in_a_log_line_or_an_answer(tmp_path: Path, 
     assert "effect_retried" in everything
 
 
-async def test_fault_31_a_crash_shows_its_caller_nothing_and_its_log_no_secret(
+async def test_fault_31_a_crash_response_has_no_details_and_its_log_no_secret(
     tmp_path: Path, lines: io.StringIO
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
@@ -227,7 +239,7 @@ async def test_fault_31_a_crash_shows_its_caller_nothing_and_its_log_no_secret(
             "ghs_16C7e42F292c6912E7710c838347Ae178B4a",
         ]
         secrets.append(relay.github.private_key_pem)
-        async with callbacks_on_store(relay, Broken(relay.services.database, secrets)) as http:
+        async with callbacks_on_store(relay, LeakingDatabase(relay.services.database, secrets)) as http:
             answer = await post_report(relay, run, "build", "in_progress", http=http)
 
         assert refusal_code(answer) == (500, "internal")

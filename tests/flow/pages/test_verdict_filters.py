@@ -23,7 +23,7 @@ async def get(relay: RunningRelay, path: str, **params: Any) -> Any:
     return await relay.http.get(path, params={"upstream": UPSTREAM, **params})
 
 
-async def judged_pulls(relay: RunningRelay) -> tuple[int, int]:
+async def create_judged_pulls(relay: RunningRelay) -> tuple[int, int]:
     """One pull request with a pre-existing failure, and one with a new one."""
     for tests in ((), (), (), (BROKEN,), (BROKEN,)):
         await push_base(relay, *tests)
@@ -34,12 +34,16 @@ async def judged_pulls(relay: RunningRelay) -> tuple[int, int]:
 
 async def test_jobs_are_listed_and_exported_by_verdict(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
-        old, new = await judged_pulls(relay)
-        found = {kind: (await get(relay, "/api/v1/jobs", verdict=kind)).json()["jobs"] for kind in KINDS}
-        pulls = {kind: [job["number"] for job in jobs if job["number"]] for kind, jobs in found.items()}
+        old, new = await create_judged_pulls(relay)
+        jobs_by_kind = {
+            kind: (await get(relay, "/api/v1/jobs", verdict=kind)).json()["jobs"] for kind in KINDS
+        }
+        pulls = {
+            kind: [job["number"] for job in jobs if job["number"]] for kind, jobs in jobs_by_kind.items()
+        }
 
         assert pulls == {**{kind: [] for kind in KINDS}, "new": [new], "pre-existing": [old]}
-        [job] = [job for job in found["pre-existing"] if job["number"] == old]
+        [job] = [job for job in jobs_by_kind["pre-existing"] if job["number"] == old]
         assert (job["verdict"]["confidence"], job["verdict"]["by"]) == ("high", "rules")
         assert job["verdict"]["evidence"][0]["url"].startswith("/crcr/commit/")
         listed = (await get(relay, "/api/v1/jobs", limit=100)).json()["jobs"]
@@ -57,23 +61,23 @@ async def test_jobs_are_listed_and_exported_by_verdict(tmp_path: Path) -> None:
         assert lines[str(new), "test"]["verdict_kind"] == ""
 
 
-async def test_jobs_by_verdict_come_page_by_page(tmp_path: Path) -> None:
+async def test_jobs_filtered_by_verdict_are_paginated(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
-        await judged_pulls(relay)
+        await create_judged_pulls(relay)
         for author in ("ann", "cid", "dan"):
             await fail_pull(relay, BROKEN, author=author, files=(f"src/{author}.py",))
-        whole = (await get(relay, "/api/v1/jobs", verdict="pre-existing", limit=50)).json()["jobs"]
-        assert len(whole) > 3
-        read: list[dict[str, Any]] = []
+        all_jobs = (await get(relay, "/api/v1/jobs", verdict="pre-existing", limit=50)).json()["jobs"]
+        assert len(all_jobs) > 3
+        collected: list[dict[str, Any]] = []
         cursor: dict[str, str] = {}
         while True:
             page = (await get(relay, "/api/v1/jobs", verdict="pre-existing", limit=2, **cursor)).json()
-            read += page["jobs"]
+            collected += page["jobs"]
             if page["next"] is None:
                 break
             cursor = {"cursor": page["next"]}
 
-        assert [job["token"] for job in read] == [job["token"] for job in whole]
+        assert [job["token"] for job in collected] == [job["token"] for job in all_jobs]
 
 
 async def test_an_unknown_verdict_is_a_bad_request(tmp_path: Path) -> None:
@@ -84,15 +88,15 @@ async def test_an_unknown_verdict_is_a_bad_request(tmp_path: Path) -> None:
         assert page.status_code == 200  # a page ignores what it does not understand
 
 
-async def test_a_backends_events_are_found_by_the_verdict_on_a_job(tmp_path: Path) -> None:
+async def test_a_backends_events_are_filtered_by_the_verdict_of_a_job(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
-        old, new = await judged_pulls(relay)
-        found = {}
+        old, new = await create_judged_pulls(relay)
+        numbers_by_kind = {}
         for kind in KINDS:
             answer = (await get(relay, f"/api/v1/backends/{GATING}", verdict=kind)).json()
-            found[kind] = [row["number"] for row in answer["rows"]]
+            numbers_by_kind[kind] = [row["number"] for row in answer["rows"]]
 
-        assert found == {**{kind: [] for kind in KINDS}, "new": [new], "pre-existing": [old]}
+        assert numbers_by_kind == {**{kind: [] for kind in KINDS}, "new": [new], "pre-existing": [old]}
         page = (await get(relay, f"/crcr/{GATING}", verdict="new")).text
         assert '<option value="new" selected>new</option>' in page
         assert f"#{new}" in page
@@ -101,7 +105,7 @@ async def test_a_backends_events_are_found_by_the_verdict_on_a_job(tmp_path: Pat
 
 async def test_the_panel_of_a_job_shows_the_verdict_and_its_evidence(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, JUDGED, downstreams=(GATING,)) as relay:
-        await judged_pulls(relay)
+        await create_judged_pulls(relay)
         [job] = [
             job
             for job in (await get(relay, "/api/v1/jobs", verdict="pre-existing")).json()["jobs"]

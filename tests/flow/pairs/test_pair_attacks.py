@@ -1,4 +1,4 @@
-"""Results of a pair, and everything around them, against whatever reads results: nothing counts them, nothing opens."""
+"""Attacks with pairs: their results are counted nowhere and do not open a gate."""
 
 import re
 from collections.abc import AsyncIterator
@@ -61,30 +61,30 @@ async def relay(tmp_path: Path) -> AsyncIterator[RunningRelay]:
         yield running
 
 
-async def counted(relay: RunningRelay) -> dict[str, Any]:
-    """All that counts results: the tables of sums and failures, and the answers of pages about them."""
-    found: dict[str, Any] = {}
+async def read_counted_results(relay: RunningRelay) -> dict[str, Any]:
+    """All counted results: the tables of sums and failures, and the responses of the pages about them."""
+    results: dict[str, Any] = {}
     for name in COUNTING_TABLES:
-        found[name] = relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3")  # noqa: S608  our own names
+        results[name] = relay.rows(f"SELECT * FROM {name} ORDER BY 1, 2, 3")  # noqa: S608  our own names
     for path in ANSWERS:
         answer = await relay.http.get(path, params={"upstream": UPSTREAM})
-        # The number of the newest change is in every answer, and counts changes of any kind.
+        # The number of the newest change is in every response, and counts changes of any kind.
         assert answer.status_code == 200
-        found[path] = re.sub(r'"cursor":[0-9]+', "", answer.text)
-    return found
+        results[path] = re.sub(r'"cursor":[0-9]+', "", answer.text)
+    return results
 
 
 @pytest.mark.parametrize("event", [PAIR_EVENT, "pull_request"])
-async def test_no_number_verdict_or_page_counts_a_pairs_results(relay: RunningRelay, event: str) -> None:
+async def test_pair_results_count_in_no_number_verdict_or_page(relay: RunningRelay, event: str) -> None:
     pull, _ = await open_pair(relay)
     await end_run(relay, plain_runs(relay)[0])
     await sweep_after(relay, 600)
-    before = await counted(relay)
+    before = await read_counted_results(relay)
     run = pair_runs(relay)[0]
     failed = {"conclusion": "failure", "failed_tests": [{"name": "t", "message": "RuntimeError: no kernel"}]}
     for job in run.jobs:
-        for status, more in (("in_progress", {}), ("completed", failed)):
-            body = {**relay.github.ci.report_body(run, job, status, **more), "event_type": event}
+        for status, fields in (("in_progress", {}), ("completed", failed)):
+            body = {**relay.github.ci.report_body(run, job, status, **fields), "event_type": event}
             assert (await relay.github.report(run, job, body=body)).status_code == 200
         relay.github.ci.complete(run, job, "failure")
     await relay.drain()
@@ -92,11 +92,11 @@ async def test_no_number_verdict_or_page_counts_a_pairs_results(relay: RunningRe
         "SELECT event, number, head_sha, ended_as FROM jobs WHERE delivery = ?", run.delivery_id
     )
     assert [tuple(row.values()) for row in rows] == [(PAIR_EVENT, None, None, None)] * len(run.jobs)
-    assert await counted(relay) == before
+    assert await read_counted_results(relay) == before
     assert gate_state(relay, pull) == "success"
 
 
-async def test_a_pairs_run_reports_for_no_plain_delivery(relay: RunningRelay) -> None:
+async def test_the_run_of_a_pair_cannot_report_for_a_plain_delivery(relay: RunningRelay) -> None:
     pull, _ = await open_pair(relay)
     plain, pair = plain_runs(relay)[0], pair_runs(relay)[0]
     body = {
@@ -106,13 +106,13 @@ async def test_a_pairs_run_reports_for_no_plain_delivery(relay: RunningRelay) ->
     forged = await relay.github.report(pair, pair.jobs[0], body=body)
     assert (forged.status_code, forged.json()["error"]["code"]) == (403, "claim_mismatch")
     await start_jobs(relay, pair)
-    again = await relay.github.report(pair, pair.jobs[0], body={**body, "event_type": "pull_request"})
-    assert again.json()["error"]["code"] == "run_bound_elsewhere"
+    second = await relay.github.report(pair, pair.jobs[0], body={**body, "event_type": "pull_request"})
+    assert second.json()["error"]["code"] == "run_bound_elsewhere"
     assert gate_state(relay, pull) == "pending"
 
 
-async def test_a_merge_group_is_tested_as_it_is(relay: RunningRelay) -> None:
-    """A group's backend that fails blocks it: the pair of its pull request holds nothing there."""
+async def test_a_pair_does_not_hold_the_gate_of_a_merge_group(relay: RunningRelay) -> None:
+    """A failing backend blocks the group: the pair of its pull request does not hold the group's gate."""
     pull, _ = await open_pair(relay)
     await end_run(relay, plain_runs(relay)[0], "failure")
     await end_run(relay, pair_runs(relay)[0])
@@ -124,19 +124,21 @@ async def test_a_merge_group_is_tested_as_it_is(relay: RunningRelay) -> None:
     assert (check.status, check.conclusion) == ("completed", "failure")
 
 
-async def test_a_private_repository_without_the_app_and_the_upstream_itself_are_no_pairs(
+async def test_a_private_repository_without_the_app_and_the_upstream_itself_make_no_pair(
     relay: RunningRelay,
 ) -> None:
-    secret = await open_other(relay, PRIVATE)
-    own = await open_pull(relay)
-    pull = await open_pull(relay, body=f"Depends-On: {PRIVATE}#{secret.number}, {UPSTREAM}#{own.number}")
+    private_pull = await open_other(relay, PRIVATE)
+    upstream_pull = await open_pull(relay)
+    pull = await open_pull(
+        relay, body=f"Depends-On: {PRIVATE}#{private_pull.number}, {UPSTREAM}#{upstream_pull.number}"
+    )
     assert refusals(relay)[0] == "unreadable"
     assert not [run for name in (GATING, PRIVATE) for run in pair_runs(relay, name)]
     await end_run(relay, plain_runs(relay)[-1], "failure")
     assert gate_state(relay, pull) == "failure"
 
 
-async def test_a_plain_dispatch_that_is_held_is_not_sent_by_way_of_a_pair(tmp_path: Path) -> None:
+async def test_a_pair_does_not_dispatch_a_pull_request_that_is_held_for_approval(tmp_path: Path) -> None:
     allowlist = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build], authors: approved}}\n"
     async with gated_upstream(tmp_path, allowlist, downstreams=(GATING,)) as relay:
         other = await open_other(relay)
@@ -162,7 +164,7 @@ async def test_repeated_webhooks_reads_and_sweeps_dispatch_a_pair_once(relay: Ru
     assert len(pair_runs(relay)) == 1
 
 
-async def test_a_text_that_names_and_unnames_it_again_and_again_dispatches_once(relay: RunningRelay) -> None:
+async def test_adding_and_removing_the_dependency_repeatedly_dispatches_once(relay: RunningRelay) -> None:
     pull, other = await open_pair(relay)
     await end_run(relay, plain_runs(relay)[0], "failure")
     await end_run(relay, pair_runs(relay)[0])
@@ -174,7 +176,7 @@ async def test_a_text_that_names_and_unnames_it_again_and_again_dispatches_once(
     assert len(pair_runs(relay)) == 1
 
 
-async def test_a_pair_that_was_dropped_before_it_was_sent_is_sent_when_it_is_named_again(
+async def test_a_pair_dropped_before_it_was_sent_is_sent_when_the_dependency_is_added_again(
     relay: RunningRelay,
 ) -> None:
     await relay.services.acts.pause(RepoName(UPSTREAM), who="ann", now=relay.clock.now())
@@ -206,7 +208,7 @@ async def test_a_pair_is_not_dispatched_with_a_head_that_lost_its_approval(relay
     assert gate_state(relay, pull) == "pending"
 
 
-async def test_a_clock_that_was_ahead_sends_nothing_twice_after_a_merge(relay: RunningRelay) -> None:
+async def test_a_clock_that_was_ahead_causes_no_second_dispatch_after_a_merge(relay: RunningRelay) -> None:
     pull, other = await open_pair(relay)
     await end_run(relay, plain_runs(relay)[0], "failure")
     await relay.github.close_pr(other, merged=True)
@@ -223,7 +225,7 @@ async def test_a_clock_that_was_ahead_sends_nothing_twice_after_a_merge(relay: R
 
 
 async def open_held_pair(relay: RunningRelay) -> tuple[PullRequest, PullRequest]:
-    """A pull request whose gate waits for the backend's: alone it fails, together both pass."""
+    """A pull request whose gate waits for the backend's pull request: alone it fails, together they pass."""
     pull, other = await open_pair(relay)
     await end_run(relay, plain_runs(relay)[0], "failure")
     await end_run(relay, pair_runs(relay)[0])
@@ -231,7 +233,7 @@ async def open_held_pair(relay: RunningRelay) -> tuple[PullRequest, PullRequest]
     return pull, other
 
 
-async def test_a_text_that_names_a_merged_pull_request_again_and_again_dispatches_nothing(
+async def test_naming_a_merged_pull_request_repeatedly_dispatches_nothing(
     relay: RunningRelay,
 ) -> None:
     """Otherwise its author could repeat a flaky backend, without a limit, until it passes."""
@@ -246,7 +248,7 @@ async def test_a_text_that_names_a_merged_pull_request_again_and_again_dispatche
     assert (len(plain_runs(relay)), gate_state(relay, pull)) == (1, "failure")
 
 
-async def test_a_repository_that_took_a_backends_old_name_brings_no_pull_requests(
+async def test_a_repository_that_took_a_backends_old_name_cannot_form_a_pair(
     relay: RunningRelay,
 ) -> None:
     pull, _ = await open_held_pair(relay)
@@ -260,7 +262,9 @@ async def test_a_repository_that_took_a_backends_old_name_brings_no_pull_request
     assert not relay.rows("SELECT 1 FROM dispatches WHERE event = ? AND state <> 'sent'", PAIR_EVENT)
 
 
-async def test_a_pair_whose_backend_is_listed_under_another_name_holds_nothing(relay: RunningRelay) -> None:
+async def test_a_pair_whose_backend_is_listed_under_another_name_does_not_hold_the_gate(
+    relay: RunningRelay,
+) -> None:
     pull, _ = await open_held_pair(relay)
     await relay.github.rename_repository(GATING, "renamed")
     relay.write_allowlist(LISTED.replace(GATING, "org/renamed"))
@@ -270,7 +274,7 @@ async def test_a_pair_whose_backend_is_listed_under_another_name_holds_nothing(r
     assert (refusals(relay), gate_state(relay, pull)) == (["not_listed"], "failure")
 
 
-async def test_a_rerun_requested_at_a_held_gate_repeats_the_plain_run_alone(relay: RunningRelay) -> None:
+async def test_a_rerun_requested_at_a_held_gate_repeats_only_the_plain_run(relay: RunningRelay) -> None:
     pull, _ = await open_held_pair(relay)
     relay.clock.advance(60)
     await relay.github.rerequest_check(latest_check(relay, GATE, pull.head_sha))

@@ -1,4 +1,4 @@
-"""Pairs on the pages of both sides and in the API; hidden backends and hostile texts."""
+"""Pairs on the pages of both sides and in the API; hidden backends."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ async def read_page(relay: RunningRelay, path: str) -> str:
     return answer.text
 
 
-async def test_a_pair_is_shown_on_both_sides(tmp_path: Path) -> None:
+async def test_a_pair_is_shown_on_the_pull_request_and_backend_pages(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull, other = await open_pair(relay)
         await end_run(relay, plain_runs(relay)[0], "failure")
@@ -37,11 +37,11 @@ async def test_a_pair_is_shown_on_both_sides(tmp_path: Path) -> None:
         (pair,) = shown["pairs"]
         assert (pair["backend"], pair["dependency"], pair["status"]) == (GATING, other.number, "passed")
         assert [job["conclusion"] for job in pair["result"]["jobs"]] == ["success", "success"]
-        plain = {one["name"]: one["state"] for one in shown["backends"]}
+        plain = {backend_state["name"]: backend_state["state"] for backend_state in shown["backends"]}
         assert plain[GATING] == "failed"
 
 
-async def test_a_hidden_backends_pair_looks_like_one_that_is_not_listed(tmp_path: Path) -> None:
+async def test_a_pair_with_a_hidden_backend_looks_like_one_with_an_unlisted_backend(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED, downstreams=(GATING, INFORMING, HIDDEN)) as relay:
         relay.github.create_repository("org/unlisted")
         others = [await open_other(relay, name) for name in (HIDDEN, "org/unlisted")]
@@ -50,11 +50,11 @@ async def test_a_hidden_backends_pair_looks_like_one_that_is_not_listed(tmp_path
         )
         assert len(pair_runs(relay, HIDDEN)) == 1
         shown = (await relay.http.get(f"/api/v1/pulls/{pull.number}", params={"upstream": UPSTREAM})).json()
-        secret, unlisted = (
+        hidden, unlisted = (
             {**pair, "sentence": pair["sentence"].replace(name, "it"), "backend": ""}
             for pair, name in zip(shown["pairs"], (HIDDEN, "org/unlisted"), strict=True)
         )
-        assert secret == unlisted
+        assert hidden == unlisted
         for path in (f"/crcr/pr/{pull.number}", "/api/v1/deliveries", "/api/v1/effects", "/crcr/deliveries"):
             page = await read_page(relay, path)
             assert HIDDEN not in page.replace(f"{HIDDEN}#{others[0].number}", "").replace(
@@ -63,7 +63,7 @@ async def test_a_hidden_backends_pair_looks_like_one_that_is_not_listed(tmp_path
             assert str(pair_runs(relay, HIDDEN)[0].delivery_id) not in page
 
 
-async def test_at_l3_the_policy_decides_what_the_check_shows(tmp_path: Path) -> None:
+async def test_at_l3_the_l3_pair_policy_decides_the_checks_conclusion(tmp_path: Path) -> None:
     for policy, title in (("plain", "failed: build"), ("neutral", "passes with")):
         folder = tmp_path / policy
         folder.mkdir()

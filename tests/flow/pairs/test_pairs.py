@@ -1,4 +1,4 @@
-"""Depends-On end to end: two repositories, whose pull requests are pushed to, approved, merged and closed."""
+"""Depends-On end to end: pull requests of two repositories are pushed to, approved, merged and closed."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -80,7 +80,7 @@ async def test_after_the_merge_a_plain_failure_counts_again(relay: RunningRelay)
     assert len(plain_runs(relay)) == 2
 
 
-async def test_a_pair_that_fails_or_waits_holds_nothing(relay: RunningRelay) -> None:
+async def test_a_pair_that_fails_or_waits_does_not_hold_the_gate(relay: RunningRelay) -> None:
     pull, other = await open_pair(relay)
     await end_run(relay, plain_runs(relay)[0], "failure")
     assert gate_state(relay, pull) == "failure"
@@ -89,7 +89,7 @@ async def test_a_pair_that_fails_or_waits_holds_nothing(relay: RunningRelay) -> 
     assert f"fails with {GATING}#{other.number} too" in gate_summary(relay, pull.head_sha)
 
 
-async def test_a_plain_pass_opens_the_gate_whatever_the_pair_says(relay: RunningRelay) -> None:
+async def test_a_plain_pass_opens_the_gate_even_if_the_pair_failed(relay: RunningRelay) -> None:
     pull, _ = await open_pair(relay)
     await end_run(relay, pair_runs(relay)[0], "failure")
     assert gate_state(relay, pull) == "pending"
@@ -124,7 +124,7 @@ async def test_pushes_and_force_pushes_on_either_side_dispatch_the_new_heads(rel
     assert gate_state(relay, pull) == "pending"
 
 
-async def test_a_push_whose_webhook_was_lost_is_found_by_reading_again(relay: RunningRelay) -> None:
+async def test_a_push_whose_webhook_was_lost_is_found_by_polling(relay: RunningRelay) -> None:
     _, other = await open_pair(relay)
     relay.github.faults.webhooks.lose(event="pull_request", times=1)
     await relay.github.push_to_pr(other)
@@ -136,13 +136,17 @@ async def test_a_push_whose_webhook_was_lost_is_found_by_reading_again(relay: Ru
     assert len(relay.github.calls_to("GET", f"/repos/{GATING}/pulls/*")) == reads + 1
 
 
-async def test_a_strangers_pull_request_counts_while_a_person_with_write_access_approves_its_head(
+async def test_a_strangers_pull_request_counts_while_its_head_is_approved_with_write_access(
     relay: RunningRelay,
 ) -> None:
     pull, other = await open_pair(relay, author="stranger", fork=True)
     assert (pair_runs(relay), refusals(relay)) == ([], ["not_approved"])
-    approving = (("passer-by", "APPROVED"), ("maintainer", "APPROVED"), ("owner-of-gating", "COMMENTED"))
-    for author, state in approving:
+    insufficient_reviews = (
+        ("passer-by", "APPROVED"),
+        ("maintainer", "APPROVED"),
+        ("owner-of-gating", "COMMENTED"),
+    )
+    for author, state in insufficient_reviews:
         relay.github.review_pr(other, author=author, state=state)
         await sweep_after(relay, 150)
         assert pair_runs(relay) == []
@@ -167,7 +171,9 @@ async def test_a_strangers_pull_request_counts_while_a_person_with_write_access_
     assert len(pair_runs(relay)) == 1
 
 
-async def test_a_dependency_that_is_closed_unmerged_fails_with_a_sentence(relay: RunningRelay) -> None:
+async def test_a_dependency_closed_without_a_merge_fails_the_gate_with_an_explanation(
+    relay: RunningRelay,
+) -> None:
     pull, other = await open_pair(relay)
     await end_run(relay, plain_runs(relay)[0], "failure")
     await end_run(relay, pair_runs(relay)[0])
@@ -185,7 +191,7 @@ async def test_a_dependency_that_is_closed_unmerged_fails_with_a_sentence(relay:
 
 
 async def test_pull_requests_that_depend_on_each_other_are_not_tested_together(relay: RunningRelay) -> None:
-    """One that names the upstream's alone is no pair either: only the upstream's text and commands make one."""
+    """A dependency named only on the backend's side makes no pair: only the upstream's description and commands do."""
     other = await open_other(relay, body=f"Depends-On: {UPSTREAM}#1")
     pull = await open_pull(relay)
     assert (pull.number, pair_rows(relay)) == (1, [])
@@ -200,14 +206,14 @@ async def test_pull_requests_that_depend_on_each_other_are_not_tested_together(r
     assert (refusals(relay), heads_tested(relay)) == ([None], [other.head_sha])
 
 
-async def test_a_cycle_over_further_pull_requests_is_found(relay: RunningRelay) -> None:
+async def test_a_cycle_through_several_pull_requests_is_detected(relay: RunningRelay) -> None:
     second = await open_other(relay, body=f"Depends-On: {UPSTREAM}#1", author="other")
     first = await open_other(relay, body=f"Depends-On: {relay.github.base_url}/{GATING}/pull/{second.number}")
     await open_pull(relay, body=depends_on(first))
     assert refusals(relay) == ["cycle"]
 
 
-async def test_only_listed_backends_that_can_be_read_are_tested_and_no_more_than_five(
+async def test_only_readable_listed_backends_are_tested_and_at_most_five_dependencies(
     relay: RunningRelay,
 ) -> None:
     github = relay.github
@@ -230,7 +236,7 @@ async def test_only_listed_backends_that_can_be_read_are_tested_and_no_more_than
     assert heads_tested(relay) == [other.head_sha for other in others[:3]]
 
 
-async def test_an_edited_text_begins_and_ends_a_pair(relay: RunningRelay) -> None:
+async def test_editing_the_description_adds_and_removes_a_pair(relay: RunningRelay) -> None:
     other = await open_other(relay)
     pull = await open_pull(relay)
     relay.clock.advance(60)
@@ -250,7 +256,7 @@ async def test_an_edited_text_begins_and_ends_a_pair(relay: RunningRelay) -> Non
     assert (pair_rows(relay), gate_state(relay, pull)) == ([], "failure")
 
 
-async def test_test_with_needs_write_upstream_and_tests_again(relay: RunningRelay) -> None:
+async def test_test_with_needs_write_access_upstream_and_tests_again(relay: RunningRelay) -> None:
     other = await open_other(relay)
     pull = await open_pull(relay)
     command = f"/crcr test-with {GATING}#{other.number}"

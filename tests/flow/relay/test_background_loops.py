@@ -1,4 +1,4 @@
-"""The background loops beside the requests: they start, and the death of one is reported."""
+"""The background loops of the web process: start, stop, leadership, and the report of a crashed loop."""
 
 import asyncio
 from dataclasses import replace
@@ -19,46 +19,46 @@ from support.running_relay import UPSTREAM, RunningRelay, running_relay
 LISTED = "L2: [org/one]"
 
 
-class Dying:
-    """A worker with a bug that nobody foresaw."""
+class CrashingWorker:
+    """A worker whose loop crashes with an unexpected exception."""
 
     async def run(self, *_: Any) -> None:
         raise ZeroDivisionError("a bug in the loop itself")
 
 
-async def test_a_loop_that_dies_stops_the_process_and_is_told(tmp_path: Path) -> None:
+async def test_a_crashed_loop_stops_the_process_and_is_recorded(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L2: [org/one]") as relay:
-        services = replace(relay.services, worker=cast("Worker", Dying()))
-        company = BackgroundTasks(services, work=True)
-        await company.start()
+        services = replace(relay.services, worker=cast("Worker", CrashingWorker()))
+        tasks = BackgroundTasks(services, work=True)
+        await tasks.start()
         async with asyncio.timeout(8):
             await services.stopping.wait()
-        await company.stop()
+        await tasks.stop()
 
-        assert [type(each) for each in services.loop_errors] == [ZeroDivisionError]
+        assert [type(error) for error in services.loop_errors] == [ZeroDivisionError]
 
 
-async def test_a_company_that_is_asked_to_stop_ends_without_a_death(tmp_path: Path) -> None:
+async def test_background_tasks_stop_on_request_without_an_error(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L2: [org/one]") as relay:
-        company = BackgroundTasks(relay.services, work=True)
-        await company.start()
-        await company.stop()
+        tasks = BackgroundTasks(relay.services, work=True)
+        await tasks.start()
+        await tasks.stop()
 
         assert relay.services.loop_errors == []
 
 
-def another_process(relay: RunningRelay) -> Services:
+def build_second_process(relay: RunningRelay) -> Services:
     seams = Seams(
         clock=relay.clock, http=relay._github_http, chance=lambda: 0.5, on_crash=relay.crashes.append
     )
     return build(relay.services.settings, seams)
 
 
-async def test_of_two_processes_one_leads_and_the_other_does_when_it_stops(tmp_path: Path) -> None:
+async def test_one_of_two_processes_leads_and_the_other_takes_over_when_it_stops(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED) as relay:
         first, second = (
             BackgroundTasks(relay.services, work=True),
-            BackgroundTasks(another_process(relay), work=True),
+            BackgroundTasks(build_second_process(relay), work=True),
         )
         await first.start()
         await second.start()
@@ -74,20 +74,20 @@ async def test_of_two_processes_one_leads_and_the_other_does_when_it_stops(tmp_p
         assert relay.services.loop_errors == []
 
 
-async def test_who_does_not_lead_reads_an_allowlist_that_nobody_has_read(tmp_path: Path) -> None:
+async def test_a_follower_reads_an_allowlist_that_was_never_read(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED) as relay:
         elsewhere = LeaderElection(relay.services.database, "another machine", timedelta(days=1))
         await elsewhere.take(UPKEEP, relay.clock.now())
         relay.rows("DELETE FROM allowlist_versions")
-        company = BackgroundTasks(relay.services, work=True)
-        await company.start()
+        tasks = BackgroundTasks(relay.services, work=True)
+        await tasks.start()
         assert (await relay.http.get("/readyz")).status_code == 200
-        await company.stop()
+        await tasks.stop()
 
         assert [row["version"] for row in relay.rows("SELECT version FROM allowlist_versions")] == [1]
 
 
-async def test_a_stopping_process_is_not_ready_and_answers_everything_else(tmp_path: Path) -> None:
+async def test_a_stopping_process_is_not_ready_but_still_serves_requests(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=("org/one",)) as relay:
         relay.services.stopping.set()
         answer = await relay.http.get("/readyz")
@@ -98,15 +98,17 @@ async def test_a_stopping_process_is_not_ready_and_answers_everything_else(tmp_p
         assert relay.github.deliveries()[-1].ok
 
 
-async def test_what_outlives_its_grace_is_broken_off_and_comes_back_at_once(tmp_path: Path) -> None:
+async def test_an_effect_running_past_the_grace_period_is_cancelled_and_claimable_at_once(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=("org/one",)) as relay:
-        company = BackgroundTasks(relay.services, work=True, grace_s=0.05)
-        await company.start()
+        tasks = BackgroundTasks(relay.services, work=True, grace_s=0.05)
+        await tasks.start()
         gate = relay.github.faults.hang(on=Match(method="POST", path="*/dispatches"))
         await relay.github.open_pr(UPSTREAM)
         async with asyncio.timeout(8):
             await gate.reached.wait()
-        await company.stop()
+        await tasks.stop()
         gate.release()
         await settle()
 
@@ -115,7 +117,7 @@ async def test_what_outlives_its_grace_is_broken_off_and_comes_back_at_once(tmp_
         assert (effect["state"], effect["lease_until"] <= now) == ("claimed", True)
         assert relay.rows("SELECT * FROM leaders") == []
         assert relay.services.loop_errors == []
-        successor = another_process(relay)
+        successor = build_second_process(relay)
         await successor.worker.drain()
         await successor.close()
         [dispatch] = relay.rows("SELECT state, unsure FROM dispatches")

@@ -1,4 +1,4 @@
-"""Ten minutes of the demo's own life in simulated time: nothing waits for GitHub's limits, and nothing starves."""
+"""Ten minutes of the demo in simulated time: nothing waits for GitHub's rate limits, and no effect starves."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
     return run_simulated(run_demo(folder, 60.0 * MINUTES))
 
 
-def test_the_demo_lives_within_an_installations_hour(figures: Figures) -> None:
+def test_the_demo_stays_within_the_hourly_api_budget_of_an_installation(figures: Figures) -> None:
     assert figures.upstream.calls * 60 / MINUTES <= MARGIN * BUDGET
     assert figures.refused == 0
 
@@ -27,10 +27,10 @@ def test_the_demo_lives_within_an_installations_hour(figures: Figures) -> None:
 def test_no_gate_of_the_demo_is_published_late(figures: Figures) -> None:
     assert len(figures.delays) > 40
     assert figures.latest_gate_s <= LATEST_GATE_S
-    assert figures.slowest_gate_s <= LATEST_GATE_S  # a decision that waits to be made is late as well
+    assert figures.slowest_gate_s <= LATEST_GATE_S  # a late decision is late as well
 
 
-def test_no_effect_of_the_demo_starves(figures: Figures) -> None:
+def test_no_effect_of_the_demo_waits_too_long(figures: Figures) -> None:
     assert figures.oldest_effect_s <= OLDEST_EFFECT_S, figures.old_effects
     assert not figures.parked
     assert figures.merged > 0  # the merge queue moves

@@ -1,4 +1,4 @@
-"""The first minute of the demo in simulated time, with its generated history: every kind of verdict is on the API."""
+"""The first minute of the demo in simulated time, with its generated history: every kind of verdict is in the API."""
 
 import asyncio
 import re
@@ -90,14 +90,14 @@ def test_a_change_that_breaks_three_backends_alike_is_new(pulls: dict[int, Any])
     assert group["first_seen"]["number"] == BLOCKED
 
 
-def test_what_the_base_fails_is_pre_existing(pulls: dict[int, Any]) -> None:
+def test_a_failure_of_the_base_is_pre_existing(pulls: dict[int, Any]) -> None:
     assert verdicts(pulls[LABELLED])["lumen-hpc/xpu-ops", "test"]["kind"] == "pre-existing"
     verdict = verdicts(pulls[FLAKED])["lumen-hpc/xpu-ops", "test"]
     assert (verdict["kind"], verdict["confidence"]) == ("pre-existing", "high")
     assert "last at the commit that this was built on" in verdict["sentence"]
 
 
-def test_what_came_and_went_on_the_base_is_flaky(pulls: dict[int, Any]) -> None:
+def test_a_failure_that_came_and_went_on_the_base_is_flaky(pulls: dict[int, Any]) -> None:
     verdict = verdicts(pulls[FLAKED])["quantix/tpu-bridge", "integration"]
     assert verdict["kind"] == "flaky"
     flips = re.search(r"came and went (\d+) times", verdict["sentence"])
@@ -105,12 +105,12 @@ def test_what_came_and_went_on_the_base_is_flaky(pulls: dict[int, Any]) -> None:
     assert int(flips[1]) >= 2  # twice on the staged commits, and by chance on others
 
 
-def test_a_sick_fleet_is_infrastructure_on_every_pull_request(pulls: dict[int, Any]) -> None:
+def test_a_failure_on_all_pull_requests_of_a_broken_fleet_is_infrastructure(pulls: dict[int, Any]) -> None:
     judged = [verdicts(pull)["riscv-ai/tensorium-riscv", "cross-build"] for pull in pulls.values()]
     assert {verdict["kind"] for verdict in judged} == {"infrastructure"}
 
 
-def test_a_change_that_needs_one_of_a_backends_own_is_held(answers: dict[str, Any]) -> None:
+def test_a_change_paired_with_a_backends_own_change_is_held(answers: dict[str, Any]) -> None:
     pull = answers[f"pulls/{BELONGS}"]
     (pair,) = pull["pairs"]
     assert (pair["backend"], pair["status"]) == ("novagpu/tensorium-nova", "passed")
@@ -119,7 +119,7 @@ def test_a_change_that_needs_one_of_a_backends_own_is_held(answers: dict[str, An
     assert [row["backend"] for row in held] == ["novagpu/tensorium-nova"]
 
 
-def test_the_upstreams_own_ci_is_beside_the_downstreams(
+def test_results_of_the_upstreams_own_ci_are_in_the_api(
     answers: dict[str, Any], pulls: dict[int, Any]
 ) -> None:
     commits = answers["summary"]["in_tree"]["commits"]
@@ -130,10 +130,10 @@ def test_the_upstreams_own_ci_is_beside_the_downstreams(
 
 def test_one_backend_is_demoted_by_its_history_and_one_is_eligible(answers: dict[str, Any]) -> None:
     backends = answers["levels"]["backends"]
-    assert {one["name"]: one["demotion"] for one in backends if one["demotion"]} == {
+    assert {backend["name"]: backend["demotion"] for backend in backends if backend["demotion"]} == {
         "quantix/tpu-bridge": "silent"
     }
-    assert "riscv-ai/tensorium-riscv" in {one["name"] for one in backends if one["eligible"]}
+    assert "riscv-ai/tensorium-riscv" in {backend["name"] for backend in backends if backend["eligible"]}
     kinds = {item["kind"] for item in answers["summary"]["attention"]["items"]}
     assert "backend_demoted" in kinds
 

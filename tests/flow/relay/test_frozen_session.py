@@ -1,4 +1,4 @@
-"""A session of PostgreSQL that freezes in a transaction: callbacks wait for it within their budget, and the log says so."""
+"""A PostgreSQL session that freezes in a transaction: callbacks wait for its locks within their budget, and the wait is logged."""
 
 import asyncio
 import signal
@@ -14,10 +14,10 @@ from crcr.settings import PostgresSetting
 from support.downstream.callbacks import dispatched_run, post_report, refusal_code, report_outcome
 from support.running_relay import RunningRelay
 
-ANSWERED_WITHIN_S = 8.0
-"""Then the proxy asks the next relay."""
+PROXY_TIMEOUT_S = 8.0
+"""After this time the proxy sends the request to the next relay."""
 LOCK = "BEGIN; SELECT * FROM jobs FOR UPDATE"
-FREEZING = f"""
+FREEZING_SCRIPT = f"""
 import asyncio, sys
 from crcr.record.store.database import PostgresLocation
 from crcr.record.store.postgres.connection import connect
@@ -50,13 +50,13 @@ def postgres_url(relay: RunningRelay) -> str:
 
 
 @pytest.mark.parametrize(("at", "ended_by_us"), [("between", 0), ("within", 1)])
-async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callback_is_taken(
+async def test_a_session_frozen_in_a_transaction_is_ended_and_the_callback_is_accepted(
     tmp_path: Path, at: str, ended_by_us: int
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
         frozen = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", FREEZING, postgres_url(relay), at, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", FREEZING_SCRIPT, postgres_url(relay), at, stdout=asyncio.subprocess.PIPE
         )
         try:
             assert frozen.stdout is not None
@@ -70,14 +70,14 @@ async def test_a_relay_that_froze_in_a_transaction_is_thrown_out_and_the_callbac
             frozen.kill()
             await frozen.wait()
 
-        assert 1 < took_s < ANSWERED_WITHIN_S
-        [waited] = [line for line in logged if line["event"] == "store_waited"]
-        assert "jobs" in waited["waited_for"]
-        assert waited["waited_s"] == pytest.approx(took_s, abs=1)
+        assert 1 < took_s < PROXY_TIMEOUT_S
+        [wait] = [line for line in logged if line["event"] == "store_waited"]
+        assert "jobs" in wait["waited_for"]
+        assert wait["waited_s"] == pytest.approx(took_s, abs=1)
         assert [line["event"] for line in logged].count("store_session_ended") == ended_by_us
 
 
-async def test_a_lock_that_somebody_else_never_gives_back_is_503_in_time_with_the_wait_in_the_log(
+async def test_a_lock_that_is_never_released_is_answered_503_in_time_with_the_wait_in_the_log(
     tmp_path: Path,
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
@@ -92,8 +92,8 @@ async def test_a_lock_that_somebody_else_never_gives_back_is_503_in_time_with_th
 
         assert refusal_code(answer) == (503, "store_unavailable")
         assert int(answer.headers["Retry-After"]) > 0
-        assert took_s < ANSWERED_WITHIN_S
-        [waited] = [line for line in logged if line["event"] == "store_waited"]
-        assert (waited["log_level"], waited["sqlstate"]) == ("warning", "55P03")
-        assert str(run.id) not in str(waited)
+        assert took_s < PROXY_TIMEOUT_S
+        [wait] = [line for line in logged if line["event"] == "store_waited"]
+        assert (wait["log_level"], wait["sqlstate"]) == ("warning", "55P03")
+        assert str(run.id) not in str(wait)
         assert report_outcome(await post_report(relay, run, "build", "completed")) == "applied"

@@ -1,4 +1,4 @@
-"""A relay with ClickHouse, from the callback to the page: fed by its worker, and none the worse without it."""
+"""A relay with ClickHouse, from the callback to the page: the worker feeds it, and an outage does no harm."""
 
 import re
 import subprocess
@@ -14,25 +14,25 @@ READ_FROM = "History is read from ClickHouse."
 DOES_NOT_ANSWER = "ClickHouse does not answer."
 
 
-async def fed(relay: RunningRelay, seconds: float = 3) -> list[str]:
-    """Let the worker feed; return what is left."""
+async def feed(relay: RunningRelay, seconds: float = 3) -> list[str]:
+    """Let the worker feed ClickHouse; return the kinds of unfed rows."""
     await relay.pass_time(seconds)
     return [row["kind"] for row in relay.rows("SELECT kind FROM unfed")]
 
 
-async def sources(relay: RunningRelay) -> set[str]:
-    """Where the API says that its history came from."""
+async def history_sources(relay: RunningRelay) -> set[str]:
+    """The history sources that the API names."""
     paths = ("/api/v1/summary", f"/api/v1/backends/{BACKEND}", "/api/v1/metrics")
     return {(await relay.http.get(path, params={"upstream": UPSTREAM})).json()["history"] for path in paths}
 
 
-async def page(relay: RunningRelay, path: str = "/crcr") -> str:
+async def fetch_page(relay: RunningRelay, path: str = "/crcr") -> str:
     answer = await relay.http.get(path)
     assert answer.status_code == 200
     return answer.text
 
 
-async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_path: Path) -> None:
+async def test_results_are_fed_to_clickhouse_and_wait_during_its_outage(tmp_path: Path) -> None:
     server = ClickHouseServer(tmp_path / "engine", password="hunter2-and-more")
     server.start()
     try:
@@ -41,43 +41,43 @@ async def test_results_go_to_clickhouse_and_wait_for_it_while_it_is_away(tmp_pat
             await relay.services.clickhouse.record_switch(relay.services.upstreams, now())
             assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
             assert report_outcome(await post_report(relay, run, "build", "completed")) == "applied"
-            assert await fed(relay) == []
-            # It was not there from the beginning, so pages wait for a backfill.
+            assert await feed(relay) == []
+            # ClickHouse was not in use from the beginning, so pages wait for a backfill.
             assert relay.rows("SELECT * FROM feeding WHERE name = 'whole'") == []
             await relay.services.clickhouse.feeding.set_mark(FeedMark.WHOLE, "1")
             for path in ("/crcr", f"/crcr/{BACKEND}", "/crcr/metrics"):
-                assert READ_FROM in await page(relay, path)
-            assert await sources(relay) == {"clickhouse"}
+                assert READ_FROM in await fetch_page(relay, path)
+            assert await history_sources(relay) == {"clickhouse"}
 
             server.stop()
             assert report_outcome(await post_report(relay, run, "test", "in_progress")) == "applied"
             assert report_outcome(await post_report(relay, run, "test", "completed")) == "applied"
-            assert await fed(relay) == ["job"]
+            assert await feed(relay) == ["job"]
             [effect] = relay.rows("SELECT * FROM effects WHERE kind = 'feed_history' AND state = 'waiting'")
             assert "does not answer" in effect["last_error"]
             assert "hunter2" not in effect["last_error"]
             for path in ("/crcr", f"/crcr/{BACKEND}", "/crcr/metrics"):
-                assert DOES_NOT_ANSWER in await page(relay, path)
-            assert await sources(relay) == {"database"}
+                assert DOES_NOT_ANSWER in await fetch_page(relay, path)
+            assert await history_sources(relay) == {"database"}
 
             relay.clock.advance(100)
-            metrics = await page(relay, "/metrics")
+            metrics = await fetch_page(relay, "/metrics")
             lag = re.search(
                 rf'^crcr_history_lag_seconds{{upstream="{UPSTREAM}"}} (\S+)$', metrics, re.MULTILINE
             )
             assert lag is not None
             assert 100 <= float(lag[1]) < 110
             assert f'\ncrcr_history_unfed{{upstream="{UPSTREAM}"}} 1.0\n' in metrics
-            assert "does not have the newest results" in await page(relay)
+            assert "does not have the newest results" in await fetch_page(relay)
 
             server.start()
-            assert await fed(relay, 40) == []
-            assert READ_FROM in await page(relay)
+            assert await feed(relay, 40) == []
+            assert READ_FROM in await fetch_page(relay)
     finally:
         server.stop()
 
 
-async def test_who_stops_using_it_has_nothing_noted_any_more(tmp_path: Path) -> None:
+async def test_without_clickhouse_no_results_are_queued_for_feeding(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.services.clickhouse.record_switch(relay.services.upstreams, relay.clock.now())
         await post_report(relay, run, "build", "in_progress")

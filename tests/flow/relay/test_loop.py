@@ -12,7 +12,7 @@ L2:
 """
 
 
-async def test_a_pull_request_goes_out_and_its_result_comes_back(tmp_path: Path) -> None:
+async def test_a_pull_request_is_dispatched_and_its_result_is_recorded(tmp_path: Path) -> None:
     async with running_relay(tmp_path, ALLOWLIST, downstreams=("org/notified", "org/reporter")) as relay:
         pr = await relay.github.open_pr(UPSTREAM, title="Add an operator")
         await relay.pass_time(1)

@@ -1,4 +1,4 @@
-"""After the move to PostgreSQL queued effects are carried out once, running jobs get their results, cursors stay valid."""
+"""After the move to PostgreSQL queued effects are executed once, running jobs get their results, and cursors stay valid."""
 
 import asyncio
 import re
@@ -24,16 +24,16 @@ from support.github.gated_upstream import (
 from support.running_relay import UPSTREAM, RunningRelay, running_relay
 from support.stores.moved_relay import move_to_postgresql, settings_on_postgresql
 
-OF_FILE = "CRCR_DATABASE_URL"
+DATABASE_URL = "CRCR_DATABASE_URL"
 
 
-def on_file(folder: Path) -> dict[str, Any]:
-    return {OF_FILE: f"sqlite:///{folder / 'crcr.db'}"}
+def sqlite_settings(folder: Path) -> dict[str, Any]:
+    return {DATABASE_URL: f"sqlite:///{folder / 'crcr.db'}"}
 
 
-async def move_and_go_on(relay: RunningRelay) -> None:
-    """The relay stops, its database moves, and it starts again on the new one, where GitHub still finds it."""
-    settings, there = relay.services.settings, relay.github._transport
+async def move_to_postgresql_and_restart(relay: RunningRelay) -> None:
+    """Stop the relay, move its database, and start it again on the new one, at the same address for GitHub."""
+    settings, transport = relay.services.settings, relay.github._transport
     await relay.close()
     url = await move_to_postgresql(relay.folder / "crcr.db")
     seams = Seams(
@@ -44,17 +44,17 @@ async def move_and_go_on(relay: RunningRelay) -> None:
     await relay.services.acts.register_upstreams(relay.services.upstreams, relay.clock.now())
     await relay.refresh()
     relay.http = client_from(relay.app)
-    assert isinstance(there, httpx.ASGITransport)
-    there.app = relay.app
+    assert isinstance(transport, httpx.ASGITransport)
+    transport.app = relay.app
 
 
-async def test_what_was_owed_is_done_once(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as relay:
-        await relay.github.open_pr(UPSTREAM)  # and the relay stops before its worker has looked
+async def test_a_waiting_effect_is_executed_once_after_the_move(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **sqlite_settings(tmp_path)) as relay:
+        await relay.github.open_pr(UPSTREAM)  # the relay stops before its worker claims the effect
         assert [
             row["state"] for row in relay.rows("SELECT state FROM effects WHERE kind = 'send_dispatch'")
         ] == ["waiting"]
-        await move_and_go_on(relay)
+        await move_to_postgresql_and_restart(relay)
         await relay.drain()
         await relay.drain()
         assert (dispatch_attempts(relay.github, BACKEND), len(dispatched_events(relay.github, BACKEND))) == (
@@ -64,12 +64,12 @@ async def test_what_was_owed_is_done_once(tmp_path: Path) -> None:
         assert set(relay.dispatch_states().values()) == {"sent"}
 
 
-async def test_what_was_under_way_is_tried_again_when_its_lease_is_over(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as relay:
+async def test_a_claimed_effect_is_retried_after_the_move_when_its_lease_expires(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **sqlite_settings(tmp_path)) as relay:
         await relay.github.open_pr(UPSTREAM)
-        claimed = await relay.services.worker._outbox.claim(10, relay.clock.now())  # and its process dies
+        claimed = await relay.services.worker._outbox.claim(10, relay.clock.now())  # then its process dies
         assert claimed
-        await move_and_go_on(relay)
+        await move_to_postgresql_and_restart(relay)
         await relay.drain()
         assert dispatch_attempts(relay.github, BACKEND) == 0
         await relay.pass_time(121)
@@ -77,26 +77,26 @@ async def test_what_was_under_way_is_tried_again_when_its_lease_is_over(tmp_path
         assert dispatch_attempts(relay.github, BACKEND) == 1
 
 
-async def test_a_job_that_ran_gets_its_result_and_the_gate_opens(tmp_path: Path) -> None:
-    async with gated_upstream(tmp_path, **on_file(tmp_path)) as relay:
+async def test_a_job_running_during_the_move_gets_its_result_and_the_gate_passes(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, **sqlite_settings(tmp_path)) as relay:
         pull = await open_pull(relay)
         run = newest_run(relay, GATING)
         await start_jobs(relay, run)
         assert gate_state(relay, pull) == "pending"
-        await move_and_go_on(relay)
+        await move_to_postgresql_and_restart(relay)
         await finish_jobs(relay, run)
         assert gate_state(relay, pull) == "success"
         assert {job["state"] for job in relay.jobs(GATING)} == {"completed"}
 
 
-async def test_repeats_are_still_repeats(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as relay:
+async def test_repeated_reports_and_webhooks_are_still_recognized_after_the_move(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **sqlite_settings(tmp_path)) as relay:
         pull = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
         [run] = relay.github.runs(BACKEND)
         await post_report(relay, run, "build", "in_progress")
         await post_report(relay, run, "build", "completed", conclusion="failure")
-        await move_and_go_on(relay)
+        await move_to_postgresql_and_restart(relay)
         assert (
             report_outcome(await post_report(relay, run, "build", "completed", conclusion="failure"))
             == "repeat"
@@ -114,12 +114,12 @@ async def test_repeats_are_still_repeats(tmp_path: Path) -> None:
 
 
 async def replayed_change_ids(relay: RunningRelay, after: str) -> list[int]:
-    """The ids that a page hears which reconnects at this place, up to the newest."""
+    """The change ids that a page receives when it reconnects after this id, up to the newest."""
     [row] = relay.rows("SELECT max(change_id) AS newest FROM changes")
-    text, gone = "", asyncio.Event()
+    text, disconnect = "", asyncio.Event()
 
     async def receive() -> dict[str, Any]:
-        await gone.wait()
+        await disconnect.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
@@ -146,19 +146,19 @@ async def replayed_change_ids(relay: RunningRelay, after: str) -> list[int]:
         relay.app({**scope, **more, "raw_path": b"/api/v1/events", "root_path": ""}, receive, send)
     )
     await wait_until_true(lambda: f"id: {row['newest']}\n" in text or stream.done())
-    gone.set()
+    disconnect.set()
     await stream
     assert "event: reset" not in text
-    return [int(each) for each in re.findall(r"^id: (\d+)$", text, re.MULTILINE)]
+    return [int(change_id) for change_id in re.findall(r"^id: (\d+)$", text, re.MULTILINE)]
 
 
-async def test_a_live_page_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **on_file(tmp_path)) as relay:
+async def test_a_live_page_resumes_at_its_event_id_after_the_move(tmp_path: Path) -> None:
+    async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,), **sqlite_settings(tmp_path)) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
         before = await replayed_change_ids(relay, after="0")
         assert before
-        await move_and_go_on(relay)
+        await move_to_postgresql_and_restart(relay)
         assert (await replayed_change_ids(relay, after=str(before[0])))[: len(before) - 1] == before[1:]
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()

@@ -1,4 +1,4 @@
-"""Look-ups without an answer, events that never came, and rows of an older release end, and never in a passed gate."""
+"""Unanswered look-ups, lost webhooks and rows of an older release all come to an end, and never in a passed gate."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ FILES = Match("GET", f"/repos/{UPSTREAM}/compare/*")
 COMPARE = Match("GET", f"/repos/{UPSTREAM}/compare/*")
 DOCS = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], paths: ['docs/**']}}\n"
 APPROVED = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], authors: approved}}\n"
-WAITS = ("in_progress", None, f"waiting for {GATING}")
+WAITING = ("in_progress", None, f"waiting for {GATING}")
 
 
 async def pass_minutes(relay: RunningRelay, minutes: int, step: int = 5) -> None:
@@ -38,10 +38,12 @@ async def reconcile(relay: RunningRelay) -> None:
     await relay.drain()
 
 
-# Questions that GitHub does not answer
+# Failing queries to GitHub
 
 
-async def test_files_that_github_fails_to_list_for_half_an_hour_concern_everybody(tmp_path: Path) -> None:
+async def test_a_pull_request_whose_files_cannot_be_listed_for_half_an_hour_is_dispatched(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, DOCS) as relay:
         relay.github.faults.answer(500, on=FILES)
         pull = await open_pull(relay, files=["src/a.py"])
@@ -50,10 +52,12 @@ async def test_files_that_github_fails_to_list_for_half_an_hour_concern_everybod
         await pass_minutes(relay, 30)
 
         assert len(sent_deliveries(relay)) == 1
-        assert shown_check(relay, GATE, pull.head_sha) == WAITS
+        assert shown_check(relay, GATE, pull.head_sha) == WAITING
 
 
-async def test_a_group_that_github_fails_to_tell_of_for_half_an_hour_reuses_nothing(tmp_path: Path) -> None:
+async def test_a_group_that_cannot_be_compared_for_half_an_hour_is_dispatched_without_reuse(
+    tmp_path: Path,
+) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
@@ -64,33 +68,33 @@ async def test_a_group_that_github_fails_to_tell_of_for_half_an_hour_reuses_noth
         await pass_minutes(relay, 30)
 
         assert dispatched_groups(relay, GATING) == [("checks_requested", group.head_sha)]
-        assert shown_check(relay, GATE, group.head_sha) == WAITS
+        assert shown_check(relay, GATE, group.head_sha) == WAITING
 
 
-async def given_up(relay: RunningRelay, kind: str) -> None:
-    """GitHub takes our tokens no more, for longer than anybody tries; then it does."""
+async def wait_until_parked(relay: RunningRelay, kind: str) -> None:
+    """Let GitHub reject our tokens until the effect is parked, then accept them again."""
     await pass_minutes(relay, 26 * 60, step=15)
     assert row_states(relay, "effects", kind=kind) == ["parked"]
     relay.github.faults.clear()
 
 
-async def test_a_question_about_files_that_was_given_up_is_asked_again_by_reconciling(tmp_path: Path) -> None:
+async def test_reconciliation_retries_a_parked_query_for_files(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, DOCS) as relay:
         relay.github.faults.answer(401, on=FILES)
         await open_pull(relay, files=["docs/a.md"])
-        await given_up(relay, "ask_files")
+        await wait_until_parked(relay, "ask_files")
         await reconcile(relay)
 
         assert len(sent_deliveries(relay)) == 1
 
 
-async def test_a_group_whose_reading_was_given_up_is_read_again_by_reconciling(tmp_path: Path) -> None:
+async def test_reconciliation_retries_a_parked_read_of_a_merge_group(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
         relay.github.faults.answer(401, on=COMPARE)
         group = await enqueue(relay, pull)
-        await given_up(relay, "read_group")
+        await wait_until_parked(relay, "read_group")
         await reconcile(relay)
 
         assert shown_check(relay, GATE, group.head_sha) == (
@@ -98,11 +102,11 @@ async def test_a_group_whose_reading_was_given_up_is_read_again_by_reconciling(t
         )
 
 
-# Events that never came
+# Lost webhooks
 
 
-async def unheard_twin(relay: RunningRelay, pull: PullRequest) -> PullRequest:
-    """A second pull request on the same head, known by a label alone: its opening was lost on the way."""
+async def open_twin_with_lost_webhook(relay: RunningRelay, pull: PullRequest) -> PullRequest:
+    """Open a second pull request on the same head, known only by a label: the webhook of its opening is lost."""
     relay.github.faults.webhooks.lose(event="pull_request", times=1)
     twin = await open_twin(relay, pull)
     relay.clock.advance(1)
@@ -117,7 +121,7 @@ async def test_a_pull_request_whose_opening_was_lost_keeps_the_gate_of_its_head_
     async with gated_upstream(tmp_path, GATES) as relay:
         pull = await open_pull(relay)
         await run_all(relay)
-        twin = await unheard_twin(relay, pull)
+        twin = await open_twin_with_lost_webhook(relay, pull)
         assert (gate_state(relay, pull), gate_state(relay, twin)) == ("pending", "pending")
         await reconcile(relay)
         assert (gate_state(relay, twin), len(sent_deliveries(relay))) == ("pending", 2)
@@ -126,7 +130,7 @@ async def test_a_pull_request_whose_opening_was_lost_keeps_the_gate_of_its_head_
         assert (gate_state(relay, pull), gate_state(relay, twin)) == ("success", "success")
 
 
-async def test_the_end_of_a_head_that_nobody_approved_is_left_out_and_not_held(tmp_path: Path) -> None:
+async def test_a_held_dispatch_of_a_closed_unapproved_pull_request_is_cancelled(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, APPROVED) as relay:
         pull = await open_pull(relay)
         assert row_states(relay, "dispatches") == ["held"]
@@ -137,10 +141,10 @@ async def test_the_end_of_a_head_that_nobody_approved_is_left_out_and_not_held(t
         assert (row_states(relay, "dispatches"), sent_deliveries(relay)) == (["cancelled"], [])
 
 
-# What an older release left behind
+# Rows of an older release
 
 
-async def test_a_list_with_an_l4_that_an_older_release_read_turns_the_gate_on(tmp_path: Path) -> None:
+async def test_an_allowlist_with_an_l4_read_by_an_older_release_turns_the_gate_on(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         relay.rows("UPDATE upstreams SET gate_since = NULL")
         pull = await open_pull(relay)
@@ -151,7 +155,7 @@ async def test_a_list_with_an_l4_that_an_older_release_read_turns_the_gate_on(tm
         assert gate_state(relay, pull) == "pending"
 
 
-async def test_gates_of_an_upstream_that_is_configured_no_more_crowd_nobody_out(tmp_path: Path) -> None:
+async def test_gates_of_a_removed_upstream_do_not_starve_the_gates_of_others(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, GATES) as relay:
         relay.rows(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)"

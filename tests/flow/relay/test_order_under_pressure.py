@@ -25,7 +25,7 @@ LISTED = f"L4:\n  - {OWN}: {{oncalls: [bob], jobs: [build, test], paths: ['src/*
 BACKEND, JOB = f"crcr/{OWN}", f"crcr/{OWN}/CI/build"
 RESERVE = 1_000
 IN_TIME_S = 5.0
-"""What a gate may be late for the sake of limits."""
+"""The longest delay of a gate under a rate limit."""
 
 
 async def seconds_until(relay: RunningRelay, done: Callable[[], bool], *, most: float = IN_TIME_S) -> float:
@@ -51,7 +51,7 @@ def count_dispatches(relay: RunningRelay) -> int:
     return len(relay.github.dispatches(OWN))
 
 
-async def test_from_the_reserve_gates_dispatches_files_and_answers_go_on_while_checks_wait_for_the_next_hour(
+async def test_within_the_reserve_gates_dispatches_files_and_answers_go_on_while_checks_wait(
     tmp_path: Path,
 ) -> None:
     async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,)) as relay:
@@ -65,9 +65,9 @@ async def test_from_the_reserve_gates_dispatches_files_and_answers_go_on_while_c
 
         await run_all(relay, OWN, build="failure")
         await seconds_until(relay, lambda: gate_state(relay, pull) == "failure")
-        asked_again = await write_comment(relay, pull, "/crcr retry")
-        await seconds_until(relay, lambda: bool(asked_again.reactions))
-        assert was_obeyed(asked_again)
+        retry_comment = await write_comment(relay, pull, "/crcr retry")
+        await seconds_until(relay, lambda: bool(retry_comment.reactions))
+        assert was_obeyed(retry_comment)
         assert rerun_calls(relay, OWN) == [("rerun-failed-jobs", 201)]
         assert (check_state(relay, BACKEND, pull.head_sha), check_state(relay, JOB, pull.head_sha)) == (
             "absent",
@@ -98,7 +98,7 @@ LIMITS: dict[str, tuple[Callable[[RunningRelay], object], str, int]] = {
 
 
 @pytest.mark.parametrize(("limit", "held_by", "wait_s"), LIMITS.values(), ids=LIMITS)
-async def test_a_limit_on_everything_is_obeyed_and_gates_come_back_first(
+async def test_no_calls_are_made_during_a_full_limit_and_gates_are_published_first_after_it(
     tmp_path: Path, limit: Callable[[RunningRelay], object], held_by: str, wait_s: int
 ) -> None:
     async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,)) as relay:
@@ -110,22 +110,22 @@ async def test_a_limit_on_everything_is_obeyed_and_gates_come_back_first(
         calls = len(relay.github.calls)
         await relay.pass_time(wait_s - 1)
         assert len(relay.github.calls) == calls
-        assert [gate_state(relay, each) for each in (old, *pulls)] == ["pending", "absent", "absent"]
+        assert [gate_state(relay, pull) for pull in (old, *pulls)] == ["pending", "absent", "absent"]
         assert {row["held_by"] for row in open_effects(relay)} == {held_by}
 
         await seconds_until(relay, lambda: not open_effects(relay), most=60)
-        came = [(call_body(call)["name"], call.at.timestamp() - began) for call in check_calls(relay, "POST")]
-        back = [(name, at) for name, at in came if at >= wait_s]
-        assert [name for name, _ in back[:2]] == [GATE, GATE]
-        assert all(at <= wait_s + IN_TIME_S for name, at in back if name == GATE)
-        first = dict(reversed(back))
+        created = [
+            (call_body(call)["name"], call.at.timestamp() - began) for call in check_calls(relay, "POST")
+        ]
+        created_after_limit = [(name, at) for name, at in created if at >= wait_s]
+        assert [name for name, _ in created_after_limit[:2]] == [GATE, GATE]
+        assert all(at <= wait_s + IN_TIME_S for name, at in created_after_limit if name == GATE)
+        first = dict(reversed(created_after_limit))
         assert first[GATE] < first[BACKEND] < first[JOB]
-        assert [gate_state(relay, each) for each in (old, *pulls)] == ["failure", "pending", "pending"]
+        assert [gate_state(relay, pull) for pull in (old, *pulls)] == ["failure", "pending", "pending"]
 
 
-async def test_in_an_hour_with_too_few_calls_every_gate_is_in_time_and_checks_are_paced(
-    tmp_path: Path,
-) -> None:
+async def test_in_an_hour_with_too_few_calls_gates_are_in_time_and_checks_are_delayed(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, LISTED, downstreams=(OWN,), job_checks="all") as relay:
         relay.github.limits.primary_per_hour = 120
         pulls, held = [], set()

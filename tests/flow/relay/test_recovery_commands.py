@@ -1,4 +1,4 @@
-"""Fault 7 for comments and merge groups: a missed comment is answered, a missed group is judged, once."""
+"""Fault 7 for comments, labels, re-runs and merge groups: each missed webhook is recovered and handled once."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from support.running_relay import UPSTREAM, RunningRelay
 
 
 async def recover(relay: RunningRelay) -> int:
-    """Reconcile twice; what was missed is found by the first."""
+    """Reconcile twice; return the number of missed webhooks, all found by the first run."""
     first = (await relay.services.reconciler.run()).recovery
     await relay.drain()
     second = (await relay.services.reconciler.run()).recovery
@@ -26,7 +26,7 @@ async def recover(relay: RunningRelay) -> int:
     return first.missed
 
 
-async def test_a_missed_command_is_answered_once(tmp_path: Path) -> None:
+async def test_a_missed_command_is_answered_once_by_recovery(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         relay.github.faults.webhooks.lose(times=2)
@@ -38,7 +38,7 @@ async def test_a_missed_command_is_answered_once(tmp_path: Path) -> None:
         assert len(relay.github.comments(pull)) == 3
 
 
-async def test_the_gate_of_a_missed_head_stands_after_recovery(tmp_path: Path) -> None:
+async def test_the_gate_of_a_missed_head_is_published_by_recovery(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         relay.github.faults.webhooks.lose(event="pull_request", times=1)
         pull = await open_pull(relay)
@@ -49,12 +49,12 @@ async def test_the_gate_of_a_missed_head_stands_after_recovery(tmp_path: Path) -
         assert gate_state(relay, pull) == "success"
 
 
-async def test_a_missed_merge_group_is_told_and_judged_once(tmp_path: Path) -> None:
+async def test_a_missed_merge_group_is_dispatched_once_and_gets_a_gate(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await relay.github.push(
             UPSTREAM, files={"other.txt": "moved on"}
-        )  # the group is more than the pull request
+        )  # the group contains more than the pull request
         await run_all(relay)
         relay.github.faults.webhooks.lose(event="merge_group", times=1)
         group = await relay.github.enqueue(pull)
@@ -63,11 +63,11 @@ async def test_a_missed_merge_group_is_told_and_judged_once(tmp_path: Path) -> N
 
         assert await recover(relay) == 1
         assert shown_check(relay, GATE, group.head_sha) is not None
-        told = [each.event_type for each in relay.github.dispatches(GATING)]
-        assert told.count("merge_group") == 1
+        events = [dispatch.event_type for dispatch in relay.github.dispatches(GATING)]
+        assert events.count("merge_group") == 1
 
 
-async def test_a_missed_label_brings_what_it_stands_for(tmp_path: Path) -> None:
+async def test_a_missed_label_is_recorded_by_recovery(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         relay.github.faults.webhooks.lose(event="pull_request", times=1)
@@ -78,7 +78,7 @@ async def test_a_missed_label_brings_what_it_stands_for(tmp_path: Path) -> None:
         assert f'"{LABEL}"' in relay.rows("SELECT labels FROM pulls")[0]["labels"]
 
 
-async def test_a_missed_request_to_run_again_is_obeyed_once(tmp_path: Path) -> None:
+async def test_a_missed_rerun_request_is_executed_once_by_recovery(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path) as relay:
         pull = await open_pull(relay)
         await run_all(relay, test="failure")

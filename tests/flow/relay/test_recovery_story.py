@@ -1,4 +1,4 @@
-"""Fault 7: GitHub never sent the webhook, or nobody was there; it is found in GitHub's own log and taken up, once."""
+"""Fault 7: GitHub did not send a webhook, or the relay was down; it is found in GitHub's delivery log and recovered once."""
 
 import asyncio
 import sqlite3
@@ -28,27 +28,27 @@ async def recover(relay: RunningRelay) -> RecoveryReport:
     return report
 
 
-def fetches(relay: RunningRelay) -> int:
+def count_fetches(relay: RunningRelay) -> int:
     return len(relay.github.calls_to("GET", f"{LOG}/*"))
 
 
-def pages(relay: RunningRelay) -> int:
+def count_log_pages(relay: RunningRelay) -> int:
     return len(relay.github.calls_to("GET", LOG))
 
 
-def guids(relay: RunningRelay) -> dict[str, str]:
-    """The state of every delivery by its GUID; the table's key lets none stand twice."""
+def states_by_guid(relay: RunningRelay) -> dict[str, str]:
+    """The state of every delivery by its GUID, which is unique by the table's key."""
     return {row["guid"]: row["state"] for row in relay.rows("SELECT guid, state FROM deliveries")}
 
 
-async def pushed(relay: RunningRelay, pull: PullRequest, times: int) -> PullRequest:
+async def push_times(relay: RunningRelay, pull: PullRequest, times: int) -> PullRequest:
     for _ in range(times):
         relay.clock.advance(1)
         await relay.github.push_to_pr(pull)
     return pull
 
 
-def make_copy(database: SqliteSetting | PostgresSetting, copy: Path) -> None:
+def copy_database(database: SqliteSetting | PostgresSetting, copy: Path) -> None:
     if isinstance(database, PostgresSetting):
         dump(database.url.get_secret_value(), copy)
         return
@@ -56,7 +56,7 @@ def make_copy(database: SqliteSetting | PostgresSetting, copy: Path) -> None:
         connection.execute("VACUUM INTO ?", (str(copy),))
 
 
-def put_in_place(copy: Path, database: SqliteSetting | PostgresSetting) -> None:
+def replace_database(copy: Path, database: SqliteSetting | PostgresSetting) -> None:
     if isinstance(database, PostgresSetting):
         restore_dump(database.url.get_secret_value(), copy)
         return
@@ -66,14 +66,14 @@ def put_in_place(copy: Path, database: SqliteSetting | PostgresSetting) -> None:
 
 
 async def restore(relay: RunningRelay, copy: Path) -> None:
-    """Stop the relay, put the copy in the place of its database, and start it again."""
+    """Stop the relay, replace its database by the copy, and start it again."""
     settings = relay.services.settings
     await relay.services.close()
-    put_in_place(copy, settings.database)
+    replace_database(copy, settings.database)
     relay.services = build(settings, Seams(clock=relay.clock, http=relay._github_http, chance=lambda: 0.5))
 
 
-async def test_fault_07_a_missed_webhook_is_taken_up_and_its_downstreams_are_told(tmp_path: Path) -> None:
+async def test_fault_07_a_missed_webhook_is_recovered_and_dispatched(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose(times=1)
         pr = await relay.github.open_pr(UPSTREAM)
@@ -90,7 +90,9 @@ async def test_fault_07_a_missed_webhook_is_taken_up_and_its_downstreams_are_tol
         ]
 
 
-async def test_hours_of_outage_over_many_pages_end_at_the_newest_state_of_everything(tmp_path: Path) -> None:
+async def test_recovery_of_a_long_outage_over_many_pages_dispatches_only_the_newest_states(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         known = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -98,7 +100,7 @@ async def test_hours_of_outage_over_many_pages_end_at_the_newest_state_of_everyt
         pulls = [known, *[await relay.github.open_pr(UPSTREAM) for _ in range(9)]]
         for pull in pulls:
             relay.clock.advance(600)
-            await pushed(relay, pull, 20)
+            await push_times(relay, pull, 20)
             await relay.github.label_pr(pull, "wanted")
         for _ in range(30):
             await relay.github.push(UPSTREAM)
@@ -106,16 +108,16 @@ async def test_hours_of_outage_over_many_pages_end_at_the_newest_state_of_everyt
         report = await recover(relay)
 
         assert (report.missed, report.taken, report.left) == (249, 249, 0)
-        assert report.superseded == 199  # of each pull request all but its last push, and the openings
-        assert pages(relay) == 3
+        assert report.superseded == 199  # the openings and all but the last push of each pull request
+        assert count_log_pages(relay) == 3
         assert sorted(dispatched_events(relay.github, "org/one")[1:]) == sorted(
             ("synchronize", pull.head_sha) for pull in pulls
         )
-        assert Counter(guids(relay).values()) == {"accepted": 51, "superseded": 199}
+        assert Counter(states_by_guid(relay).values()) == {"accepted": 51, "superseded": 199}
         assert len(relay.github.dispatches("org/one")) == 1 + 10 + 30
 
 
-async def test_fault_04_what_was_redelivered_by_hand_meanwhile_is_not_doubled(tmp_path: Path) -> None:
+async def test_fault_04_webhooks_redelivered_by_hand_are_not_recovered_again(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose(times=2)
         first, second = await relay.github.open_pr(UPSTREAM), await relay.github.push(UPSTREAM)
@@ -125,36 +127,38 @@ async def test_fault_04_what_was_redelivered_by_hand_meanwhile_is_not_doubled(tm
             await relay.github.redeliver(delivery.guid)
         report = await recover(relay)
 
-        assert (report.missed, fetches(relay)) == (0, 0)
+        assert (report.missed, count_fetches(relay)) == (0, 0)
         assert len(relay.github.dispatches("org/one")) == 2
 
 
-async def test_a_webhook_whose_answer_was_lost_is_known_and_not_fetched(tmp_path: Path) -> None:
+async def test_a_webhook_whose_response_was_late_is_known_and_not_fetched(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         assert pr.last_delivery is not None
-        pr.last_delivery.status_code = 504  # GitHub waited for ten seconds, and we were done after eleven
+        pr.last_delivery.status_code = (
+            504  # GitHub timed out after ten seconds, and the relay answered after eleven
+        )
         report = await recover(relay)
 
-        assert (report.missed, fetches(relay)) == (0, 0)
+        assert (report.missed, count_fetches(relay)) == (0, 0)
 
 
-async def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
+async def test_log_pages_that_were_read_are_not_read_again(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         pull = await relay.github.open_pr(UPSTREAM)
-        await pushed(relay, pull, 250)
+        await push_times(relay, pull, 250)
         relay.clock.advance(HOUR)
         await recover(relay)
-        assert pages(relay) == 3
+        assert count_log_pages(relay) == 3
         relay.github.faults.webhooks.lose(times=1)
         await relay.github.push_to_pr(pull)
         report = await recover(relay)
 
-        assert (pages(relay), report.missed, report.logged) == (4, 1, 1)
+        assert (count_log_pages(relay), report.missed, report.logged) == (4, 1, 1)
         assert dispatched_actions(relay.github, "org/one")[-1] == "synchronize"
 
 
-async def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+async def test_an_interrupted_recovery_resumes_where_it_stopped(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose()
         for _ in range(5):
@@ -173,23 +177,23 @@ async def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> No
         assert len(relay.github.dispatches("org/one")) == 5
 
 
-async def test_after_a_restore_of_an_older_copy_pull_requests_come_back_by_themselves(tmp_path: Path) -> None:
+async def test_after_a_restore_of_an_older_backup_lost_pull_requests_are_recovered(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         kept = await relay.github.open_pr(UPSTREAM)
         await recover(relay)
         copy = tmp_path / "copy.db"
-        make_copy(relay.services.settings.database, copy)
+        copy_database(relay.services.settings.database, copy)
         relay.clock.advance(HOUR)
-        await pushed(relay, kept, 3)
+        await push_times(relay, kept, 3)
         new = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
-        lost = set(guids(relay))
+        lost = set(states_by_guid(relay))
         await restore(relay, copy)
-        assert len(guids(relay)) == 1
+        assert len(states_by_guid(relay)) == 1
         report = await recover(relay)
 
         assert (report.missed, report.superseded) == (4, 2)
-        assert set(guids(relay)) == lost
+        assert set(states_by_guid(relay)) == lost
         assert set(dispatched_events(relay.github, "org/one")[-2:]) == {
             ("opened", new.head_sha),
             ("synchronize", kept.head_sha),
@@ -199,7 +203,7 @@ async def test_after_a_restore_of_an_older_copy_pull_requests_come_back_by_thems
 async def test_a_backlog_of_one_pull_request_collapses_to_one_dispatch(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose()
-        pull = await pushed(relay, await relay.github.open_pr(UPSTREAM), 12)
+        pull = await push_times(relay, await relay.github.open_pr(UPSTREAM), 12)
         relay.clock.advance(1)
         await relay.github.label_pr(pull, "wanted")
         relay.github.faults.clear()
@@ -209,12 +213,12 @@ async def test_a_backlog_of_one_pull_request_collapses_to_one_dispatch(tmp_path:
         assert (report.taken, report.superseded) == (14, 12)
 
 
-async def test_a_pull_request_that_came_and_went_meanwhile_is_told_as_closed_and_no_more(
+async def test_a_pull_request_opened_and_closed_during_the_outage_is_dispatched_only_as_closed(
     tmp_path: Path,
 ) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose()
-        pull = await pushed(relay, await relay.github.open_pr(UPSTREAM), 3)
+        pull = await push_times(relay, await relay.github.open_pr(UPSTREAM), 3)
         relay.clock.advance(1)
         await relay.github.close_pr(pull)
         relay.github.faults.clear()
@@ -223,21 +227,21 @@ async def test_a_pull_request_that_came_and_went_meanwhile_is_told_as_closed_and
         assert dispatched_events(relay.github, "org/one") == [("closed", pull.head_sha)]
 
 
-async def test_runs_at_once_and_a_live_webhook_between_them_take_each_guid_once(tmp_path: Path) -> None:
+async def test_concurrent_recoveries_and_redelivered_webhooks_accept_each_guid_once(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose()
         pulls = [await relay.github.open_pr(UPSTREAM) for _ in range(20)]
         for _ in range(10):
             await relay.github.push(UPSTREAM)
         relay.github.faults.clear()
-        missed = {each.guid for each in relay.github.deliveries()}
+        missed = {delivery.guid for delivery in relay.github.deliveries()}
         live = [relay.github.redeliver(guid) for guid in sorted(missed)]
         (one, two), _ = await asyncio.gather(
             asyncio.gather(recover(relay), recover(relay)), asyncio.gather(*live)
         )
         await relay.drain()
 
-        assert set(guids(relay)) == missed
+        assert set(states_by_guid(relay)) == missed
         assert sorted(dispatched_events(relay.github, "org/one")) == sorted(
             ("opened", pull.head_sha) for pull in pulls
         )
@@ -246,7 +250,7 @@ async def test_runs_at_once_and_a_live_webhook_between_them_take_each_guid_once(
         assert (await recover(relay)).missed == 0
 
 
-async def test_webhooks_that_came_before_any_allowlist_are_taken_up_after_it(tmp_path: Path) -> None:
+async def test_webhooks_refused_without_an_allowlist_are_recovered_once_there_is_one(tmp_path: Path) -> None:
     async with running_relay(tmp_path, "L9: []\n", downstreams=BOTH) as relay:
         pr = await relay.github.open_pr(UPSTREAM)
         assert pr.last_delivery is not None
@@ -260,7 +264,9 @@ async def test_webhooks_that_came_before_any_allowlist_are_taken_up_after_it(tmp
         assert dispatched_events(relay.github, "org/one") == [("opened", pr.head_sha)]
 
 
-async def test_one_upstream_without_an_allowlist_does_not_hold_up_another(tmp_path: Path) -> None:
+async def test_an_upstream_without_an_allowlist_does_not_block_the_recovery_of_another(
+    tmp_path: Path,
+) -> None:
     lists = {"up/bad": "L9: []\n", "up/good": TWO}
     async with running_relay(tmp_path, lists, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose()
@@ -271,11 +277,13 @@ async def test_one_upstream_without_an_allowlist_does_not_hold_up_another(tmp_pa
         relay.github.faults.clear()
         report = await recover(relay)
 
-        assert (report.taken, report.left, fetches(relay)) == (1, 3, 2)
+        assert (report.taken, report.left, count_fetches(relay)) == (1, 3, 2)
         assert dispatched_events(relay.github, "org/one") == [("opened", good.head_sha)]
 
 
-async def test_what_github_keeps_no_more_is_gone_and_the_rest_is_not(tmp_path: Path) -> None:
+async def test_webhooks_that_github_no_longer_keeps_are_lost_and_the_others_are_recovered(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose()
         await relay.github.open_pr(UPSTREAM)
@@ -289,20 +297,22 @@ async def test_what_github_keeps_no_more_is_gone_and_the_rest_is_not(tmp_path: P
         assert dispatched_events(relay.github, "org/one") == [("opened", kept.head_sha)]
 
 
-async def test_pull_requests_of_downstreams_cost_no_call(tmp_path: Path) -> None:
+async def test_pull_requests_of_downstreams_need_no_call(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         await relay.github.open_pr(UPSTREAM)
-        theirs = await relay.github.open_pr("org/one")  # the App is there too, so it hears of them
+        theirs = await relay.github.open_pr(
+            "org/one"
+        )  # the App is installed there too, so it receives their webhooks
         relay.github.faults.webhooks.lose()
         await relay.github.push_to_pr(theirs)
         await relay.github.push("org/one")
         relay.github.faults.clear()
         report = await recover(relay)
 
-        assert (report.logged, report.missed, fetches(relay)) == (4, 0, 0)
+        assert (report.logged, report.missed, count_fetches(relay)) == (4, 0, 0)
 
 
-async def test_what_no_relay_can_read_is_set_aside_once(tmp_path: Path) -> None:
+async def test_an_unreadable_webhook_is_recorded_as_unusable_once(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         refused = await relay.github.send_webhook("pull_request", {"action": "opened"})
         assert refused.status_code == 400
@@ -318,7 +328,7 @@ async def test_what_no_relay_can_read_is_set_aside_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-async def test_labels_and_drafts_end_as_they_are_today(tmp_path: Path, newest_first: bool) -> None:
+async def test_recovered_drafts_end_in_their_current_state(tmp_path: Path, newest_first: bool) -> None:
     async with running_relay(tmp_path, "L1:\n  - org/one: {drafts: false}\n", downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose()
         pull = await relay.github.open_pr(UPSTREAM, draft=newest_first)
@@ -336,7 +346,7 @@ async def test_labels_and_drafts_end_as_they_are_today(tmp_path: Path, newest_fi
         assert relay.rows("SELECT draft FROM pulls") == [{"draft": 0 if newest_first else 1}]
 
 
-async def test_an_installation_that_was_missed_is_known_before_the_pull_requests_are(tmp_path: Path) -> None:
+async def test_missed_installation_webhooks_are_recovered_before_pull_requests(tmp_path: Path) -> None:
     async with running_relay(tmp_path, TWO, downstreams=BOTH) as relay:
         relay.github.faults.webhooks.lose()
         pull = await relay.github.open_pr(UPSTREAM)

@@ -1,4 +1,4 @@
-"""Redis is away: callbacks and sign-ins wait outside, all else goes on, and everything heals by itself."""
+"""Redis is down: callbacks and sign-ins get 503, everything else works, and the relay recovers by itself."""
 
 import asyncio
 import time
@@ -30,38 +30,38 @@ from support.services.redis import RedisServer
 from support.sign_in import ADMIN, TOKENS, visitor
 
 SOON_S = 10.0
-"""Redis is given less than a second (`CALL_S`); the rest is for a machine that is busy with other tests."""
+"""The relay waits less than a second for Redis (`CALL_S`); the rest is for a machine that is busy with other tests."""
 
 
 @pytest.fixture
 def redis() -> Iterator[RedisServer]:
-    made = RedisServer.make(password="hunter2-and-more")
-    yield made
-    made.remove()
+    server = RedisServer.make(password="hunter2-and-more")
+    yield server
+    server.remove()
 
 
-async def soon(answer: Any) -> httpx.Response:
+async def within_time(answer: Any) -> httpx.Response:
     async with asyncio.timeout(SOON_S):
-        found: httpx.Response = await answer
-    return found
+        response: httpx.Response = await answer
+    return response
 
 
-async def until_applied(relay: RunningRelay, run: Any, job: str) -> None:
+async def wait_until_applied(relay: RunningRelay, run: Any, job: str) -> None:
     async with asyncio.timeout(20):
-        while refused_or_none(answer := await post_report(relay, run, job, "in_progress")) is not None:
+        while refusal_or_none(answer := await post_report(relay, run, job, "in_progress")) is not None:
             assert refusal_code(answer) == (503, "limiter_unavailable")
             await asyncio.sleep(0.02)
 
 
-def refused_or_none(answer: httpx.Response) -> tuple[int, str] | None:
+def refusal_or_none(answer: httpx.Response) -> tuple[int, str] | None:
     return None if answer.status_code == 200 else refusal_code(answer)
 
 
-async def readiness(relay: RunningRelay) -> tuple[int, int, str]:
-    """What the probe for callbacks says, and what the one for everything says of the limits."""
+async def read_readiness(relay: RunningRelay) -> tuple[int, int, str]:
+    """The status of the callback probe, and the status and `limits` of the general probe."""
     callbacks, everything = (
-        await soon(relay.http.get("/readyz/callback")),
-        await soon(relay.http.get("/readyz")),
+        await within_time(relay.http.get("/readyz/callback")),
+        await within_time(relay.http.get("/readyz")),
     )
     if callbacks.status_code == 503:
         assert refusal_code(callbacks) == (503, "limiter_unavailable")
@@ -69,23 +69,23 @@ async def readiness(relay: RunningRelay) -> tuple[int, int, str]:
 
 
 @pytest.mark.parametrize("how", ["stop", "freeze"])
-async def test_callbacks_get_503_within_a_second_and_all_else_goes_on(
+async def test_callbacks_get_503_within_a_second_and_everything_else_works(
     tmp_path: Path, redis: RedisServer, how: str
 ) -> None:
     async with dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url) as (relay, run):
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
-        assert await readiness(relay) == (200, 200, "answer")
+        assert await read_readiness(relay) == (200, 200, "answer")
         getattr(redis, how)()
-        assert await readiness(relay) == (503, 200, "away")
+        assert await read_readiness(relay) == (503, 200, "away")
         took = []
         for _ in range(4):
             began = time.monotonic()
-            answer = await soon(post_report(relay, run, "test", "in_progress"))
+            answer = await within_time(post_report(relay, run, "test", "in_progress"))
             took.append(time.monotonic() - began)
             assert refusal_code(answer) == (503, "limiter_unavailable")
             assert int(answer.headers["retry-after"]) >= 1
             assert "hunter2" not in answer.text
-        assert min(took) < 1  # the others may have met a machine that is busy with other tests
+        assert min(took) < 1  # the others may be slow because the machine is busy with other tests
 
         assert (await relay.http.get("/crcr")).status_code == 200
         assert (await relay.http.get("/api/v1/summary", params={"upstream": UPSTREAM})).status_code == 200
@@ -97,39 +97,41 @@ async def test_callbacks_get_503_within_a_second_and_all_else_goes_on(
         assert len(relay.github.dispatches(BACKEND)) == 2
 
         redis.thaw() if how == "freeze" else redis.start()
-        await until_applied(relay, run, "test")
-        assert await readiness(relay) == (200, 200, "answer")
+        await wait_until_applied(relay, run, "test")
+        assert await read_readiness(relay) == (200, 200, "answer")
         assert {job["job_name"] for job in relay.jobs()} == {"build", "test"}
 
 
-async def test_a_relay_that_nobody_calls_tells_that_its_limiter_is_away(
+async def test_an_idle_relay_reports_its_limiter_as_down_in_the_metrics(
     tmp_path: Path, redis: RedisServer
 ) -> None:
     async with running_relay(tmp_path, LISTED, CRCR_REDIS_URL=redis.url) as relay, asyncio.timeout(20):
-        told = relay.services.metrics.registry.get_sample_value
-        assert told("crcr_limiter_up") == 1
+        read_sample = relay.services.metrics.registry.get_sample_value
+        assert read_sample("crcr_limiter_up") == 1
         redis.stop()
         running = asyncio.create_task(follow_other_processes(relay.services))
-        while told("crcr_limiter_up") == 1:
+        while read_sample("crcr_limiter_up") == 1:
             await asyncio.sleep(0.02)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_sign_ins_wait_outside_and_a_session_goes_on(tmp_path: Path, redis: RedisServer) -> None:
+async def test_sign_ins_get_503_and_an_existing_session_still_works(
+    tmp_path: Path, redis: RedisServer
+) -> None:
     settings: dict[str, Any] = {"CRCR_HUD_ACCESS": "token", "CRCR_REDIS_URL": redis.url, **TOKENS}
     async with (
         running_relay(tmp_path, LISTED, **settings) as relay,
-        visitor(relay) as known,
+        visitor(relay) as signed_in,
         visitor(relay) as stranger,
     ):
-        assert (await known.sign_in(ADMIN)).status_code == 303
+        assert (await signed_in.sign_in(ADMIN)).status_code == 303
         redis.kill()
-        assert (await soon(stranger.sign_in(ADMIN))).status_code == 503
+        assert (await within_time(stranger.sign_in(ADMIN))).status_code == 503
         assert (
-            await soon(stranger.get("/api/v1/summary", authorization=f"Bearer {ADMIN}"))
+            await within_time(stranger.get("/api/v1/summary", authorization=f"Bearer {ADMIN}"))
         ).status_code == 503
-        assert (await soon(known.get("/crcr"))).status_code == 200
+        assert (await within_time(signed_in.get("/crcr"))).status_code == 200
 
 
 @asynccontextmanager
@@ -148,7 +150,7 @@ async def second_relay(
     await services.close()
 
 
-async def test_two_relays_count_as_one(tmp_path: Path, redis: RedisServer) -> None:
+async def test_two_relays_share_one_rate_limit(tmp_path: Path, redis: RedisServer) -> None:
     limit: dict[str, Any] = {"CRCR_RATE_LIMIT_PER_MIN": "2"}
     async with (
         dispatched_run(tmp_path, CRCR_REDIS_URL=redis.url, **limit) as (relay, run),
@@ -165,7 +167,7 @@ async def test_two_relays_count_as_one(tmp_path: Path, redis: RedisServer) -> No
         assert report_outcome(await post_report(relay, run, "test", "completed", http=http)) == "applied"
 
 
-async def test_a_new_allowlist_is_read_into_memory_before_it_is_asked_for(tmp_path: Path) -> None:
+async def test_a_new_allowlist_is_cached_after_its_signal_without_a_request(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED) as relay, asyncio.timeout(20):
         running = asyncio.create_task(follow_other_processes(relay.services))
         await asyncio.sleep(0)

@@ -24,20 +24,20 @@ def states(relay: RunningRelay) -> dict[str, str]:
     return {job["downstream"]: job["state"] for job in relay.jobs()}
 
 
-async def test_silent_jobs_time_out_by_their_downstreams_own_patience(tmp_path: Path) -> None:
+async def test_silent_jobs_time_out_by_the_job_timeout_of_their_downstream(tmp_path: Path) -> None:
     async with running_relay(tmp_path, BOTH, downstreams=(BACKEND, PATIENT), CRCR_JOB_TIMEOUT="5h") as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
         for name in (BACKEND, PATIENT):
             await relay.github.start_job(relay.github.runs(name)[0], "build")
             end_unreported(relay, relay.github.runs(name)[0], "build")
-        seen = []
+        seen_states = []
         for hours in (1.99, 0.02, 2.98, 0.02):
             relay.clock.advance(hours * HOUR)
             await sweep(relay)
-            seen.append((states(relay)[BACKEND], states(relay)[PATIENT]))
+            seen_states.append((states(relay)[BACKEND], states(relay)[PATIENT]))
 
-        assert seen == [
+        assert seen_states == [
             ("in_progress", "in_progress"),
             ("timed_out", "in_progress"),
             ("timed_out", "in_progress"),
@@ -45,7 +45,7 @@ async def test_silent_jobs_time_out_by_their_downstreams_own_patience(tmp_path: 
         ]
 
 
-async def test_a_completed_job_is_never_swept(tmp_path: Path) -> None:
+async def test_a_completed_job_never_times_out(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         await relay.github.complete_job(run, "build", "failure")
@@ -72,7 +72,7 @@ async def test_a_repeated_sweep_changes_nothing(tmp_path: Path) -> None:
         ]
 
 
-async def test_more_silent_jobs_than_one_step_takes_are_all_swept(tmp_path: Path) -> None:
+async def test_more_silent_jobs_than_one_batch_all_time_out(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path, CRCR_RATE_LIMIT_PER_MIN="2000") as (relay, run):
         token = relay.github.oidc_token(run, "build")
         for number in range(501):
@@ -85,7 +85,7 @@ async def test_more_silent_jobs_than_one_step_takes_are_all_swept(tmp_path: Path
         assert relay.github.calls_to("GET", "*/actions/runs*") != []
 
 
-async def test_bodies_are_forgotten_after_30_days_and_the_delivery_stays(tmp_path: Path) -> None:
+async def test_webhook_bodies_are_deleted_after_30_days_and_the_delivery_stays(tmp_path: Path) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -101,7 +101,9 @@ async def test_bodies_are_forgotten_after_30_days_and_the_delivery_stays(tmp_pat
         assert relay.rows(kept) == [{"event": "pull_request", "kept": 0}, {"event": "push", "kept": 1}]
 
 
-async def test_finished_effects_and_old_changes_are_pruned_and_what_is_parked_is_kept(tmp_path: Path) -> None:
+async def test_finished_effects_and_old_changes_are_deleted_and_parked_effects_are_kept(
+    tmp_path: Path,
+) -> None:
     async with running_relay(tmp_path, LISTED, downstreams=(BACKEND,)) as relay:
         await relay.github.open_pr(UPSTREAM)
         await relay.drain()
@@ -118,10 +120,10 @@ async def test_finished_effects_and_old_changes_are_pruned_and_what_is_parked_is
         assert relay.rows(effects) == [{"state": "parked", "n": 1}]
         assert (
             len(relay.rows("SELECT * FROM changes")) == 1
-        )  # the newest number stays, so that none is given twice
+        )  # the newest change stays, so that no id is assigned twice
 
 
-async def test_a_result_is_taken_after_the_body_of_its_delivery_is_forgotten(tmp_path: Path) -> None:
+async def test_a_result_is_accepted_after_the_body_of_its_delivery_was_deleted(tmp_path: Path) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         relay.clock.advance(40 * DAY)
@@ -132,9 +134,7 @@ async def test_a_result_is_taken_after_the_body_of_its_delivery_is_forgotten(tmp
 
 
 @pytest.mark.parametrize("sweep_first", [True, False])
-async def test_a_sweep_and_a_result_at_the_same_moment_leave_a_result(
-    tmp_path: Path, sweep_first: bool
-) -> None:
+async def test_a_concurrent_sweep_and_result_leave_the_result(tmp_path: Path, sweep_first: bool) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
         await relay.github.start_job(run, "build")
         relay.clock.advance(6 * HOUR)

@@ -1,4 +1,4 @@
-"""Shadow mode: everything is decided and recorded, nothing leaves the relay, and differences from the old relay are found."""
+"""Shadow mode: everything is decided and recorded, no write leaves the relay, and differences from the old relay are reported."""
 
 import asyncio
 import json
@@ -40,23 +40,23 @@ FORWARD = {
 }
 
 
-def written(github: GitHub) -> list[tuple[str, str]]:
-    """The calls that may have changed something at GitHub."""
+def write_calls(github: GitHub) -> list[tuple[str, str]]:
+    """The calls that could have changed something at GitHub."""
     calls = [(call.method, call.path) for call in github.calls if call.method != "GET"]
     return [call for call in calls if not call[1].endswith("/access_tokens")]
 
 
-def delivered(pull: PullRequest) -> str:
+def delivery_guid(pull: PullRequest) -> str:
     assert pull.last_delivery is not None
     return pull.last_delivery.guid
 
 
 @pytest.mark.parametrize("shadow", ["1", "0"])
-async def test_no_effect_that_writes_leaves_a_relay_in_shadow_mode(tmp_path: Path, shadow: str) -> None:
-    asked: list[str] = []
+async def test_a_relay_in_shadow_mode_sends_no_writing_effect(tmp_path: Path, shadow: str) -> None:
+    forwarded_paths: list[str] = []
 
     async def hud(scope: Any, receive: Any, send: Any) -> None:
-        asked.append(scope["path"])
+        forwarded_paths.append(scope["path"])
         await Response(status_code=200)(scope, receive, send)
 
     async with webhook_receiver() as hook:
@@ -80,13 +80,18 @@ async def test_no_effect_that_writes_leaves_a_relay_in_shadow_mode(tmp_path: Pat
                 UPSTREAM, body="## Downstream\nIt breaks.", labels=["crcr/breaking"]
             )
             await relay.drain()
-            before = written(relay.github)
-            await old.dispatch(GATE, delivered(pull), conclusion="failure")
+            before = write_calls(relay.github)
+            await old.dispatch(GATE, delivery_guid(pull), conclusion="failure")
             await write_comment(relay, pull, "/crcr status")
             await relay.services.sweeper.look_at_base()
             await relay.drain()
             await relay.pass_time(120)
-            outside = (bool(before), bool(written(relay.github)), bool(asked), bool(hook.requests))
+            outside = (
+                bool(before),
+                bool(write_calls(relay.github)),
+                bool(forwarded_paths),
+                bool(hook.requests),
+            )
             assert outside == ((False,) * 4 if shadow == "1" else (True,) * 4)
             answer = await relay.http.get(f"/api/v1/pulls/{pull.number}", params={"upstream": UPSTREAM})
             assert answer.json()["gate"]["state"] == "failed"
@@ -95,11 +100,11 @@ async def test_no_effect_that_writes_leaves_a_relay_in_shadow_mode(tmp_path: Pat
             assert ("not yet published" in page.text) is False
             if shadow == "1":
                 await shadow_every_kind(relay)
-                assert (written(relay.github), asked, hook.requests) == ([], [], [])
+                assert (write_calls(relay.github), forwarded_paths, hook.requests) == ([], [], [])
 
 
 async def shadow_every_kind(relay: RunningRelay) -> None:
-    """Each kind that is not known to read only, new ones too, is finished without a call; nobody else can write to GitHub."""
+    """Each effect kind not declared read-only, including new ones, finishes without a call; a direct write to GitHub is refused."""
     kinds = [kind for kind in EffectKind if kind not in READ_ONLY_KINDS]
     payload = json.dumps({"channel": "hook", "destination": "", "head_sha": "a" * 40}).encode()
     now = relay.clock.now()
@@ -111,12 +116,14 @@ async def shadow_every_kind(relay: RunningRelay) -> None:
     calls = len(relay.github.calls)
     for _ in rows:  # one target: one after the other
         await relay.drain()
-    found = relay.rows("SELECT kind, state, last_error FROM effects WHERE lane LIKE 'lane/%' ORDER BY kind")
-    shadowed = {row["kind"] for row in found if (row["state"], row["last_error"]) == ("cancelled", SHADOWED)}
-    pointless = {row["kind"] for row in found if row["state"] == "done"}
-    # Of a commit and a dispatch that do not exist nothing would be sent.
-    assert pointless <= {EffectKind.SEND_DISPATCH, EffectKind.PUBLISH_CHECKS}
-    assert shadowed | pointless == set(kinds)
+    effects = relay.rows("SELECT kind, state, last_error FROM effects WHERE lane LIKE 'lane/%' ORDER BY kind")
+    shadowed = {
+        row["kind"] for row in effects if (row["state"], row["last_error"]) == ("cancelled", SHADOWED)
+    }
+    finished = {row["kind"] for row in effects if row["state"] == "done"}
+    # For a commit and a dispatch that do not exist, nothing would be sent.
+    assert finished <= {EffectKind.SEND_DISPATCH, EffectKind.PUBLISH_CHECKS}
+    assert shadowed | finished == set(kinds)
     assert len(relay.github.calls) == calls
     [dispatch] = relay.rows("SELECT state, reason FROM dispatches WHERE downstream = ?", ONE)
     assert dispatch == {"state": "sent", "reason": "shadow"}
@@ -141,13 +148,13 @@ async def test_a_comparison_finds_three_injected_differences_and_no_others(tmp_p
         shell = OperatorShell(tmp_path, {**environ, "CRCR_SHADOW": "1"})
         (tmp_path / "old.jsonl").write_text(old.lines + "no json\n")
         times = ("shadow", "compare", "--since", since.isoformat(), "--until", until.isoformat())
-        found = await asyncio.to_thread(shell.json, *times, "--old", str(tmp_path / "old.jsonl"))
-        assert sorted(map(describe, found["differences"])) == sorted(expected)
-        assert found["not_compared"]["lines"] == {
+        comparison = await asyncio.to_thread(shell.json, *times, "--old", str(tmp_path / "old.jsonl"))
+        assert sorted(map(describe, comparison["differences"])) == sorted(expected)
+        assert comparison["not_compared"]["lines"] == {
             "number": 1,
             "problems": [f"line {len(old.rows) + 1}: it is no JSON object"],
         }
-        assert found["not_compared"]["self_reports"] == 1
+        assert comparison["not_compared"]["self_reports"] == 1
 
         async with old.clickhouse() as url:
             answer = await asyncio.to_thread(shell.crcr, *times, "--old-url", url, "--fail")
@@ -163,24 +170,24 @@ async def test_a_comparison_finds_three_injected_differences_and_no_others(tmp_p
         assert "nothing is dispatched" in (await asyncio.to_thread(shell.crcr, "check-config")).stderr
 
 
-async def test_after_the_switch_a_shadowed_dispatch_is_sent_by_a_replay(tmp_path: Path) -> None:
+async def test_after_shadow_mode_a_replay_sends_the_shadowed_dispatches(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ALLOWLIST, downstreams=BACKENDS, CRCR_SHADOW="1") as relay:
         pull = await relay.github.open_pr(UPSTREAM)
         await relay.drain()
-        assert written(relay.github) == []
+        assert write_calls(relay.github) == []
         live = build(settings_for(tmp_path, relay.github, tmp_path / "allowlist.yml"), relay.seams)
         relay.clock.advance(60)
         await live.worker.drain()
-        assert written(relay.github) == []  # the switch alone sends nothing that is over
+        assert write_calls(relay.github) == []  # ending shadow mode alone sends no past dispatch
         upstream, now = RepoName(UPSTREAM), relay.clock.now()
-        assert await live.acts.replay(upstream, delivered(pull), who="ops", now=now) == 4
+        assert await live.acts.replay(upstream, delivery_guid(pull), who="ops", now=now) == 4
         await live.worker.drain()
         await live.close()
         assert [len(relay.github.dispatches(name)) for name in BACKENDS] == [1, 1, 1, 1]
         assert gate_state(relay, pull) == "pending"
 
 
-async def test_a_backend_is_not_silent_for_what_was_not_sent_to_it(tmp_path: Path) -> None:
+async def test_shadowed_dispatches_do_not_make_a_backend_silent(tmp_path: Path) -> None:
     async with gated_upstream(tmp_path, ALLOWLIST, downstreams=BACKENDS, CRCR_SHADOW="1") as relay:
         for _ in range(4):
             await relay.github.open_pr(UPSTREAM)
@@ -196,10 +203,10 @@ MISSED, MISREAD, UNFILTERED = 1, 2, 3
 
 
 async def open_change(relay: RunningRelay, old: OldRelay, number: int) -> str:
-    """Open a pull request that the old relay dispatches as ours would, but for the injected differences."""
+    """Open a pull request that the old relay dispatches like ours, except for the injected differences."""
     files = ("docs/a.md",) if number == UNFILTERED else ("src/kernel.py",)
     pull = await relay.github.open_pr(UPSTREAM, title=f"Change {number}", files=files)
-    guid = delivered(pull)
+    guid = delivery_guid(pull)
     await relay.drain()
     await old.dispatch(GATE, guid)
     if number == UNFILTERED:
@@ -213,14 +220,14 @@ async def open_change(relay: RunningRelay, old: OldRelay, number: int) -> str:
 
 
 async def make_noise(relay: RunningRelay, old: OldRelay) -> None:
-    """What is no difference: a re-run, a closing, a nightly, another upstream, an old delivery, a label, a push without results."""
+    """Events that are no difference: a rerun, a close, a nightly, another upstream, an old delivery, a label, no results."""
     last = relay.github.runs(GATE)[-1]
     await relay.github.rerun(last)
     await old.report(last, "failure")
     pull = await relay.github.open_pr(UPSTREAM, draft=True, files=("docs/b.md",))
     await relay.drain()
     for backend in (ONE, GATE):
-        await old.dispatch(backend, delivered(pull))
+        await old.dispatch(backend, delivery_guid(pull))
     relay.clock.advance(60)
     await relay.github.label_pr(pull, "triaged")
     await relay.github.close_pr(pull)
@@ -234,7 +241,7 @@ async def make_noise(relay: RunningRelay, old: OldRelay) -> None:
 
 
 def describe(difference: dict[str, Any]) -> tuple[str, str, str, str | None]:
-    what = difference["why"] if difference["kind"] == "dispatched_by_old" else None
+    detail = difference["why"] if difference["kind"] == "dispatched_by_old" else None
     if difference["kind"] == "conclusion":
-        what = f"{difference['job']}: {difference['old']}, not {difference['new']}"
-    return difference["kind"], difference["backend"], difference["delivery"], what
+        detail = f"{difference['job']}: {difference['old']}, not {difference['new']}"
+    return difference["kind"], difference["backend"], difference["delivery"], detail

@@ -24,17 +24,17 @@ async def run(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> Wo
     return github.runs("acme/backend")[0]
 
 
-async def verified(github: GitHub, api: httpx.AsyncClient, token: str) -> dict[str, Any]:
-    """Check a token with nothing but what the issuer publishes."""
-    found = (await api.get(f"{github.issuer_url}/.well-known/openid-configuration")).json()
-    keys = (await api.get(found["jwks_uri"])).json()["keys"]
+async def verified_claims(github: GitHub, api: httpx.AsyncClient, token: str) -> dict[str, Any]:
+    """Verify a token with the issuer's published documents only."""
+    document = (await api.get(f"{github.issuer_url}/.well-known/openid-configuration")).json()
+    keys = (await api.get(document["jwks_uri"])).json()["keys"]
     kid = jwt.get_unverified_header(token)["kid"]
     key = next(jwt.PyJWK(each) for each in keys if each["kid"] == kid)
     options: jwt.types.Options = {"verify_exp": False, "verify_nbf": False, "verify_iat": False}
     return dict(jwt.decode(token, key, algorithms=["RS256"], audience="crcr-test", options=options))
 
 
-async def test_a_job_reports_with_the_body_of_the_protocol(
+async def test_a_job_report_has_the_body_of_the_protocol(
     github: GitHub, run: WorkflowRun, received_requests: list[httpx.Request], clock: ManualClock
 ) -> None:
     await github.start_job(run, "build (cuda)")
@@ -57,7 +57,7 @@ async def test_a_job_reports_with_the_body_of_the_protocol(
 async def test_a_token_has_githubs_claims_as_strings(
     github: GitHub, api: httpx.AsyncClient, run: WorkflowRun
 ) -> None:
-    claims = await verified(github, api, github.oidc_token(run, "lint"))
+    claims = await verified_claims(github, api, github.oidc_token(run, "lint"))
     repository = github.repository("acme/backend")
     assert claims["iss"] == github.issuer_url
     assert claims["repository_id"] == str(repository.id)
@@ -75,19 +75,19 @@ async def test_an_enterprise_server_signs_no_check_run(github: GitHub, run: Work
     assert "check_run_id" not in claims
 
 
-async def test_claims_can_be_replaced_and_left_out(github: GitHub, run: WorkflowRun) -> None:
+async def test_claims_can_be_replaced_and_omitted(github: GitHub, run: WorkflowRun) -> None:
     token = github.oidc_token(run, "lint", audience="other", run_id="9", sha=None)
     claims = jwt.decode(token, options={"verify_signature": False})
     assert (claims["aud"], claims["run_id"], "sha" in claims) == ("other", "9", False)
 
 
-async def test_keys_rotate_and_the_old_one_may_be_retired(
+async def test_keys_rotate_and_the_old_key_can_be_retired(
     github: GitHub, api: httpx.AsyncClient, run: WorkflowRun
 ) -> None:
     old = github.oidc_token(run, "lint")
     github.issuer.rotate()
-    assert await verified(github, api, old)
-    assert await verified(github, api, github.oidc_token(run, "lint"))
+    assert await verified_claims(github, api, old)
+    assert await verified_claims(github, api, github.oidc_token(run, "lint"))
     github.issuer.rotate(retire_old=True)
     keys = (await api.get(github.jwks_url)).json()["keys"]
     assert jwt.get_unverified_header(old)["kid"] not in {each["kid"] for each in keys}
@@ -100,7 +100,7 @@ async def test_a_hostile_token_does_not_verify(
     token = github.hostile_token(kind, run, "lint")
     now = clock.now().timestamp()
     try:
-        claims = await verified(github, api, token)
+        claims = await verified_claims(github, api, token)
     except (jwt.PyJWTError, StopIteration, RuntimeError, KeyError):
         return
     in_time = claims["nbf"] <= now < claims["exp"]
@@ -116,7 +116,7 @@ async def test_a_rerun_is_a_new_attempt_with_new_check_runs(github: GitHub, run:
     assert claims["run_attempt"] == "2"
 
 
-async def test_rerunning_failed_jobs_keeps_the_good_ones(github: GitHub, run: WorkflowRun) -> None:
+async def test_rerunning_failed_jobs_keeps_the_successful_ones(github: GitHub, run: WorkflowRun) -> None:
     for name, conclusion in (("lint", "success"), ("build (cpu)", "failure"), ("build (cuda)", "success")):
         github.ci.complete(run, run.job(name), conclusion)
     kept = run.job("lint").id
@@ -125,24 +125,28 @@ async def test_rerunning_failed_jobs_keeps_the_good_ones(github: GitHub, run: Wo
     assert run.job("build (cpu)").status == "queued"
 
 
-async def test_cancelling_reports_the_jobs_that_had_started(
+async def test_cancelling_reports_the_started_jobs(
     github: GitHub, run: WorkflowRun, received_requests: list[httpx.Request]
 ) -> None:
     await github.start_job(run, "lint")
     await github.cancel(run)
-    told = json.loads(received_requests[-1].content)["workflow"]
-    assert (len(received_requests), told["job_name"], told["conclusion"]) == (2, "lint", "cancelled")
+    cancelled_job = json.loads(received_requests[-1].content)["workflow"]
+    assert (len(received_requests), cancelled_job["job_name"], cancelled_job["conclusion"]) == (
+        2,
+        "lint",
+        "cancelled",
+    )
     assert run.conclusion == "cancelled"
 
 
-async def test_what_the_relay_answered_is_kept(
+async def test_the_response_of_the_relay_is_logged(
     github: GitHub, run: WorkflowRun, answers: list[httpx.Response]
 ) -> None:
     answers.append(httpx.Response(409, json={"ok": False, "error": {"code": "no_in_progress"}}))
     answer = await github.complete_job(run, "lint")
     assert answer.status_code == 409
-    noted = github.callback_log[-1]
-    assert (noted.repository, noted.job, noted.status, noted.code) == (
+    entry = github.callback_log[-1]
+    assert (entry.repository, entry.job, entry.status, entry.code) == (
         "acme/backend",
         "lint",
         409,

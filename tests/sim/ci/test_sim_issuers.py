@@ -20,24 +20,26 @@ KEYS_AT = {
 }
 
 
-def unverified(token: str) -> dict[str, Any]:
-    found: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
-    return found
+def unverified_claims(token: str) -> dict[str, Any]:
+    token_claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    return token_claims
 
 
 async def verified_claims(api: httpx.AsyncClient, issuer: OtherIssuer, token: str) -> dict[str, Any]:
-    """The claims, by what the issuer publishes over HTTP alone."""
+    """Verify a token with the issuer's documents over HTTP only, and return its claims."""
     document = (await api.get(f"{issuer.url}/.well-known/openid-configuration")).raise_for_status().json()
     assert document["issuer"] == issuer.url
     keys = jwt.PyJWKSet.from_dict((await api.get(document["jwks_uri"])).raise_for_status().json())
     key = keys[jwt.get_unverified_header(token)["kid"]]
     quiet: Any = {"verify_exp": False, "verify_nbf": False, "verify_iat": False}
-    found: dict[str, Any] = jwt.decode(token, key, algorithms=["RS256"], audience=AUDIENCE, options=quiet)
-    return found
+    token_claims: dict[str, Any] = jwt.decode(
+        token, key, algorithms=["RS256"], audience=AUDIENCE, options=quiet
+    )
+    return token_claims
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_token_is_verified_by_what_its_issuer_publishes(
+async def test_a_token_is_verified_with_the_documents_of_its_issuer(
     github: GitHub, api: httpx.AsyncClient, name: str
 ) -> None:
     issuer = github.others[name]
@@ -48,7 +50,7 @@ async def test_a_token_is_verified_by_what_its_issuer_publishes(
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_rotated_key_is_published_and_a_retired_one_is_gone(
+async def test_a_rotated_key_is_published_and_a_retired_one_is_removed(
     github: GitHub, api: httpx.AsyncClient, name: str
 ) -> None:
     issuer = github.others[name]
@@ -67,16 +69,16 @@ def test_no_two_issuers_share_a_key(github: GitHub) -> None:
     assert len(set(published)) == len(published) == 5
 
 
-def test_buildkite_gives_ids_only_when_asked_and_never_a_jti(github: GitHub) -> None:
+def test_buildkite_signs_ids_only_on_request_and_never_a_jti(github: GitHub) -> None:
     plain = github.buildkite.claims(AUDIENCE)
     assert not {"jti", "organization_id", "pipeline_id", "build_tag"} & set(plain)
     assert plain["build_number"] == 1417
-    asked = github.buildkite.claims(AUDIENCE, wanted=("organization_id", "pipeline_id"))
-    assert asked["pipeline_id"] == github.buildkite.pipeline_id
+    with_ids = github.buildkite.claims(AUDIENCE, wanted=("organization_id", "pipeline_id"))
+    assert with_ids["pipeline_id"] == github.buildkite.pipeline_id
     assert plain["exp"] - plain["iat"] == 300
 
 
-def test_gitlab_speaks_in_strings_and_lives_as_long_as_a_job(github: GitHub) -> None:
+def test_gitlab_claims_are_strings_and_valid_as_long_as_a_job(github: GitHub) -> None:
     claims = github.gitlab.claims(AUDIENCE)
     numbers = {name for name, value in claims.items() if not isinstance(value, str)}
     assert numbers == {"iat", "nbf", "exp", "runner_id"}
@@ -84,7 +86,7 @@ def test_gitlab_speaks_in_strings_and_lives_as_long_as_a_job(github: GitHub) -> 
     assert claims["exp"] - claims["iat"] == 3600
 
 
-def test_circleci_names_its_own_claims_and_has_no_jti(github: GitHub) -> None:
+def test_circleci_has_its_own_claim_names_and_no_jti(github: GitHub) -> None:
     claims = github.circleci.claims(AUDIENCE, project_id="other", ssh_rerun=None)
     assert claims["oidc.circleci.com/project-id"] == "other"
     assert claims["sub"].startswith(f"org/{github.circleci.organization_id}/project/other/user/")
@@ -92,22 +94,22 @@ def test_circleci_names_its_own_claims_and_has_no_jti(github: GitHub) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_claim_can_be_replaced_or_left_out(github: GitHub, name: str) -> None:
-    claims = unverified(github.others[name].token(AUDIENCE, iat=..., exp=None, extra="more"))
+def test_a_claim_can_be_replaced_or_omitted(github: GitHub, name: str) -> None:
+    claims = unverified_claims(github.others[name].token(AUDIENCE, iat=..., exp=None, extra="more"))
     assert (claims["extra"], {"iat", "exp"} & set(claims)) == ("more", set())
 
 
-def test_a_forks_build_looks_like_the_real_one_but_for_one_trait(github: GitHub) -> None:
-    buildkite = unverified(github.buildkite.fork_token(AUDIENCE))
+def test_the_token_of_a_forks_build_differs_in_one_claim(github: GitHub) -> None:
+    buildkite = unverified_claims(github.buildkite.fork_token(AUDIENCE))
     assert (buildkite["pipeline_slug"], buildkite["build_branch"]) == ("backend", "mallory:main")
-    gitlab = unverified(github.gitlab.fork_token(AUDIENCE))
+    gitlab = unverified_claims(github.gitlab.fork_token(AUDIENCE))
     assert (gitlab["project_path"], gitlab["job_project_path"]) == ("mallory/backend", "acme/backend")
-    circleci = unverified(github.circleci.fork_token(AUDIENCE))
+    circleci = unverified_claims(github.circleci.fork_token(AUDIENCE))
     assert circleci["oidc.circleci.com/project-id"] == github.circleci.project_id
     assert circleci["oidc.circleci.com/vcs-origin"] == "github.com/mallory/backend"
 
 
-def test_hostile_tokens_can_be_made_of_any_issuer(github: GitHub) -> None:
+def test_hostile_tokens_can_be_made_for_any_issuer(github: GitHub) -> None:
     issuer = github.circleci
     token = hostile_token(issuer, HostileToken.ALG_NONE, issuer.claims(AUDIENCE), github.clock.now())
     assert jwt.get_unverified_header(token)["alg"] == "none"

@@ -16,23 +16,23 @@ DISPATCHES = "/repos/acme/backend/dispatches"
 
 @pytest.fixture
 def new_webhooks(received_requests: list[httpx.Request]) -> NewWebhooks:
-    """What the App heard since the last question: event, action and job."""
+    """The App's webhooks since the last call: event, action and job."""
 
     def since() -> list[tuple[str, str, str | None]]:
-        found = []
+        webhooks = []
         for each in received_requests:
             body = json.loads(each.content)
             event = each.headers.get("x-github-event", "callback")
             action = body["action"] if "action" in body else body["workflow"]["status"]
-            found.append((event, action, body.get("workflow_job", {}).get("name")))
+            webhooks.append((event, action, body.get("workflow_job", {}).get("name")))
         received_requests.clear()
-        return found
+        return webhooks
 
     return since
 
 
 @pytest.fixture
-async def telling(github: GitHub) -> GitHub:
+async def subscribed_github(github: GitHub) -> GitHub:
     repository = github.repository("acme/backend")
     repository.sends_run_webhooks = True
     repository.workflows[:] = [
@@ -42,31 +42,31 @@ async def telling(github: GitHub) -> GitHub:
     return github
 
 
-async def dispatched(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> WorkflowRun:
+async def dispatch_run(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> WorkflowRun:
     body: dict[str, Any] = {"event_type": "push", "client_payload": {"delivery_id": "guid-1"}}
     await api.post(DISPATCHES, json=body, headers=await token_for("acme/backend"))
     return github.runs("acme/backend")[-1]
 
 
-async def test_a_run_is_told_from_its_dispatch_to_its_end(
-    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
+async def test_a_run_sends_webhooks_from_its_dispatch_to_its_end(
+    subscribed_github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
 ) -> None:
-    run = await dispatched(telling, api, token_for)
+    run = await dispatch_run(subscribed_github, api, token_for)
     assert new_webhooks() == [
         ("workflow_run", "requested", None),
         ("workflow_job", "queued", "build"),
         ("workflow_job", "queued", "lint"),
     ]
-    await telling.start_job(run, "build")
+    await subscribed_github.start_job(run, "build")
     assert new_webhooks() == [
         ("workflow_run", "in_progress", None),
         ("workflow_job", "in_progress", "build"),
         ("callback", "in_progress", None),
     ]
-    await telling.complete_job(run, "build", "timed_out")
-    await telling.start_job(run, "lint")
+    await subscribed_github.complete_job(run, "build", "timed_out")
+    await subscribed_github.start_job(run, "lint")
     new_webhooks()
-    await telling.complete_job(run, "lint", "success")
+    await subscribed_github.complete_job(run, "lint", "success")
     assert new_webhooks() == [
         ("callback", "completed", None),
         ("workflow_job", "completed", "lint"),
@@ -75,14 +75,14 @@ async def test_a_run_is_told_from_its_dispatch_to_its_end(
     assert run.conclusion == "timed_out"
 
 
-async def test_an_event_tells_how_it_stood_then(
-    telling: GitHub, received_requests: list[httpx.Request]
+async def test_a_webhook_has_the_state_of_its_time(
+    subscribed_github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
-    run = telling.start_run("acme/backend", event="repository_dispatch")
-    telling.ci.start(run, run.job("build"))
-    telling.ci.cancel(run)
+    run = subscribed_github.start_run("acme/backend", event="repository_dispatch")
+    subscribed_github.ci.start(run, run.job("build"))
+    subscribed_github.ci.cancel(run)
     assert received_requests == []
-    await telling.send_queued_webhooks()
+    await subscribed_github.send_queued_webhooks()
     bodies = [json.loads(each.content) for each in received_requests]
     builds = [each["workflow_job"] for each in bodies if each.get("workflow_job", {}).get("name") == "build"]
     assert [(each["status"], each["conclusion"]) for each in builds] == [
@@ -93,28 +93,28 @@ async def test_an_event_tells_how_it_stood_then(
     assert bodies[-1]["workflow_run"]["conclusion"] == "cancelled"
 
 
-async def test_a_rerun_is_told_by_its_new_jobs_alone(
-    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
+async def test_a_rerun_sends_webhooks_of_its_new_jobs_only(
+    subscribed_github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
 ) -> None:
-    run = await dispatched(telling, api, token_for)
-    await telling.complete_job(run, "build", "success")
-    await telling.complete_job(run, "lint", "failure")
+    run = await dispatch_run(subscribed_github, api, token_for)
+    await subscribed_github.complete_job(run, "build", "success")
+    await subscribed_github.complete_job(run, "lint", "failure")
     new_webhooks()
     path = f"/repos/acme/backend/actions/runs/{run.id}/rerun-failed-jobs"
     assert (await api.post(path, headers=await token_for("acme/backend"))).status_code == 201
     assert new_webhooks() == [("workflow_job", "queued", "lint")]
     assert run.status == "queued"
-    await telling.start_job(run, "lint")
+    await subscribed_github.start_job(run, "lint")
     assert new_webhooks()[:2] == [
         ("workflow_run", "in_progress", None),
         ("workflow_job", "in_progress", "lint"),
     ]
 
 
-async def test_cancelling_by_the_api_is_told(
-    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
+async def test_cancelling_by_the_api_sends_a_webhook(
+    subscribed_github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
 ) -> None:
-    run = await dispatched(telling, api, token_for)
+    run = await dispatch_run(subscribed_github, api, token_for)
     new_webhooks()
     await api.post(
         f"/repos/acme/backend/actions/runs/{run.id}/cancel", headers=await token_for("acme/backend")
@@ -122,53 +122,55 @@ async def test_cancelling_by_the_api_is_told(
     assert new_webhooks()[-1] == ("workflow_run", "completed", None)
 
 
-async def test_other_repositories_tell_nothing(
+async def test_other_repositories_send_no_run_webhooks(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, received_requests: list[httpx.Request]
 ) -> None:
-    run = await dispatched(github, api, token_for)
+    run = await dispatch_run(github, api, token_for)
     await github.cancel(run)
     await github.send_queued_webhooks()
     assert received_requests == []
 
 
-async def test_automatic_runs_tell_too(
-    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
+async def test_automatic_runs_send_webhooks(
+    subscribed_github: GitHub, api: httpx.AsyncClient, token_for: TokenFor, new_webhooks: NewWebhooks
 ) -> None:
     async def at_once(_seconds: float) -> None:
         return None
 
-    telling.sleep = at_once
-    telling.repository("acme/backend").workflows[:] = [Workflow(automatic=True)]
-    WorkflowAutoplay(telling)
-    await dispatched(telling, api, token_for)
-    await asyncio.gather(*telling._tasks)
+    subscribed_github.sleep = at_once
+    subscribed_github.repository("acme/backend").workflows[:] = [Workflow(automatic=True)]
+    WorkflowAutoplay(subscribed_github)
+    await dispatch_run(subscribed_github, api, token_for)
+    await asyncio.gather(*subscribed_github._tasks)
     assert {each[:2] for each in new_webhooks()} >= {
         ("workflow_run", "completed"),
         ("workflow_job", "in_progress"),
     }
 
 
-async def test_the_app_hears_only_what_it_subscribed_to(telling: GitHub, new_webhooks: NewWebhooks) -> None:
-    installation = telling.installation("acme/backend")
-    installation.events = ("workflow_job",)
-    telling.start_run("acme/backend", event="repository_dispatch")
-    await telling.send_queued_webhooks()
-    assert {event for event, _, _ in new_webhooks()} == {"workflow_job"}
-    assert await telling.push("acme/backend") is None
-
-
-async def test_a_runs_name_carries_the_delivery(
-    telling: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+async def test_the_app_receives_only_the_events_of_its_subscription(
+    subscribed_github: GitHub, new_webhooks: NewWebhooks
 ) -> None:
-    await dispatched(telling, api, token_for)
+    installation = subscribed_github.installation("acme/backend")
+    installation.events = ("workflow_job",)
+    subscribed_github.start_run("acme/backend", event="repository_dispatch")
+    await subscribed_github.send_queued_webhooks()
+    assert {event for event, _, _ in new_webhooks()} == {"workflow_job"}
+    assert await subscribed_github.push("acme/backend") is None
+
+
+async def test_a_runs_title_contains_the_delivery_id(
+    subscribed_github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
+) -> None:
+    await dispatch_run(subscribed_github, api, token_for)
     (run,) = (await api.get("/repos/acme/backend/actions/runs")).json()["workflow_runs"]
     assert (run["name"], run["display_title"]) == ("CI", "CI guid-1")
 
 
-async def test_a_run_without_a_name_is_titled_by_its_event(
+async def test_a_run_without_a_name_has_its_event_as_title(
     github: GitHub, api: httpx.AsyncClient, token_for: TokenFor
 ) -> None:
-    assert (await dispatched(github, api, token_for)).display_title == "push"
+    assert (await dispatch_run(github, api, token_for)).display_title == "push"
 
 
 def test_the_app_has_the_permissions_that_a_gate_needs(github: GitHub) -> None:

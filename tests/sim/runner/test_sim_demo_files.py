@@ -1,4 +1,4 @@
-"""The demo's backends have the workflow files that they act by, so that an inspection of them finds the truth."""
+"""The demo's backends have workflow files that match their behaviour, so that an inspection of them is correct."""
 
 import pytest
 
@@ -21,7 +21,7 @@ async def read_workflow_file(name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-async def test_it_listens_and_may_report_if_its_backend_does(name: str) -> None:
+async def test_a_workflow_file_listens_and_may_report_like_its_backend(name: str) -> None:
     path, text = await read_workflow_file(name)
     facts = workflow_facts(path, "", text)
     assert (path, facts.problem, facts.listens) == (BACKENDS[name][1].path, None, True)
@@ -31,7 +31,9 @@ async def test_it_listens_and_may_report_if_its_backend_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-async def test_it_has_the_jobs_that_its_backend_runs(name: str) -> None:
+async def test_a_workflow_file_has_the_jobs_of_its_backend(name: str) -> None:
     path, text = await read_workflow_file(name)
-    found = read_workflow(text, path)
-    assert [each for each in found.jobs if each != "report"] == [job.name for job in BACKENDS[name][1].jobs]
+    workflow = read_workflow(text, path)
+    assert [each for each in workflow.jobs if each != "report"] == [
+        job.name for job in BACKENDS[name][1].jobs
+    ]

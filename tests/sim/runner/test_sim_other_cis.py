@@ -1,4 +1,4 @@
-"""Other CIs in small: their APIs, how their files are read, and what their jobs may do."""
+"""Minimal simulations of other CIs: their APIs, the reading of their files, and the permissions of their jobs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -99,10 +99,12 @@ async def project(
         yield harness, cis, cis.connect(ci, joined, PLACES[ci])
 
 
-async def built(github: GitHub, folder: Path, ci: str, **told: str) -> tuple[dict[str, str], dict[str, str]]:
-    """How the jobs of a build ended, and what they wrote."""
+async def run_build(
+    github: GitHub, folder: Path, ci: str, **variables: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The final states of a build's jobs, and their logs."""
     async with project(github, folder, ci) as (harness, cis, made):
-        build = cis.start(made, told)
+        build = cis.start(made, variables)
         await harness.runner.settle()
         assert harness.runner.problems == []
     return (
@@ -113,60 +115,68 @@ async def built(github: GitHub, folder: Path, ci: str, **told: str) -> tuple[dic
 
 def claims(log: str) -> dict[str, Any]:
     token = next(word for word in log.split() if word.startswith("eyJ"))
-    found: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
-    return found
+    token_claims: dict[str, Any] = jwt.decode(token, options={"verify_signature": False})
+    return token_claims
 
 
 @pytest.mark.parametrize(
     ("colour", "ended", "outcome"),
     [("green", "passed", "passed"), ("red", "failed", "hard_failed")],
 )
-async def test_buildkite(github: GitHub, tmp_path: Path, colour: str, ended: str, outcome: str) -> None:
-    states, logs = await built(github, tmp_path, "buildkite", COLOUR=colour, SHAPE="round")
+async def test_buildkite_steps_conditions_artifacts_and_tokens(
+    github: GitHub, tmp_path: Path, colour: str, ended: str, outcome: str
+) -> None:
+    states, logs = await run_build(github, tmp_path, "buildkite", COLOUR=colour, SHAPE="round")
     never = "passed" if ended == "passed" else "skipped"
     assert states == {"first": "passed", "build": ended, "last": "passed", "never": never}
     assert f"{colour} round at first" in logs["first"]
     assert logs["last"].startswith(f"{outcome}\nkept\n")
-    told = claims(logs["last"])
-    assert (told["aud"], told["step_key"], told["pipeline_id"]) == (
+    token_claims = claims(logs["last"])
+    assert (token_claims["aud"], token_claims["step_key"], token_claims["pipeline_id"]) == (
         "me",
         "last",
         github.buildkite.pipeline_id,
     )
-    assert "organization_id" not in told
+    assert "organization_id" not in token_claims
 
 
-async def test_a_buildkite_step_left_out_by_its_condition_holds_nobody_up(
+async def test_a_buildkite_step_skipped_by_its_condition_blocks_no_other(
     github: GitHub, tmp_path: Path
 ) -> None:
-    states, _ = await built(github, tmp_path, "buildkite", COLOUR="grey")
+    states, _ = await run_build(github, tmp_path, "buildkite", COLOUR="grey")
     assert states == {"first": "passed", "last": "passed", "never": "passed"}
 
 
-async def test_gitlab(github: GitHub, tmp_path: Path) -> None:
-    states, logs = await built(github, tmp_path, "gitlab", COLOUR="green")
+async def test_gitlab_jobs_after_a_success(github: GitHub, tmp_path: Path) -> None:
+    states, logs = await run_build(github, tmp_path, "gitlab", COLOUR="green")
     assert states == {"build": "passed", "passed": "passed", "failed": "skipped"}
     assert "a round-green green" in logs["build"]
     assert "kept" in logs["passed"]
 
 
-async def test_gitlab_after_a_failure(github: GitHub, tmp_path: Path) -> None:
-    states, logs = await built(github, tmp_path, "gitlab", COLOUR="red")
+async def test_gitlab_jobs_after_a_failure(github: GitHub, tmp_path: Path) -> None:
+    states, logs = await run_build(github, tmp_path, "gitlab", COLOUR="red")
     assert states == {"build": "failed", "passed": "skipped", "failed": "passed"}
-    told = claims(logs["failed"])
-    assert (told["aud"], told["project_id"], told["pipeline_source"]) == ("me", "20617", "trigger")
+    token_claims = claims(logs["failed"])
+    assert (token_claims["aud"], token_claims["project_id"], token_claims["pipeline_source"]) == (
+        "me",
+        "20617",
+        "trigger",
+    )
 
 
-async def test_what_a_trigger_says_wins_over_the_file(github: GitHub, tmp_path: Path) -> None:
-    _, logs = await built(github, tmp_path, "gitlab", COLOUR="green", ONE="told")
+async def test_variables_of_a_trigger_override_those_of_the_file(github: GitHub, tmp_path: Path) -> None:
+    _, logs = await run_build(github, tmp_path, "gitlab", COLOUR="green", ONE="told")
     assert "told round-green" in logs["build"]
 
 
 @pytest.mark.parametrize(
     ("colour", "good", "bad"), [("green", "passed", "skipped"), ("red", "skipped", "passed")]
 )
-async def test_circleci(github: GitHub, tmp_path: Path, colour: str, good: str, bad: str) -> None:
-    states, logs = await built(github, tmp_path, "circleci", colour=colour)
+async def test_circleci_parameters_requirements_and_contexts(
+    github: GitHub, tmp_path: Path, colour: str, good: str, bad: str
+) -> None:
+    states, logs = await run_build(github, tmp_path, "circleci", colour=colour)
     ended = "passed" if colour == "green" else "failed"
     assert states == {"start": "passed", "build": ended, "good": good, "bad": bad}
     assert f"hi {colour} start" in logs["start"]
@@ -176,10 +186,10 @@ async def test_circleci(github: GitHub, tmp_path: Path, colour: str, good: str, 
     assert claims(other)["oidc.circleci.com/context-ids"] == []
 
 
-async def test_circleci_runs_nothing_without_its_condition(github: GitHub, tmp_path: Path) -> None:
-    assert (await built(github, tmp_path, "circleci", colour="grey"))[0] == {}
+async def test_circleci_starts_no_job_when_its_condition_is_false(github: GitHub, tmp_path: Path) -> None:
+    assert (await run_build(github, tmp_path, "circleci", colour="grey"))[0] == {}
     with pytest.raises(WorkflowError, match="shape"):
-        await built(github, tmp_path / "other", "circleci", shape="round")
+        await run_build(github, tmp_path / "other", "circleci", shape="round")
 
 
 @pytest.mark.parametrize(
@@ -194,7 +204,7 @@ async def test_circleci_runs_nothing_without_its_condition(github: GitHub, tmp_p
         ("circleci", "/api/v2/project/gh/acme/b/pipeline", {"branch": "main"}),
     ],
 )
-async def test_only_who_has_the_token_can_start_a_build(
+async def test_a_build_can_be_started_only_with_the_token(
     github: GitHub, tmp_path: Path, ci: str, path: str, body: dict[str, Any]
 ) -> None:
     async with project(github, tmp_path, ci) as (harness, cis, made), httpx.AsyncClient() as http:
@@ -208,7 +218,7 @@ async def test_only_who_has_the_token_can_start_a_build(
         assert len(cis.builds) == 1
 
 
-async def test_a_job_of_buildkite_gets_no_token_after_its_end(github: GitHub, tmp_path: Path) -> None:
+async def test_a_buildkite_job_gets_no_token_after_its_end(github: GitHub, tmp_path: Path) -> None:
     pipeline = 'steps: [{key: a, command: "echo $$BUILDKITE_AGENT_ACCESS_TOKEN $$BUILDKITE_JOB_ID"}]'
     async with project(github, tmp_path, "buildkite", **{".buildkite/crcr.yml": pipeline}) as (
         harness,
@@ -244,7 +254,7 @@ async def test_a_job_of_buildkite_gets_no_token_after_its_end(github: GitHub, tm
         ("circleci", ".circleci/crcr.yml", "jobs: {}\nworkflows: {a: {when: {xor: []}, jobs: []}}", "xor"),
     ],
 )
-async def test_what_they_cannot_do_is_told(
+async def test_an_unsupported_feature_is_reported(
     github: GitHub, tmp_path: Path, ci: str, path: str, text: str, words: str
 ) -> None:
     async with project(github, tmp_path, ci, **{path: text}) as (harness, cis, made):
@@ -253,7 +263,7 @@ async def test_what_they_cannot_do_is_told(
         assert len(harness.runner.problems) == 1
 
 
-def test_conditions() -> None:
+def test_conditions_and_parameters_are_evaluated() -> None:
     values = {"A": "x", "EMPTY": ""}
     assert gitlab_holds('$A == "x" && $B == null || $EMPTY', values)
     assert not gitlab_holds("$EMPTY || $B", values)

@@ -1,4 +1,4 @@
-"""The simulated runner: workflow files are really run, with what GitHub gives a job and nothing else."""
+"""The simulated runner: workflow files are really run, with GitHub's environment for a job and nothing else."""
 
 from pathlib import Path
 
@@ -28,20 +28,20 @@ async def test_a_dispatch_runs_the_steps_in_a_real_shell(github: GitHub, tmp_pat
     github.finish()
 
 
-async def test_only_listeners_run(github: GitHub, tmp_path: Path) -> None:
+async def test_only_workflows_that_listen_to_the_event_run(github: GitHub, tmp_path: Path) -> None:
     async with runner_harness(github, tmp_path, one_job("true")) as harness:
         assert harness.dispatch("push") == []
         assert len(harness.dispatch("pull_request")) == 1
 
 
-async def test_a_job_sees_what_github_sets_and_nothing_of_ours(
+async def test_a_job_has_githubs_variables_and_none_of_ours(
     github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUR_SECRET", "do-not-tell")
     files = one_job("env | sort", 'cat "$GITHUB_EVENT_PATH"')
     async with runner_harness(github, tmp_path, files) as harness:
         run = await harness.ran(delivery_id="d-1", payload={"number": 7})
-    said = job_log(run)
+    log = job_log(run)
     for expected in (
         "GITHUB_ACTIONS=true",
         "CI=true",
@@ -53,12 +53,12 @@ async def test_a_job_sees_what_github_sets_and_nothing_of_ours(
         "GITHUB_REF=refs/heads/main",
         '"delivery_id": "d-1"',
     ):
-        assert expected in said
-    assert "OUR_SECRET" not in said
-    assert "ACTIONS_ID_TOKEN_REQUEST" not in said
+        assert expected in log
+    assert "OUR_SECRET" not in log
+    assert "ACTIONS_ID_TOKEN_REQUEST" not in log
 
 
-async def test_a_failing_step_ends_the_job_but_for_those_that_want_to_run(
+async def test_a_failing_step_ends_the_job_except_for_steps_with_a_condition(
     github: GitHub, tmp_path: Path
 ) -> None:
     jobs = """
@@ -84,7 +84,7 @@ async def test_a_failing_step_ends_the_job_but_for_those_that_want_to_run(
     assert "status failure" in job_log(run)
 
 
-async def test_outputs_and_variables_go_on(github: GitHub, tmp_path: Path) -> None:
+async def test_outputs_and_variables_reach_later_steps_and_jobs(github: GitHub, tmp_path: Path) -> None:
     jobs = """
     first:
       runs-on: x
@@ -107,7 +107,7 @@ async def test_outputs_and_variables_go_on(github: GitHub, tmp_path: Path) -> No
     assert "one\ntwo" in job_log(run, "second")
 
 
-async def test_needs_conditions_and_a_matrix(github: GitHub, tmp_path: Path) -> None:
+async def test_needs_conditions_and_a_matrix_are_evaluated(github: GitHub, tmp_path: Path) -> None:
     jobs = """
     build:
       runs-on: x
@@ -156,7 +156,7 @@ async def test_checkout_copies_the_folder_and_other_commits(github: GitHub, tmp_
     assert "ci" not in job_log(run, "sparse").split()
 
 
-async def test_artifacts_go_from_job_to_job(github: GitHub, tmp_path: Path) -> None:
+async def test_artifacts_are_passed_from_job_to_job(github: GitHub, tmp_path: Path) -> None:
     jobs = """
     build:
       runs-on: x
@@ -182,7 +182,9 @@ async def test_artifacts_go_from_job_to_job(github: GitHub, tmp_path: Path) -> N
     assert "c.txt" not in job_log(run, "read")
 
 
-async def test_a_composite_action_gets_its_inputs_and_gives_outputs(github: GitHub, tmp_path: Path) -> None:
+async def test_a_composite_action_receives_its_inputs_and_sets_outputs(
+    github: GitHub, tmp_path: Path
+) -> None:
     action = """
     name: Greet
     inputs: {who: {default: nobody}, how: {default: hello}}
@@ -212,7 +214,7 @@ async def test_a_composite_action_gets_its_inputs_and_gives_outputs(github: GitH
     assert "hello ${{ github.token }}$(touch /tmp/never)" in job_log(run)
 
 
-async def test_a_name_and_title_of_expressions(github: GitHub, tmp_path: Path) -> None:
+async def test_expressions_in_run_name_and_job_name_are_evaluated(github: GitHub, tmp_path: Path) -> None:
     head = 'run-name: "ci ${{ github.event.client_payload.delivery_id }}"\non: repository_dispatch\n'
     jobs = """
     build:
@@ -249,13 +251,17 @@ async def test_a_rerun_of_failed_jobs_keeps_the_others_and_their_outputs(
     assert "kept 2" in job_log(run, "second")
 
 
-async def test_githubs_view_agrees_with_what_ran(github: GitHub, tmp_path: Path, token_for: "object") -> None:
+async def test_githubs_webhooks_agree_with_the_run(
+    github: GitHub, tmp_path: Path, token_for: "object"
+) -> None:
     repository = "acme/runs"
     async with runner_harness(github, tmp_path, one_job("true", "false")) as harness:
         github.repository(repository).sends_run_webhooks = True
         await harness.ran()
-    told = [(each.event, each.action) for each in github.deliveries() if each.event.startswith("workflow")]
-    assert told == [
+    webhooks = [
+        (each.event, each.action) for each in github.deliveries() if each.event.startswith("workflow")
+    ]
+    assert webhooks == [
         ("workflow_run", "requested"),
         ("workflow_job", "queued"),
         ("workflow_run", "in_progress"),
@@ -275,7 +281,7 @@ async def test_githubs_view_agrees_with_what_ran(github: GitHub, tmp_path: Path,
         ("build: {runs-on: x, permissions: {id-token: yes}, steps: [{run: a}]}", "id-token: yes"),
     ],
 )
-async def test_what_the_file_gets_wrong_is_told_when_it_joins(
+async def test_an_invalid_workflow_is_reported_when_it_joins(
     github: GitHub, tmp_path: Path, jobs: str, words: str
 ) -> None:
     with pytest.raises(WorkflowError, match=words):
@@ -293,7 +299,7 @@ async def test_what_the_file_gets_wrong_is_told_when_it_joins(
         ("{shell: pwsh, run: echo}", "no shell 'pwsh'"),
     ],
 )
-async def test_what_cannot_be_run_fails_the_job_and_says_why(
+async def test_a_step_that_cannot_be_run_fails_the_job_with_a_reason(
     github: GitHub, tmp_path: Path, step: str, words: str
 ) -> None:
     files = workflow(f"build:\n  runs-on: x\n  steps:\n    - {step}")

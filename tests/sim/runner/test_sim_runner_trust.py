@@ -1,4 +1,4 @@
-"""What a simulated job may do: tokens only with the permission and only while it runs, no text of a stranger as code."""
+"""Permissions of a simulated job: tokens only with the permission and only while it runs; foreign text is never code."""
 
 import re
 from pathlib import Path
@@ -31,9 +31,9 @@ async def test_a_job_with_the_permission_gets_its_own_token(github: GitHub, tmp_
         github, tmp_path, workflow(job("  permissions: {id-token: write}\n"))
     ) as harness:
         run = await harness.ran()
-    found = re.search(r'"value": "([^"]+)", "count": 1', job_log(run))
-    assert found is not None
-    claims: dict[str, Any] = jwt.decode(found[1], options={"verify_signature": False})
+    response = re.search(r'"value": "([^"]+)", "count": 1', job_log(run))
+    assert response is not None
+    claims: dict[str, Any] = jwt.decode(response[1], options={"verify_signature": False})
     assert (claims["aud"], claims["run_id"]) == ("crcr-test", str(run.id))
     assert claims["check_run_id"] == str(run.job("build").id)
     assert claims["repository"] == "acme/runs"
@@ -52,7 +52,7 @@ async def test_a_job_with_the_permission_gets_its_own_token(github: GitHub, tmp_
         ("permissions: {id-token: read}\n", "", False),
     ],
 )
-async def test_who_may_ask_for_a_token(
+async def test_the_id_token_permission_decides_about_request_tokens(
     github: GitHub, tmp_path: Path, head: str, permissions: str, may: bool
 ) -> None:
     files = workflow(job(permissions, LEAK), head=f"on: repository_dispatch\n{head}")
@@ -61,7 +61,7 @@ async def test_who_may_ask_for_a_token(
     assert ("http://" in job_log(run)) == may
 
 
-async def test_a_request_token_is_good_for_its_job_and_only_while_it_runs(
+async def test_a_request_token_is_valid_only_for_its_job_and_while_it_runs(
     github: GitHub, tmp_path: Path
 ) -> None:
     jobs = job("  permissions: {id-token: write}\n", LEAK)
@@ -80,7 +80,7 @@ async def test_a_request_token_is_good_for_its_job_and_only_while_it_runs(
         assert (await http.get(own, headers={"authorization": f"Bearer {granted}"})).status_code == 200
 
 
-async def test_a_strangers_text_is_never_an_expression(github: GitHub, tmp_path: Path) -> None:
+async def test_foreign_text_is_never_evaluated_as_an_expression(github: GitHub, tmp_path: Path) -> None:
     jobs = """
     build:
       runs-on: x
@@ -98,17 +98,15 @@ async def test_a_strangers_text_is_never_an_expression(github: GitHub, tmp_path:
     assert job_conclusions(run) == {"build": "success"}
 
 
-async def test_a_title_written_into_a_script_is_run_as_the_shell_would(
-    github: GitHub, tmp_path: Path
-) -> None:
-    """The mistake that generated workflows must not make; here to see that the runner would show it."""
+async def test_an_expression_in_a_script_is_executed_by_the_shell(github: GitHub, tmp_path: Path) -> None:
+    """The mistake that generated workflows must not make; this test shows that the runner would reveal it."""
     files = one_job('echo "${{ github.event.client_payload.title }}"')
     async with runner_harness(github, tmp_path, files) as harness:
         run = await harness.ran(title='"; echo pwn"ed"; echo "')
     assert "pwned" in job_log(run)
 
 
-async def test_secrets_are_starred_out_of_logs(github: GitHub, tmp_path: Path) -> None:
+async def test_secrets_are_masked_in_logs(github: GitHub, tmp_path: Path) -> None:
     files = one_job('echo "${{ secrets.TOKEN }}"', "echo ::add-mask::made-here; echo made-here")
     async with runner_harness(github, tmp_path, files, secrets={"TOKEN": "hidden-value"}) as harness:
         run = await harness.ran()
@@ -130,7 +128,7 @@ async def test_variables_of_github_cannot_be_replaced(github: GitHub, tmp_path: 
 
 
 @pytest.mark.parametrize("path", ["../../other", "/etc"])
-async def test_nothing_leads_out_of_the_workspace(github: GitHub, tmp_path: Path, path: str) -> None:
+async def test_a_path_cannot_leave_the_workspace(github: GitHub, tmp_path: Path, path: str) -> None:
     jobs = f"build:\n  runs-on: x\n  steps:\n    - {{uses: actions/checkout@v4, with: {{path: {path}}}}}"
     async with runner_harness(github, tmp_path, workflow(jobs)) as harness:
         run = await harness.ran()
@@ -138,7 +136,7 @@ async def test_nothing_leads_out_of_the_workspace(github: GitHub, tmp_path: Path
     assert "leads out of the workspace" in job_log(run)
 
 
-async def test_links_and_gits_own_files_do_not_join(github: GitHub, tmp_path: Path) -> None:
+async def test_symlinks_and_git_folders_are_not_joined(github: GitHub, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("private")
     folder = tmp_path / "folder"

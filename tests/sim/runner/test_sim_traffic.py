@@ -1,4 +1,4 @@
-"""The demo's traffic against a relay of a few lines, in virtual time: nothing sleeps."""
+"""The demo's traffic against a minimal relay, in virtual time: nothing really sleeps."""
 
 import asyncio
 import heapq
@@ -49,7 +49,7 @@ class VirtualTime:
 
 
 class Relay:
-    """Every webhook starts runs of all backends; every seventh report is asked to come again."""
+    """Every webhook starts runs of all backends; every seventh report gets a 429."""
 
     backends = tuple(BACKENDS)
 
@@ -64,9 +64,9 @@ class Relay:
             if next(self._count) % 7 == 0:
                 return httpx.Response(429, headers={"retry-after": "1"})
             self.reports.append((body["workflow"]["url"], body["workflow"]))
-            self.hear_report(body)
+            self.receive_report(body)
             return httpx.Response(200)
-        self.hear_event(request.headers["x-github-event"], body)
+        self.receive_event(request.headers["x-github-event"], body)
         if body.get("action", "pushed") in {"pushed", "opened", "synchronize", "closed", "checks_requested"}:
             self.start_runs(body)
         return httpx.Response(202)
@@ -77,18 +77,18 @@ class Relay:
         for name in self.backends:
             self.github.ci.start_runs(self.github.repository(name), "repository_dispatch", "x", payload)
 
-    def hear_event(self, event: str, body: dict[str, Any]) -> None:
-        """A relay that only relays."""
+    def receive_event(self, event: str, body: dict[str, Any]) -> None:
+        """Ignore the event."""
 
-    def hear_report(self, body: dict[str, Any]) -> None:
-        """A relay that only relays."""
+    def receive_report(self, body: dict[str, Any]) -> None:
+        """Ignore the report."""
 
 
 NOVA = "novagpu/tensorium-nova"
 
 
 class Gatekeeper(Relay):
-    """Puts a gate on heads and groups: what its one backend says, unless a maintainer has waived it."""
+    """Publishes a gate on heads and merge groups: its only backend's result, unless a maintainer has waived it."""
 
     backends = GATING
 
@@ -100,7 +100,7 @@ class Gatekeeper(Relay):
         self.left_queue: list[str] = []
         self.reruns = 0
 
-    def hear_event(self, event: str, body: dict[str, Any]) -> None:
+    def receive_event(self, event: str, body: dict[str, Any]) -> None:
         if event == "issue_comment" and "/crcr" in body["comment"]["body"]:
             self._obey(body["comment"]["user"]["login"], body["comment"]["body"], body["issue"]["number"])
         elif body.get("action") in {"opened", "synchronize", "checks_requested"}:
@@ -110,15 +110,15 @@ class Gatekeeper(Relay):
             self.left_queue.append(body["reason"])
         self.reruns += body.get("action") == "rerequested"
 
-    def hear_report(self, body: dict[str, Any]) -> None:
-        told = body["workflow"]
-        if NOVA not in told["url"] or told["job_name"] != "test-ops" or told["status"] != "completed":
+    def receive_report(self, body: dict[str, Any]) -> None:
+        job = body["workflow"]
+        if NOVA not in job["url"] or job["job_name"] != "test-ops" or job["status"] != "completed":
             return
         if not {"pull_request", "merge_group"} & body["payload"].keys():
             return
         number, sha = _subject(body["payload"])
-        self._show(number, sha, f"crcr/{NOVA}", told["conclusion"])
-        self._show(number, sha, "crcr/gate", "success" if number in self.waived else told["conclusion"])
+        self._show(number, sha, f"crcr/{NOVA}", job["conclusion"])
+        self._show(number, sha, "crcr/gate", "success" if number in self.waived else job["conclusion"])
 
     def _obey(self, login: str, words: str, number: int) -> None:
         self.commands.append((login, words))
@@ -151,8 +151,8 @@ def _subject(body: dict[str, Any]) -> tuple[int, str]:
 
 
 @asynccontextmanager
-async def living(relay: Relay, *, seed: int = 5) -> AsyncIterator[tuple[GitHub, VirtualTime]]:
-    """The demo's upstream with its traffic, until the body ends."""
+async def run_demo(relay: Relay, *, seed: int = 5) -> AsyncIterator[tuple[GitHub, VirtualTime]]:
+    """The demo's upstream with its traffic, while the `async with` block runs."""
     time, stop = VirtualTime(), asyncio.Event()
     async with GitHub(
         clock=time.clock,
@@ -173,7 +173,7 @@ async def living(relay: Relay, *, seed: int = 5) -> AsyncIterator[tuple[GitHub, 
 
 async def test_the_demo_shows_results_of_every_kind_within_a_minute() -> None:
     relay = Relay()
-    async with living(relay) as (github, time):
+    async with run_demo(relay) as (github, time):
         await time.run_for(20)
         assert any(each["status"] == "completed" for _, each in relay.reports)
         await time.run_for(60)
@@ -183,19 +183,19 @@ async def test_the_demo_shows_results_of_every_kind_within_a_minute() -> None:
     assert {"build (npu910, 3.11)", "build (npu310, 3.12)"} <= {each["job_name"] for _, each in relay.reports}
 
 
-async def test_the_opening_shows_a_label_a_blocking_gate_a_waiver_and_the_queue() -> None:
+async def test_the_demo_starts_with_a_label_a_blocking_gate_a_waiver_and_the_queue() -> None:
     relay = Gatekeeper()
-    async with living(relay) as (github, time):
+    async with run_demo(relay) as (github, time):
         await time.run_for(1)
-        place = github.repository(UPSTREAM).id
-        labelled, blocked = (github.world.pulls[(place, number)] for number in (LABELLED, BLOCKED))
+        upstream_id = github.repository(UPSTREAM).id
+        labelled, blocked = (github.world.pulls[(upstream_id, number)] for number in (LABELLED, BLOCKED))
         assert labelled.labels == [NPU_LABEL]
         await time.run_for(20)
         states = [state for number, state in relay.seen if number == BLOCKED]
         assert states[:3] == ["in_progress", "failure", "success"]
         assert relay.waived == {BLOCKED: relay.waived[BLOCKED]}
-        asked, refused, waived = relay.commands[:3]
-        assert asked == (blocked.author.login, "What am I waiting for?\n/crcr status")
+        question, refused, waived = relay.commands[:3]
+        assert question == (blocked.author.login, "What am I waiting for?\n/crcr status")
         assert refused[0] in OUTSIDERS
         assert waived[1].startswith(f"/crcr waive {NOVA} at {blocked.head_sha[:12]} because ")
         await time.run_for(45)
@@ -205,7 +205,7 @@ async def test_the_opening_shows_a_label_a_blocking_gate_a_waiver_and_the_queue(
 
 async def test_a_long_demo_merges_by_the_rules_and_never_stalls() -> None:
     relay = Gatekeeper()
-    async with living(relay, seed=3) as (github, time):
+    async with run_demo(relay, seed=3) as (github, time):
         for minute in range(1, 16):
             await time.run_for(minute * 60)
             waiting = github.merge_queue(UPSTREAM)
@@ -216,7 +216,7 @@ async def test_a_long_demo_merges_by_the_rules_and_never_stalls() -> None:
     assert "invalidated" in relay.left_queue
     assert relay.reruns
     assert "cancelled" in {each["conclusion"] for _, each in relay.reports}
-    # The relay takes ten an hour from a person.
+    # The relay accepts ten commands per hour from a person.
     assert max(Counter(login for login, _ in relay.commands).values()) <= MOST_COMMANDS_AN_HOUR
 
 
@@ -230,34 +230,34 @@ async def test_old_records_are_dropped(github: GitHub) -> None:
     assert [pull.number for pull in github.world.pulls.values()] == [4, 5, kept.number]
 
 
-async def test_a_silent_simulator_answers_on_and_tells_nothing(
+async def test_after_stop_activity_the_simulator_responds_and_sends_no_webhooks(
     github: GitHub, received_requests: list[httpx.Request]
 ) -> None:
     await github.push("org/upstream")
     await github.stop_activity()
-    told = await github.push("org/upstream")
-    assert told is not None
-    assert (len(received_requests), told.status_code) == (1, 502)
+    delivery = await github.push("org/upstream")
+    assert delivery is not None
+    assert (len(received_requests), delivery.status_code) == (1, 502)
     github.spawn(asyncio.sleep(3600))
     github.finish()
 
 
-async def test_a_night_is_told_where_the_backend_was_dispatched_from() -> None:
+async def test_a_nightly_reports_to_the_relay_of_the_backends_last_dispatch() -> None:
     received_requests: list[Json] = []
 
-    def hear(request: httpx.Request) -> httpx.Response:
+    def record(request: httpx.Request) -> httpx.Response:
         received_requests.append({"url": str(request.url), **json.loads(request.content)})
         return httpx.Response(200, json={"ok": True})
 
-    async with GitHub(seed=1, transport=httpx.MockTransport(hear)) as github:
+    async with GitHub(seed=1, transport=httpx.MockTransport(record)) as github:
         demo_world(github)
         nights, backend = NightlyRuns(github, UPSTREAM, 1), "quantix/tpu-bridge"
         await nights.one(backend)
         assert received_requests == [], "nobody has told it of a relay yet"
         relay = {"callback_url": "http://relay.test/github/callback", "audience": "relay"}
         repository = github.repository(backend)
-        told = RepositoryDispatch(repository.id, "push", {"relay": relay}, github.clock.now(), None, 10)
-        github.world.dispatches.append(told)
+        dispatch = RepositoryDispatch(repository.id, "push", {"relay": relay}, github.clock.now(), None, 10)
+        github.world.dispatches.append(dispatch)
         for _ in range(8):
             await nights.one(backend)
         assert {each["url"] for each in received_requests} == {relay["callback_url"]}

@@ -1,4 +1,4 @@
-"""What `bench.answers` accepts as true, on results that are written by hand."""
+"""The verdicts that `bench.answers` accepts as true, on hand-written results."""
 
 from datetime import datetime, timedelta
 
@@ -32,7 +32,7 @@ FLAKE = Flake("flake", PLACE, (SYMPTOM,), 0.1)
 SICK = SickFleet("sick", "org/one", BEGINNING, BEGINNING + timedelta(hours=9), 1.0, (SYMPTOM,))
 
 
-class Story:
+class JobHistory:
     """Results of one job of one backend, an hour apart."""
 
     def __init__(self, cause: Cause, *, lists_tests: bool = True) -> None:
@@ -40,21 +40,32 @@ class Story:
         self.played = Played(pulls={"mine": _pull("ada")})
         self.minutes = 60
 
-    def base(self, position: int, *, fails: bool = False) -> "Story":
+    def base(self, position: int, *, fails: bool = False) -> "JobHistory":
         return self._add(TestedCode(f"base-{position}", position), "push", None, fails)
 
-    def pull(self, name: str, position: int, author: str = "ada", *, fails: bool = True) -> "Story":
+    def pull(self, name: str, position: int, author: str = "ada", *, fails: bool = True) -> "JobHistory":
         self.played.pulls.setdefault(name, _pull(author))
         return self._add(TestedCode(f"head-of-{name}", position, name, 1), "pull", author, fails)
 
-    def _add(self, code: TestedCode, event: str, author: str | None, fails: bool) -> "Story":
+    def _add(self, code: TestedCode, event: str, author: str | None, fails: bool) -> "JobHistory":
         number = len(self.played.results) + 1
         at = BEGINNING + timedelta(minutes=self.minutes * number)
         failures = (Failure(self.cause, SYMPTOM),) if fails else ()
-        same = [each for each in self.played.results if each.code == code]
-        run = same[0].run if same else number
+        same_code = [result for result in self.played.results if result.code == code]
+        run = same_code[0].run if same_code else number
         self.played.results.append(
-            Result("org/one", "test", self.lists_tests, code, event, at, run, len(same) + 1, failures, author)  # type: ignore[arg-type]
+            Result(
+                "org/one",
+                "test",
+                self.lists_tests,
+                code,
+                event,
+                at,
+                run,
+                len(same_code) + 1,
+                failures,
+                author,
+            )  # type: ignore[arg-type]
         )
         return self
 
@@ -73,16 +84,16 @@ def _pull(author: str) -> PlayedPull:
     return PlayedPull(record, author, 0)
 
 
-def passing_base(cause: Cause, *, until: int = 4, lists_tests: bool = True) -> Story:
-    story = Story(cause, lists_tests=lists_tests)
+def passing_base(cause: Cause, *, until: int = 4, lists_tests: bool = True) -> JobHistory:
+    job_history = JobHistory(cause, lists_tests=lists_tests)
     for position in range(until + 1):
-        story.base(position)
-    return story
+        job_history.base(position)
+    return job_history
 
 
 CASES = {
     "a regression after passes": (passing_base(REGRESSION).pull("mine", 4), {"new"}),
-    "a regression without history": (Story(REGRESSION).base(0).pull("mine", 0), {"new", "unknown"}),
+    "a regression without history": (JobHistory(REGRESSION).base(0).pull("mine", 0), {"new", "unknown"}),
     "a breakage that the base shows": (
         passing_base(BREAKAGE).base(5, fails=True).pull("mine", 6),
         {"pre-existing"},
@@ -120,17 +131,17 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_accepted_follows_from_what_was_sent(name: str) -> None:
-    story, accepted = CASES[name]
-    assert story.truth().accepted == accepted
+def test_the_accepted_verdicts_follow_from_the_reported_results(name: str) -> None:
+    job_history, accepted = CASES[name]
+    assert job_history.truth().accepted == accepted
 
 
-def test_a_sick_fleet_is_known_by_three_unrelated_commits() -> None:
-    story = passing_base(SICK)
-    story.minutes = 61
+def test_a_sick_fleet_is_recognized_by_failures_of_three_unrelated_commits() -> None:
+    job_history = passing_base(SICK)
+    job_history.minutes = 61
     for name, author in (("a", "ben"), ("b", "cleo")):
-        story.pull(name, 4, author)
-    assert story.pull("mine", 4).truth().accepted == set()
+        job_history.pull(name, 4, author)
+    assert job_history.pull("mine", 4).truth().accepted == set()
     sick = passing_base(SICK)
     sick.minutes = 5
     sick.played.results.clear()
@@ -139,16 +150,16 @@ def test_a_sick_fleet_is_known_by_three_unrelated_commits() -> None:
     }
 
 
-def test_two_causes_of_a_job_without_tests_cannot_be_told_apart() -> None:
-    story = passing_base(REGRESSION, lists_tests=False).pull("mine", 4)
-    assert story.truth().accepted == {"new"}
-    story.cause = FLAKE
-    story.base(3, fails=True)
-    story.cause = REGRESSION
-    assert story.truth().accepted == set()
+def test_two_causes_of_a_job_without_test_lists_are_undecidable() -> None:
+    job_history = passing_base(REGRESSION, lists_tests=False).pull("mine", 4)
+    assert job_history.truth().accepted == {"new"}
+    job_history.cause = FLAKE
+    job_history.base(3, fails=True)
+    job_history.cause = REGRESSION
+    assert job_history.truth().accepted == set()
 
 
-def test_a_missing_verdict_is_none_and_wrong() -> None:
+def test_a_missing_verdict_is_an_empty_answer() -> None:
     job = {"job_name": "test", "attempt": 1, "conclusion": "failure", "failed_tests": [{"name": "test_add"}]}
     answers = parse_pull({"backends": [{"name": "Org/One", "jobs": [job]}], "groups": [{"number": 1}]})
     assert answers.about("org/one", "test") == Answer()
@@ -156,7 +167,7 @@ def test_a_missing_verdict_is_none_and_wrong() -> None:
     assert answers.shows("org/one", "test", 1)
 
 
-def test_verdicts_of_jobs_tests_silences_and_groups_are_read() -> None:
+def test_verdicts_of_jobs_tests_missing_results_and_groups_are_parsed() -> None:
     verdict = {
         "kind": "new",
         "confidence": "high",
@@ -185,7 +196,7 @@ def test_verdicts_of_jobs_tests_silences_and_groups_are_read() -> None:
     assert answers.groups == [Group("f1", frozenset({("org/one", "test")}))]
 
 
-def test_a_group_is_pure_when_its_jobs_have_a_symptom_in_common() -> None:
+def test_jobs_of_a_group_agree_when_they_share_a_symptom() -> None:
     symptoms = {("a", "test"): {"one"}, ("b", "test"): {"one", "two"}, ("c", "test"): {"two"}}
     pure = Group("f", frozenset({("a", "test"), ("b", "test")}))
     mixed = Group("g", frozenset(symptoms))
@@ -200,7 +211,7 @@ def _judged(kind: str, accepted: set[str], answer: str, confidence: str = "high"
     )  # fmt: skip
 
 
-def test_an_excused_regression_misses_its_bars() -> None:
+def test_excused_regressions_miss_the_bar_of_the_report() -> None:
     right = [_judged("new", {"new"}, "new") for _ in range(999)]
     score = Score(judged=[*right, _judged("new", {"new"}, "flaky"), _judged("new", set(), "flaky")])
     score.groups = [GroupScore(1, 1, 1, 1)]

@@ -1,4 +1,4 @@
-"""Lambda functions in this process: events, limits of size and time, pauses, periodic tasks, SIGTERM."""
+"""Lambda functions in this process: events, limits of size and time, idle periods, periodic tasks, SIGTERM."""
 
 import asyncio
 import base64
@@ -64,7 +64,7 @@ class Started:
 
 
 @contextmanager
-def started(folder: Path, **more: Any) -> Iterator[Started]:
+def start_lambda(folder: Path, **more: Any) -> Iterator[Started]:
     environ = relay_environment(folder, CRCR_UPSTREAM=UPSTREAM)
     place_empty_database(folder / "crcr.db")
     settings = load_settings(config=None, environ=environ | more.pop("environ", {}), cwd=folder)
@@ -78,7 +78,7 @@ def started(folder: Path, **more: Any) -> Iterator[Started]:
         environment.loop.close()
 
 
-def signed(body: bytes, *, secret: str = SECRET, encoded: bool) -> dict[str, Any]:
+def sign_event(body: bytes, *, secret: str = SECRET, encoded: bool) -> dict[str, Any]:
     signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     headers = {
         **API_GATEWAY["headers"],
@@ -93,15 +93,15 @@ def signed(body: bytes, *, secret: str = SECRET, encoded: bool) -> dict[str, Any
 @pytest.mark.parametrize(
     ("event", "status"),
     [
-        (signed(b'{"zen":"\xc3\xa4","hook_id":1}', encoded=True), 200),
-        (signed(b'{"zen":"\xc3\xa4","hook_id":1}', encoded=False), 200),
-        (signed(b'{"zen":"x"}', secret="wrong", encoded=True), 401),
+        (sign_event(b'{"zen":"\xc3\xa4","hook_id":1}', encoded=True), 200),
+        (sign_event(b'{"zen":"\xc3\xa4","hook_id":1}', encoded=False), 200),
+        (sign_event(b'{"zen":"x"}', secret="wrong", encoded=True), 401),
         ({**API_GATEWAY, "isBase64Encoded": False}, 401),
         ({**API_GATEWAY, "body": "%%%", "isBase64Encoded": True}, 401),
     ],
 )
-def test_an_event_of_api_gateway_is_a_request(tmp_path: Path, event: Any, status: int) -> None:
-    with started(tmp_path) as lambda_:
+def test_an_event_of_api_gateway_is_handled_as_a_request(tmp_path: Path, event: Any, status: int) -> None:
+    with start_lambda(tmp_path) as lambda_:
         function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
         answer = function(event, Context())
         assert (answer["statusCode"], answer["isBase64Encoded"]) == (status, False)
@@ -118,7 +118,7 @@ def test_probes_and_metrics_are_not_public(tmp_path: Path, path: str) -> None:
         "rawPath": path,
         "requestContext": {**API_GATEWAY["requestContext"], "http": http},
     }
-    with started(tmp_path) as lambda_:
+    with start_lambda(tmp_path) as lambda_:
         function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
         assert function(event, Context())["statusCode"] == 404
 
@@ -138,14 +138,14 @@ HOSTILE: list[Any] = [
 ]
 
 
-def test_an_event_that_is_no_request_is_answered_with_400(tmp_path: Path) -> None:
-    with started(tmp_path) as lambda_:
+def test_an_event_that_is_no_request_gets_a_400(tmp_path: Path) -> None:
+    with start_lambda(tmp_path) as lambda_:
         function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
         for event in HOSTILE:
             assert function(event, Context())["statusCode"] == 400, event
 
 
-async def never(_: Scope, receive: Receive, __: Send) -> None:
+async def never_respond(_: Scope, receive: Receive, __: Send) -> None:
     while True:
         await receive()
 
@@ -157,7 +157,7 @@ def respond_with(size: int, kind: str, filled_with: bytes = b"x") -> ASGIApp:
 @pytest.mark.parametrize(
     ("app", "status"),
     [
-        (never, 503),
+        (never_respond, 503),
         (respond_with(MOST_RESPONSE_BYTES, "application/json"), 200),
         (respond_with(MOST_RESPONSE_BYTES + 1, "application/json"), 500),
         (respond_with(MOST_RESPONSE_BYTES * 2 // 3, "application/json", b'"'), 500),
@@ -165,8 +165,8 @@ def respond_with(size: int, kind: str, filled_with: bytes = b"x") -> ASGIApp:
         (respond_with(MOST_RESPONSE_BYTES * 3 // 4 + 8, "image/png"), 500),
     ],
 )
-def test_a_response_keeps_to_lambdas_time_and_size(tmp_path: Path, app: ASGIApp, status: int) -> None:
-    with started(tmp_path) as lambda_:
+def test_a_response_stays_within_lambdas_time_and_size(tmp_path: Path, app: ASGIApp, status: int) -> None:
+    with start_lambda(tmp_path) as lambda_:
         function = http_function(LambdaApp(lambda_.environment, lambda _: app))
         answer = function(API_GATEWAY, Context(remaining_s=1.05))
         assert answer["statusCode"] == status
@@ -175,7 +175,7 @@ def test_a_response_keeps_to_lambdas_time_and_size(tmp_path: Path, app: ASGIApp,
 
 @dataclass
 class PassingTime(Context):
-    """The time of an invocation, as it passes."""
+    """The remaining time of an invocation, by the real clock."""
 
     began: float = field(default_factory=time.monotonic)
 
@@ -183,16 +183,16 @@ class PassingTime(Context):
         return int((self.began + self.remaining_s - time.monotonic()) * 1_000)
 
 
-def test_a_task_that_never_ends_costs_no_answer_and_is_waited_for_once(tmp_path: Path) -> None:
-    """Lambda kills a function after its time: then the sender would get no answer to what is committed."""
+def test_a_task_that_never_ends_delays_no_response_and_is_awaited_once(tmp_path: Path) -> None:
+    """Lambda kills a function at its timeout: the sender would then get no response to a committed event."""
     stuck: list[asyncio.Task[Any]] = []
 
-    async def leaving(scope: Scope, receive: Receive, send: Send) -> None:
+    async def respond_and_leave_task(scope: Scope, receive: Receive, send: Send) -> None:
         stuck.append(asyncio.create_task(asyncio.Event().wait()))
         await Response(b"{}")(scope, receive, send)
 
-    with started(tmp_path) as lambda_:
-        function = http_function(LambdaApp(lambda_.environment, lambda _: leaving))
+    with start_lambda(tmp_path) as lambda_:
+        function = http_function(LambdaApp(lambda_.environment, lambda _: respond_and_leave_task))
         for _ in range(3):
             context = PassingTime(remaining_s=0.5)
             assert function(API_GATEWAY, context)["statusCode"] == 200
@@ -206,9 +206,9 @@ def test_a_task_that_never_ends_costs_no_answer_and_is_waited_for_once(tmp_path:
             task.cancel()
 
 
-def test_without_its_store_a_function_starts_and_answers_503(tmp_path: Path) -> None:
+def test_during_a_store_outage_a_function_starts_and_answers_503(tmp_path: Path) -> None:
     environ = {"CRCR_DATABASE_URL": "postgresql://crcr@127.0.0.1:9/crcr"}
-    with started(tmp_path, environ=environ) as lambda_:
+    with start_lambda(tmp_path, environ=environ) as lambda_:
         function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
         answer = function(API_GATEWAY, Context())
         assert (answer["statusCode"], json.loads(answer["body"])["error"]["code"]) == (
@@ -237,8 +237,8 @@ class RenewCounter:
 
 
 @pytest.mark.parametrize(("pause_s", "renewed"), [(0, 0), (29, 0), (31, 1), (86_400, 1)])
-def test_connections_are_renewed_after_a_pause(tmp_path: Path, pause_s: float, renewed: int) -> None:
-    with started(tmp_path) as lambda_:
+def test_connections_are_renewed_after_an_idle_period(tmp_path: Path, pause_s: float, renewed: int) -> None:
+    with start_lambda(tmp_path) as lambda_:
         environment = lambda_.environment
         services = environment.run(environment.services())
         database = RenewCounter(services.database)
@@ -250,44 +250,44 @@ def test_connections_are_renewed_after_a_pause(tmp_path: Path, pause_s: float, r
         assert database.renewed == renewed
 
 
-def test_a_rotated_secret_is_read_by_the_first_invocation_after_its_time(tmp_path: Path) -> None:
+def test_a_rotated_secret_is_read_by_the_first_invocation_after_the_interval(tmp_path: Path) -> None:
     """No task runs between invocations, so nothing else could read it."""
-    place = tmp_path / "webhook-secret"
-    place.write_text(SECRET)
-    from_file = {"CRCR_GITHUB_WEBHOOK_SECRET": "", "CRCR_GITHUB_WEBHOOK_SECRET_FILE": str(place)}
+    secret_file = tmp_path / "webhook-secret"
+    secret_file.write_text(SECRET)
+    from_file = {"CRCR_GITHUB_WEBHOOK_SECRET": "", "CRCR_GITHUB_WEBHOOK_SECRET_FILE": str(secret_file)}
     body, new = b'{"zen":"x"}', "the-secret-after-the-rotation"
-    with started(tmp_path, environ=from_file) as lambda_:
+    with start_lambda(tmp_path, environ=from_file) as lambda_:
         function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
-        place.write_text(new)
-        answers = [function(signed(body, secret=new, encoded=True), Context())["statusCode"]]
+        secret_file.write_text(new)
+        answers = [function(sign_event(body, secret=new, encoded=True), Context())["statusCode"]]
         lambda_.clock.advance(READ_EVERY.total_seconds())
-        answers.append(function(signed(body, secret=new, encoded=True), Context())["statusCode"])
+        answers.append(function(sign_event(body, secret=new, encoded=True), Context())["statusCode"])
         assert answers == [401, 200]
 
 
-def test_secrets_that_cannot_be_read_in_time_stay_as_they_were(tmp_path: Path) -> None:
-    place = tmp_path / "webhook-secret"
-    place.write_text(SECRET)
-    from_file = {"CRCR_GITHUB_WEBHOOK_SECRET": "", "CRCR_GITHUB_WEBHOOK_SECRET_FILE": str(place)}
-    with started(tmp_path, environ=from_file) as lambda_:
+def test_secrets_that_cannot_be_read_in_time_stay_unchanged(tmp_path: Path) -> None:
+    secret_file = tmp_path / "webhook-secret"
+    secret_file.write_text(SECRET)
+    from_file = {"CRCR_GITHUB_WEBHOOK_SECRET": "", "CRCR_GITHUB_WEBHOOK_SECRET_FILE": str(secret_file)}
+    with start_lambda(tmp_path, environ=from_file) as lambda_:
         function = http_function(LambdaApp(lambda_.environment, lambda s: build_intake_app(s, work=False)))
-        place.unlink()
-        os.mkfifo(place)  # reading it waits, like a service that does not answer
+        secret_file.unlink()
+        os.mkfifo(secret_file)  # reading it blocks, like a service that does not respond
         lambda_.clock.advance(READ_EVERY.total_seconds())
         context = PassingTime(remaining_s=1.8)
-        assert function(signed(b'{"zen":"x"}', encoded=True), context)["statusCode"] == 200
+        assert function(sign_event(b'{"zen":"x"}', encoded=True), context)["statusCode"] == 200
         assert context.get_remaining_time_in_millis() > 1_000
-        os.close(os.open(place, os.O_WRONLY))
+        os.close(os.open(secret_file, os.O_WRONLY))
 
 
 class Lines(list[str]):
-    """Where Lambda's runtime writes the lines of its own log handler."""
+    """Records the lines of the log handler of Lambda's runtime."""
 
     def log(self, line: str, **_: object) -> None:
         self.append(line)
 
 
-def test_neither_lambdas_log_nor_its_errors_have_a_secret(
+def test_lambdas_log_and_errors_contain_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place_empty_database(tmp_path / "crcr.db")
@@ -311,7 +311,7 @@ def test_neither_lambdas_log_nor_its_errors_have_a_secret(
     assert SECRET not in logged
 
 
-def test_a_batch_of_the_stream_is_taken_and_returned_while_the_store_is_away(tmp_path: Path) -> None:
+def test_a_stream_batch_is_stored_and_is_returned_for_retry_during_a_store_outage(tmp_path: Path) -> None:
     item: dict[str, str | int | float] = {
         "status": "completed",
         "downstream_repo": "org/backend",
@@ -327,7 +327,7 @@ def test_a_batch_of_the_stream_is_taken_and_returned_while_the_store_is_away(tmp
     image = write_attributes({**item, "dynamoKey": "org/backend/72d3162e/CI/build/11"})
     change = {"SequenceNumber": "100", "NewImage": image}
     batch = {"Records": [{"eventName": "MODIFY", "eventSource": "aws:dynamodb", "dynamodb": change}]}
-    with started(tmp_path) as lambda_:
+    with start_lambda(tmp_path) as lambda_:
         function = StreamFunction(lambda_.environment)
         assert function(batch, Context()) == {"batchItemFailures": []}
         assert function({}, Context()) == {"batchItemFailures": []}
@@ -340,8 +340,8 @@ def test_a_batch_of_the_stream_is_taken_and_returned_while_the_store_is_away(tmp
         ]
 
 
-def test_the_tick_runs_each_task_once_in_its_period(tmp_path: Path) -> None:
-    with started(tmp_path) as lambda_:
+def test_the_tick_runs_each_task_once_per_period(tmp_path: Path) -> None:
+    with start_lambda(tmp_path) as lambda_:
         tick = TickFunction(lambda_.environment)
         ran = []
         for pause_s in (0, 5, 55, 60, 180, 3600):
@@ -349,7 +349,7 @@ def test_the_tick_runs_each_task_once_in_its_period(tmp_path: Path) -> None:
             ran.append(set(tick({}, Context(300))["ran"]))
         everything = ran[0]
         assert {"refresh", "sweep", "bisect", "evaluate_levels", "forget", "reconcile"} <= everything
-        assert ran[1] == set()  # an event that Lambda delivered again
+        assert ran[1] == set()  # an event that Lambda delivered twice
         assert "sweep" in ran[2]
         assert "look_at_base" in ran[2]
         assert not {"refresh", "forget"} & ran[2]
@@ -358,7 +358,7 @@ def test_the_tick_runs_each_task_once_in_its_period(tmp_path: Path) -> None:
         assert ran[5] == everything
 
 
-def test_a_task_is_due_again_before_the_schedules_event_of_its_period() -> None:
+def test_a_tasks_lease_ends_before_the_next_scheduled_event_of_its_period() -> None:
     periods = (30.0, 60.0, 120.0, 300.0, 3600.0)
     assert [leased_for(every_s) for every_s in periods] == [
         timedelta(seconds=seconds) for seconds in (10, 30, 90, 270, 3570)
@@ -385,7 +385,7 @@ def test_after_sigterm_a_worker_finishes_its_call_and_releases_the_rest(tmp_path
         "CRCR_GITHUB_API_URL": "http://127.0.0.1:9",
         "CRCR_WORKER_CONCURRENCY": "1",
     }
-    with started(tmp_path, environ=environ, http=open_http) as lambda_:
+    with start_lambda(tmp_path, environ=environ, http=open_http) as lambda_:
         (tmp_path / "allowlist.yml").write_text("L1:\n" + "".join(f"  - {name}\n" for name in names))
         environment = lambda_.environment
         for name in (UPSTREAM, *names):

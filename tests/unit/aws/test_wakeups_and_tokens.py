@@ -25,7 +25,7 @@ QUEUE = "https://sqs.eu-central-1.amazonaws.com/123456789012/crcr"
 
 
 class Sqs:
-    """Takes messages, or fails."""
+    """Accepts messages, or fails."""
 
     def __init__(self, fault: Exception | None = None) -> None:
         self.fault = fault
@@ -38,7 +38,7 @@ class Sqs:
         self.delays.append(request["DelaySeconds"])
 
 
-async def test_commits_of_one_moment_share_a_message_and_none_is_left_unsent() -> None:
+async def test_commits_of_one_moment_share_a_message_and_later_ones_get_their_own() -> None:
     sqs, signals = Sqs(), Signals()
     wakeups = SqsWakeups(QUEUE, lambda: cast("Any", sqs), signals)
     signals.notify(ALLOWLIST)
@@ -56,7 +56,7 @@ async def test_commits_of_one_moment_share_a_message_and_none_is_left_unsent() -
     assert sqs.delays == [0, 0]
 
 
-async def test_a_delay_is_one_that_sqs_takes() -> None:
+async def test_a_delay_is_clamped_to_the_range_of_sqs() -> None:
     sqs = Sqs()
     wakeups = SqsWakeups(QUEUE, lambda: cast("Any", sqs))
     assert all([await wakeups.send(delay_s) for delay_s in (-5.0, 0.2, 59.0, 100_000.0)])
@@ -70,7 +70,7 @@ async def test_a_delay_is_one_that_sqs_takes() -> None:
         ClientError({"Error": {"Code": "AWS.SimpleQueueService.NonExistentQueue"}}, "SendMessage"),
     ],
 )
-async def test_a_message_that_is_not_taken_fails_nothing(fault: Exception) -> None:
+async def test_a_message_that_cannot_be_sent_raises_no_error(fault: Exception) -> None:
     signals = Signals()
     wakeups = SqsWakeups(QUEUE, lambda: cast("Any", Sqs(fault)), signals)
     signals.notify(EFFECTS)
@@ -78,7 +78,7 @@ async def test_a_message_that_is_not_taken_fails_nothing(fault: Exception) -> No
     assert await wakeups.send() is False
 
 
-def test_the_queues_address_has_its_region() -> None:
+def test_the_region_is_parsed_from_the_queue_url() -> None:
     assert region_of(QUEUE) == "eu-central-1"
     assert region_of("http://127.0.0.1:4566/queue") is None
 
@@ -89,7 +89,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, f"testing/{name}")
 
 
-async def test_a_token_is_the_one_that_botocore_makes_for_rds(credentials: None) -> None:
+async def test_a_token_equals_the_one_that_botocore_generates_for_rds(credentials: None) -> None:
     host, user = "proxy.eu-central-1.rds.amazonaws.com", "crcr user"
     tokens = IamTokens(f"postgresql://crcr%20user@{host}/crcr", "eu-central-1")
     rds: Any = Session().create_client("rds", region_name="eu-central-1")
@@ -106,12 +106,12 @@ def _parts(token: str) -> Mapping[str, list[str]]:
     return parse_qs(urlsplit(f"https://{token}").query, strict_parsing=True)
 
 
-async def test_each_connection_gets_a_token_of_its_own() -> None:
+async def test_each_connection_gets_its_own_token() -> None:
     passwords: list[str] = []
     numbers = iter(range(9))
 
-    async def ask_for_password(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A server that asks for a clear password, as RDS does over TLS, and refuses it."""
+    async def request_password(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A server that requests a cleartext password, as RDS does over TLS, and refuses it."""
         [length] = struct.unpack("!i", await reader.readexactly(4))
         if (await reader.readexactly(length - 4))[:4] == struct.pack("!i", 80877103):
             writer.write(b"N")
@@ -127,7 +127,7 @@ async def test_each_connection_gets_a_token_of_its_own() -> None:
     async def new_password() -> str:
         return f"token {next(numbers)}"
 
-    server = await asyncio.start_server(ask_for_password, "127.0.0.1", 0)
+    server = await asyncio.start_server(request_password, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     location = PostgresLocation(f"postgresql://crcr@127.0.0.1:{port}/crcr", new_password=new_password)
     for _ in range(2):
@@ -148,7 +148,7 @@ async def test_each_connection_gets_a_token_of_its_own() -> None:
         ({}, "is SQLite"),
     ],
 )
-def test_iam_needs_postgresql_a_user_and_tls(
+def test_iam_requires_postgresql_a_user_and_tls(
     tmp_path: Path, more: dict[str, str], problem: str | None
 ) -> None:
     environ = {**relay_environment(tmp_path), "CRCR_DATABASE_AUTH": "aws-iam", **more}
@@ -159,8 +159,8 @@ def test_iam_needs_postgresql_a_user_and_tls(
         load_settings(config=None, environ=environ, cwd=tmp_path)
 
 
-@pytest.mark.parametrize(("queue", "is_taken"), [(QUEUE, True), (f"{QUEUE}.fifo", False)])
-def test_the_queue_is_a_standard_one(tmp_path: Path, queue: str, is_taken: bool) -> None:
+@pytest.mark.parametrize(("queue", "is_accepted"), [(QUEUE, True), (f"{QUEUE}.fifo", False)])
+def test_the_wakeup_queue_must_be_a_standard_queue(tmp_path: Path, queue: str, is_accepted: bool) -> None:
     environ = {**relay_environment(tmp_path), "CRCR_WAKEUP_QUEUE_URL": queue}
-    with nullcontext() if is_taken else pytest.raises(BadSettings, match="standard queue"):
+    with nullcontext() if is_accepted else pytest.raises(BadSettings, match="standard queue"):
         load_settings(config=None, environ=environ, cwd=tmp_path)

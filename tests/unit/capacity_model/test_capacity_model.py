@@ -50,7 +50,7 @@ def constants() -> Constants:
 
 
 @pytest.mark.parametrize("use", [0.3, 0.6, 0.8])
-def test_a_queue_of_equal_tasks_waits_as_long_as_queueing_theory_says(use: float) -> None:
+def test_the_mean_wait_of_equal_tasks_matches_m_d_1_queueing_theory(use: float) -> None:
     cost_s, waits = 0.01, list[float]()
     loop, chance = EventLoop(), random.Random(7)
     interpreter = Interpreter(loop, commit_s=0.0, store_s=0.0)
@@ -68,7 +68,7 @@ def test_a_queue_of_equal_tasks_waits_as_long_as_queueing_theory_says(use: float
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_nothing_is_lost_and_every_cost_is_paid_once(constants: Constants, store: str) -> None:
+def test_no_request_is_lost_and_every_cost_is_counted_once(constants: Constants, store: str) -> None:
     costs = getattr(constants, store)
     traffic = Traffic(heads=0.5, targets=100, callbacks=150, seconds=60)
 
@@ -97,7 +97,7 @@ def test_more_clients_share_commits_up_to_the_cost_of_the_callbacks_alone(consta
     assert rates[-1] < 1 / costs.callback.relay_s
 
 
-def test_a_fan_out_takes_its_processor_time_and_its_rounds_at_github(constants: Constants) -> None:
+def test_a_fan_out_takes_its_cpu_time_plus_its_round_trips_to_github(constants: Constants) -> None:
     relay = simulate_fan_out(constants.sqlite, 1_000, GITHUB_S)
 
     [last] = relay.last_dispatches
@@ -125,15 +125,18 @@ def test_more_traffic_never_needs_less(workload: Workload, field: str) -> None:
     constants, assumptions = CONSTANTS, Assumptions()
     more = replace(workload, **{field: getattr(workload, field) * 2})
 
-    less, greater = (make_plan(one, constants, assumptions) for one in (workload, more))
+    less, greater = (make_plan(load, constants, assumptions) for load in (workload, more))
 
     if less.store == greater.store:  # SQLite and PostgreSQL have costs of their own.
-        assert all(some <= others for some, others in zip(_bought(less), _bought(greater), strict=True))
+        assert all(
+            some <= others
+            for some, others in zip(_amounts_and_demands(less), _amounts_and_demands(greater), strict=True)
+        )
     assert less.disk_bytes <= greater.disk_bytes
 
 
-def _bought(plan: Plan) -> tuple[float, ...]:
-    """What is bought, and what is asked of every limit but one.
+def _amounts_and_demands(plan: Plan) -> tuple[float, ...]:
+    """Return the amounts to buy, and the demand of every limit but one.
 
     Tokens are for installations times the processes of one database: with more databases these may be fewer.
     """
@@ -143,7 +146,7 @@ def _bought(plan: Plan) -> tuple[float, ...]:
 
 
 @given(WORKLOADS)
-def test_a_plan_has_as_many_processes_as_it_needs_and_not_one_more(workload: Workload) -> None:
+def test_a_plan_has_the_minimum_number_of_processes(workload: Workload) -> None:
     constants, assumptions = CONSTANTS, Assumptions(github_latency_s=0.0)
     demand = demand_of(workload, constants.calls)
 
@@ -208,14 +211,14 @@ def test_the_json_of_a_plan_names_the_first_limit_and_what_cannot_be_bought(
     assert plan["unreachable"] == ["upstream's installation: calls an hour"]
 
 
-def test_the_page_has_the_tables_and_the_picture_of_the_constants(constants: Constants) -> None:
+def test_the_page_and_the_picture_are_generated_from_the_constants(constants: Constants) -> None:
     """`python -m bench.model --docs` writes them."""
     text = PAGE.read_text(encoding="utf-8")
     assert rendered_page(text, constants) == text
     assert PICTURE.read_text(encoding="utf-8") == picture(constants)
 
 
-def test_the_page_names_every_table_that_upstreams_cannot_be_spread_by() -> None:
+def test_the_page_lists_every_table_that_cannot_be_distributed_by_upstream() -> None:
     """Citus needs the distribution column in each unique key of a table."""
     spread = {
         table.name

@@ -1,4 +1,4 @@
-"""`crcr admin token`: a token that is shown once, and a line that the settings take."""
+"""`crcr admin token`: a token that is shown once, and a line that the settings accept."""
 
 import re
 from hashlib import sha256
@@ -20,9 +20,7 @@ def run_admin_token(*words: str) -> Result:
     ("words", "variable"),
     [(("ann",), "ADMIN_TOKENS"), (("ci.bot@org", "--reader"), "HUD_TOKENS")],
 )
-def test_the_line_it_prints_is_taken_as_it_stands(
-    tmp_path: Path, words: tuple[str, ...], variable: str
-) -> None:
+def test_the_printed_line_is_a_valid_setting(tmp_path: Path, words: tuple[str, ...], variable: str) -> None:
     printed = run_admin_token(*words).stdout
     token = re.findall(r"^  (crcr_\S+)$", printed, re.MULTILINE)[0]
     line = re.findall(rf"^  CRCR_{variable}=(\S+)$", printed, re.MULTILINE)[0]
@@ -31,7 +29,7 @@ def test_the_line_it_prints_is_taken_as_it_stands(
     assert printed.count(token) == 1
 
 
-def test_no_two_tokens_are_alike() -> None:
+def test_two_tokens_differ() -> None:
     assert run_admin_token("ann").stdout != run_admin_token("ann").stdout
 
 

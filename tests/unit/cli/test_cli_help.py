@@ -1,4 +1,4 @@
-"""Help is complete and comes at once."""
+"""Help is complete and imports nothing heavy."""
 
 import re
 import subprocess
@@ -27,19 +27,19 @@ HEAVY = {
 }
 
 
-def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def list_commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     command = command or get_command(app)
     children = getattr(command, "commands", {})
     for name, child in children.items():
-        yield from commands(child, (*path, name))
+        yield from list_commands(child, (*path, name))
     if not children or getattr(command, "invoke_without_command", False):
         yield path, command
 
 
-ALL = dict(commands())
+ALL = dict(list_commands())
 
 
-def test_the_commands_are_these() -> None:
+def test_the_list_of_commands_is_complete() -> None:
     assert set(map(" ".join, ALL)) == {
         *("setup", "serve", "worker", "migrate", "demo", "demo-join", "check-config"),
         *("suspend", "pause", "resume", "dispatch", "bisect"),
@@ -59,7 +59,7 @@ def test_every_command_and_option_is_explained_with_examples(path: tuple[str, ..
     assert command.help
     assert "Examples:" in command.epilog
     assert f"crcr {' '.join(path)}" in command.epilog
-    assert [each.name for each in command.params if not each.help] == []
+    assert [parameter.name for parameter in command.params if not parameter.help] == []
     assert CliRunner().invoke(app, [*path, "--help"]).exit_code == 0
 
 
@@ -71,7 +71,7 @@ PYTHON_WORDS = re.compile(
 
 
 @pytest.mark.parametrize("path", [(), *ALL], ids=" ".join)
-def test_help_has_no_words_of_python_and_wraps_without_cutting(path: tuple[str, ...]) -> None:
+def test_help_has_no_python_type_names_and_wraps_without_truncation(path: tuple[str, ...]) -> None:
     text = CliRunner().invoke(app, [*path, "--help"]).stdout
     assert PYTHON_WORDS.findall(text) == []
     body, _, _ = text.partition("Examples:")
@@ -81,17 +81,19 @@ def test_help_has_no_words_of_python_and_wraps_without_cutting(path: tuple[str, 
     prose = body.partition("\n\n")[2].partition("Options:")[0].split("\n\n")
     for paragraph in (part for part in prose if not part.endswith(":") and "  " not in part):
         lines = paragraph.strip().splitlines()
-        assert all(len(f"{one} {two.split()[0]}") > 100 for one, two in pairwise(lines)), paragraph
+        assert all(len(f"{line} {next_line.split()[0]}") > 100 for line, next_line in pairwise(lines)), (
+            paragraph
+        )
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_every_act_and_every_list_has_json(path: tuple[str, ...]) -> None:
-    has_json = any("--json" in each.opts for each in ALL[path].params)
+def test_every_command_that_ends_has_a_json_option(path: tuple[str, ...]) -> None:
+    has_json = any("--json" in parameter.opts for parameter in ALL[path].params)
     assert has_json is (" ".join(path) not in RUNS_ON)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("nothing",), "error: no such command 'nothing'\nhint: see crcr --help\n"),
         (("suspend",), "error: OWNER/REPO is missing\nhint: see crcr suspend --help\n"),
@@ -117,9 +119,9 @@ def test_every_act_and_every_list_has_json(path: tuple[str, ...]) -> None:
         ),
     ],
 )
-def test_every_wrong_use_is_an_error_and_a_hint(words: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_prints_an_error_and_a_hint(words: tuple[str, ...], message: str) -> None:
     result = CliRunner().invoke(app, words)
-    assert (result.exit_code, result.stderr, result.stdout) == (2, said, "")
+    assert (result.exit_code, result.stderr, result.stdout) == (2, message, "")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -128,5 +130,5 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout.strip() == f"crcr {__version__}"

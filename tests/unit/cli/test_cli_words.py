@@ -1,4 +1,4 @@
-"""Words on the command line and words that are printed: names, durations, moments, tables, foreign text."""
+"""Parsing of arguments and printing: names, durations, times, tables, foreign text."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -21,12 +21,12 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0s", "soon", "5w", "-3s", "s"])
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="such as 30s"):
         parse_duration(text)
 
 
-def test_a_moment_is_a_time_or_how_long_ago() -> None:
+def test_a_time_is_a_timestamp_or_an_age() -> None:
     assert parse_time("2026-08-03T09:00") == NOW
     assert parse_time("2026-08-03T11:00+02:00") == NOW
     assert (
@@ -34,19 +34,19 @@ def test_a_moment_is_a_time_or_how_long_ago() -> None:
     )
 
 
-def test_what_is_no_moment_is_refused() -> None:
+def test_an_invalid_time_is_refused() -> None:
     with pytest.raises(typer.BadParameter, match="or an age such as 2h"):
         parse_time("yesterday")
 
 
 @pytest.mark.parametrize("text", ["org", "org/", "a/b/c", "org/re po", "../x"])
-def test_a_repository_is_owner_and_name(text: str) -> None:
+def test_a_repository_that_is_not_owner_and_name_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not owner/repo"):
         parse_repo_name(text)
 
 
 @pytest.mark.parametrize(
-    ("past", "said"),
+    ("age", "text"),
     [
         (timedelta(seconds=5), "5s ago"),
         (timedelta(minutes=61), "1h ago"),
@@ -55,16 +55,16 @@ def test_a_repository_is_owner_and_name(text: str) -> None:
         (timedelta(days=40), "2026-06-24"),
     ],
 )
-def test_times_are_said_as_people_say_them(past: timedelta, said: str) -> None:
-    assert format_age(NOW - past, NOW) == said
+def test_times_are_printed_as_relative_ages_or_dates(age: timedelta, text: str) -> None:
+    assert format_age(NOW - age, NOW) == text
 
 
-def test_foreign_text_cannot_move_the_cursor_or_turn_the_writing() -> None:
+def test_foreign_text_cannot_move_the_cursor_or_reverse_the_text_direction() -> None:
     assert escape_unprintable("a\x1b[31mb\u202ec\nd\x9b") == r"a\x1b[31mb\u202ec\nd\x9b"
     assert escape_unprintable("grün ✓ 日本") == "grün ✓ 日本"
 
 
-def test_a_table_takes_foreign_text_literally(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_prints_foreign_markup_literally(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["name", "~why"], [["[bold]x[/bold]", ":smile: [link=http://evil]\x1b[2J"], [None, True]])
     out = capsys.readouterr().out
     assert "[bold]x[/bold]" in out
@@ -72,7 +72,7 @@ def test_a_table_takes_foreign_text_literally(capsys: pytest.CaptureFixture[str]
     assert "\x1b" not in out
 
 
-def test_a_narrow_terminal_gets_whole_words(
+def test_a_narrow_terminal_wraps_between_words(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -84,7 +84,7 @@ def test_a_narrow_terminal_gets_whole_words(
 
 
 @pytest.mark.parametrize("columns", [None, "40"])
-def test_no_cell_is_cut_whatever_the_width(
+def test_no_cell_is_truncated_at_any_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -98,7 +98,7 @@ def test_no_cell_is_cut_whatever_the_width(
     assert columns or len(lines) == 1
 
 
-def test_a_line_into_a_pipe_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_into_a_pipe_is_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     print_line("x" * 500)
     assert capsys.readouterr().out == "x" * 500 + "\n"
 

@@ -44,7 +44,7 @@ NOW = datetime(2026, 8, 3, 12, tzinfo=UTC)
         (3600, False, State.WARNING),
     ],
 )
-def test_clocks_that_differ_are_told_by_how_much(off_s: int, fatal: bool, state: State) -> None:
+def test_the_severity_of_clock_skew_depends_on_its_size(off_s: int, fatal: bool, state: State) -> None:
     assert clock_finding(NOW + timedelta(seconds=off_s), NOW, "GitHub's", fatal=fatal).state is state
 
 
@@ -57,7 +57,7 @@ def test_clocks_that_differ_are_told_by_how_much(off_s: int, fatal: bool, state:
         ("9999", State.PROBLEM, "install that release again, restore a backup"),
     ],
 )
-def test_a_schema_of_a_newer_release_is_an_error_and_an_older_one_is_not(
+def test_a_schema_of_a_newer_release_is_a_problem_and_an_older_one_is_a_warning(
     tmp_path: Path, revision: str | None, state: State, hint: str
 ) -> None:
     path = tmp_path / "crcr.db"
@@ -65,11 +65,11 @@ def test_a_schema_of_a_newer_release_is_an_error_and_an_older_one_is_not(
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
         if revision:
             connection.execute("INSERT INTO alembic_version VALUES (?)", (revision,))
-    store = next(each for each in sqlite_findings(path) if each.name == "store")
+    store = next(finding for finding in sqlite_findings(path) if finding.name == "store")
     assert (store.state, hint in (store.hint or "")) == (state, True)
 
 
-def logged(guid: str, *, ok: bool, hours: float = 1) -> LoggedDelivery:
+def logged_delivery(guid: str, *, ok: bool, hours: float = 1) -> LoggedDelivery:
     at = NOW - timedelta(hours=hours)
     return LoggedDelivery(
         log_id=1,
@@ -87,24 +87,28 @@ def logged(guid: str, *, ok: bool, hours: float = 1) -> LoggedDelivery:
     ("entries", "state", "words"),
     [
         ((), State.UNKNOWN, "no webhook"),
-        ((logged("a", ok=True), logged("b", ok=True)), State.OK, "last 2 webhooks"),
-        ((logged("a", ok=True), logged("a", ok=False)), State.OK, "last 1 webhooks"),
-        ((logged("a", ok=True), logged("b", ok=False)), State.WARNING, "1 of the last 2"),
-        ((logged("a", ok=True), logged("b", ok=False, hours=30)), State.OK, "last 1 webhooks"),
+        ((logged_delivery("a", ok=True), logged_delivery("b", ok=True)), State.OK, "last 2 webhooks"),
+        ((logged_delivery("a", ok=True), logged_delivery("a", ok=False)), State.OK, "last 1 webhooks"),
+        ((logged_delivery("a", ok=True), logged_delivery("b", ok=False)), State.WARNING, "1 of the last 2"),
+        (
+            (logged_delivery("a", ok=True), logged_delivery("b", ok=False, hours=30)),
+            State.OK,
+            "last 1 webhooks",
+        ),
     ],
 )
 def test_webhooks_that_never_arrived_are_counted_once(
     entries: tuple[LoggedDelivery, ...], state: State, words: str
 ) -> None:
-    found = _log(DeliveryLogPage(entries, None), NOW)
-    assert (found.state, words in found.text) == (state, True), found.text
+    finding = _log(DeliveryLogPage(entries, None), NOW)
+    assert (finding.state, words in finding.text) == (state, True), finding.text
 
 
 def summary_text(*states: State) -> str:
     return str(format_summary([SetupFinding("x", state, "y") for state in states]))
 
 
-def test_the_last_line_says_what_it_all_comes_to() -> None:
+def test_the_summary_counts_problems_warnings_and_passed_checks() -> None:
     assert summary_text(State.OK, State.OK) == "No problems: 2 of 2 checks passed"
     assert (
         summary_text(State.PROBLEM, State.PROBLEM, State.WARNING, State.OK)
@@ -116,12 +120,12 @@ def test_the_last_line_says_what_it_all_comes_to() -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://x", "relay.example.org", "https://", "https://u:p@x", "https://x/?a=b"]
 )
-def test_what_is_no_address_of_a_relay_is_refused(url: str) -> None:
+def test_an_invalid_relay_url_is_refused(url: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_relay_url(url)
 
 
-def test_a_last_slash_does_not_matter() -> None:
+def test_a_trailing_slash_of_the_relay_url_is_removed() -> None:
     assert parse_relay_url(" https://relay.example.org/ ") == "https://relay.example.org"
 
 
@@ -135,11 +139,11 @@ def test_a_last_slash_does_not_matter() -> None:
         answer(200, {"ok": True, "version": 1}),
     ],
 )
-def test_something_else_is_not_taken_for_a_relay(received: HttpResponse) -> None:
+def test_another_service_is_not_mistaken_for_a_relay(received: HttpResponse) -> None:
     assert parse_version(received) is None
 
 
-def relay(url: str, received: HttpResponse | HttpError) -> tuple[SetupFinding, ...]:
+def check_relay(url: str, received: HttpResponse | HttpError) -> tuple[SetupFinding, ...]:
     def exchange(_: HttpRequest) -> HttpResponse:
         if isinstance(received, HttpError):
             raise received
@@ -148,20 +152,20 @@ def relay(url: str, received: HttpResponse | HttpError) -> tuple[SetupFinding, .
     return check_reachable(HttpClient(url, timeout_s=1, exchange=exchange), NOW)
 
 
-def test_a_relay_without_tls_and_one_that_is_not_trusted_are_told() -> None:
+def test_http_is_a_warning_and_an_untrusted_certificate_or_a_timeout_is_a_problem() -> None:
     good = answer(200, {"ok": True, "version": "9"})
-    assert [each.state for each in relay("http://relay.example.org", good)] == [State.WARNING]
-    assert [each.state for each in relay("https://relay.example.org", good)] == [State.OK]
+    assert [finding.state for finding in check_relay("http://relay.example.org", good)] == [State.WARNING]
+    assert [finding.state for finding in check_relay("https://relay.example.org", good)] == [State.OK]
     untrusted = CertificateNotTrusted("[SSL: CERTIFICATE_VERIFY_FAILED] certificate has expired")
-    [finding] = relay("https://relay.example.org", untrusted)
+    [finding] = check_relay("https://relay.example.org", untrusted)
     assert (finding.state, "certificate" in finding.text) == (State.PROBLEM, True)
-    [finding] = relay("https://relay.example.org", TimedOut("timed out"))
+    [finding] = check_relay("https://relay.example.org", TimedOut("timed out"))
     assert finding.text == "https://relay.example.org did not answer in time."
 
 
-def test_a_relay_that_leads_elsewhere_says_where() -> None:
+def test_a_relay_that_redirects_is_a_problem_with_the_target() -> None:
     moved = answer(301, location="https://new.example.org/healthz")
-    [finding] = relay("http://old.example.org", moved)
+    [finding] = check_relay("http://old.example.org", moved)
     assert (finding.state, finding.text) == (
         State.PROBLEM,
         "It redirects to https://new.example.org",
@@ -178,7 +182,7 @@ def test_a_relay_that_leads_elsewhere_says_where() -> None:
         ("hud", "chdb:///history", State.PROBLEM, "does not start"),
     ],
 )
-def test_the_role_is_told_and_what_chdb_changes_about_it(
+def test_the_role_finding_explains_the_role_and_the_limits_of_chdb(
     tmp_path: Path, role: str, clickhouse: str | None, state: State, words: str
 ) -> None:
     environ = {**relay_environment(tmp_path), "CRCR_ROLE": role}

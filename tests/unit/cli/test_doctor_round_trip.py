@@ -16,7 +16,7 @@ REFUSAL = {"name": "refusal", "state": "problem", "text": "A report was refused.
 
 
 def finding_names(refusals: Any) -> list[str]:
-    """The names of what is found when a test was sent and no job was reported."""
+    """Return the names of the findings when a test was sent and no job was reported."""
     sent = {"state": "sent", "level": "L2", "created_at": BEGAN, "sent_at": BEGAN, "jobs": []}
     answers: dict[str, Any] = {
         "/api/v1/deliveries/d": {"dispatches": [sent]},
@@ -27,30 +27,33 @@ def finding_names(refusals: Any) -> list[str]:
         DownstreamRequest("https://relay.example.org", RepoName("org/backend")),
         exchange=lambda request: answer(200, answers[urlsplit(request.url).path]),
     )
-    return [each.name for each in RoundTrip(relay, "d", shown=False).follow(timedelta(0))]
+    return [finding.name for finding in RoundTrip(relay, "d", shown=False).follow(timedelta(0))]
 
 
-def refused(at: Any, *, settled: bool = False) -> dict[str, Any]:
+def make_refusal(at: Any, *, settled: bool = False) -> dict[str, Any]:
     return {"at": at, "settled": settled, "code": "claim_mismatch"}
 
 
-def test_a_refusal_since_the_test_began_is_told() -> None:
-    before = refused("2026-08-03T11:00:00Z")
-    assert finding_names({"refusals": [refused("2026-08-03T12:00:01.5Z"), before]}) == ["test", "refusal"]
+def test_a_refusal_after_the_start_of_the_test_is_shown() -> None:
+    before = make_refusal("2026-08-03T11:00:00Z")
+    assert finding_names({"refusals": [make_refusal("2026-08-03T12:00:01.5Z"), before]}) == [
+        "test",
+        "refusal",
+    ]
 
 
 @pytest.mark.parametrize(
     "refusals",
     [
         {"refusals": []},
-        {"refusals": [refused("2026-08-03T11:59:59Z")]},
-        {"refusals": [refused("2026-08-03T12:00:01Z", settled=True)]},
-        {"refusals": [refused("soon")]},
-        {"refusals": [refused("2026-08-03T13:00:00")]},
-        {"refusals": [refused(5)]},
+        {"refusals": [make_refusal("2026-08-03T11:59:59Z")]},
+        {"refusals": [make_refusal("2026-08-03T12:00:01Z", settled=True)]},
+        {"refusals": [make_refusal("soon")]},
+        {"refusals": [make_refusal("2026-08-03T13:00:00")]},
+        {"refusals": [make_refusal(5)]},
         {"refusals": 5},
         [],
     ],
 )
-def test_older_ones_and_what_cannot_be_read_explain_nothing(refusals: Any) -> None:
+def test_older_settled_or_malformed_refusals_are_not_shown(refusals: Any) -> None:
     assert finding_names(refusals) == ["test"]

@@ -30,13 +30,15 @@ def repository(tmp_path: Path) -> Path:
         ("backend", None),
     ],
 )
-def test_the_name_is_the_end_of_origins_address(repository: Path, address: str, name: str | None) -> None:
+def test_the_repository_name_is_parsed_from_the_url_of_origin(
+    repository: Path, address: str, name: str | None
+) -> None:
     git(repository, "remote", "add", "origin", address)
-    found = find_origin_name(repository)
-    assert (str(found) if found else None) == name
+    origin_name = find_origin_name(repository)
+    assert (str(origin_name) if origin_name else None) == name
 
 
-def test_where_there_is_nothing_nothing_is_known(tmp_path: Path) -> None:
+def test_a_folder_without_git_has_no_facts(tmp_path: Path) -> None:
     assert (find_top_folder(tmp_path), find_origin_name(tmp_path), find_local_default_branch(tmp_path)) == (
         None,
         None,
@@ -44,7 +46,7 @@ def test_where_there_is_nothing_nothing_is_known(tmp_path: Path) -> None:
     )
 
 
-def test_origins_own_word_goes_before_a_guess(repository: Path) -> None:
+def test_origin_head_takes_precedence_over_a_guessed_default_branch(repository: Path) -> None:
     assert find_local_default_branch(repository) is None
     git(repository, "commit", "--allow-empty", "-m", "first")
     git(repository, "update-ref", "refs/remotes/origin/master", "HEAD")

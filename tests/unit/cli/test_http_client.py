@@ -1,4 +1,4 @@
-"""The commands' HTTP client against servers on this machine, which answer with any bytes."""
+"""The commands' HTTP client against local servers that send arbitrary bytes."""
 
 import re
 import socket
@@ -28,12 +28,12 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 MOST_BYTES = 100_000
 AUTHORIZATION = {"Authorization": "Bearer hush-hush"}
 Talk = bytes | Callable[[socket.socket], None]
-"""What a server sends after a request, or what it does with the connection."""
+"""The bytes that a server sends after a request, or a function that handles the connection."""
 
 
 @dataclass
 class Server:
-    """Answers one request per connection, with the last answer again and again."""
+    """Answers one request per connection; the last answer is repeated."""
 
     listener: socket.socket
     answers: list[Talk]
@@ -69,7 +69,7 @@ class Server:
 
 
 def _receive_request(connection: socket.socket) -> bytes:
-    """Read the whole request: what is left unread when the connection is closed resets it."""
+    """Read the whole request: closing a connection with unread data resets it."""
     request = connection.recv(65536)
     while request[:1].isalpha():
         head, ended, body = request.partition(b"\r\n\r\n")
@@ -82,7 +82,7 @@ def _receive_request(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def serving(*answers: Talk, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
+def run_server(*answers: Talk, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = Server(listener, list(answers))
         thread = threading.Thread(target=server.run, args=(tls,))
@@ -101,7 +101,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-def client(base_url: str = "", *, timeout_s: float = 20, most_redirects: int = 0) -> HttpClient:
+def make_client(base_url: str = "", *, timeout_s: float = 20, most_redirects: int = 0) -> HttpClient:
     return HttpClient(base_url, timeout_s=timeout_s, most_redirects=most_redirects, most_bytes=MOST_BYTES)
 
 
@@ -119,21 +119,21 @@ def client(base_url: str = "", *, timeout_s: float = 20, most_redirects: int = 0
         (b"HTTP/1.1 302 Found\r\nLocation: /there\r\nContent-Length: 0\r\n\r\n", 302, b""),
     ],
 )
-def test_every_status_is_a_value(sent: bytes, status: int, content: bytes) -> None:
-    with serving(sent) as server:
-        answer = client(server.url("/below/")).get("/path")
+def test_every_status_is_returned_as_a_response(sent: bytes, status: int, content: bytes) -> None:
+    with run_server(sent) as server:
+        answer = make_client(server.url("/below/")).get("/path")
     assert (answer.status_code, answer.content) == (status, content)
     assert server.requests[0].startswith("GET /below/path HTTP/1.1\r\n")
 
 
-def test_headers_are_found_by_their_names_in_lower_case_and_have_one_line() -> None:
-    with serving(b'HTTP/1.1 200 OK\r\nETag: "a\r\n b"\r\nContent-Length: 0\r\n\r\n') as server:
-        assert client().get(server.url()).headers["etag"] == '"a  b"'
+def test_headers_have_lower_case_names_and_unfolded_values() -> None:
+    with run_server(b'HTTP/1.1 200 OK\r\nETag: "a\r\n b"\r\nContent-Length: 0\r\n\r\n') as server:
+        assert make_client().get(server.url()).headers["etag"] == '"a  b"'
 
 
 def test_a_post_sends_json_or_nothing() -> None:
-    with serving(OK) as server:
-        http = client(server.url())
+    with run_server(OK) as server:
+        http = make_client(server.url())
         http.post("/a", json_body={"b": 1})
         http.post("/c")
     first, second = server.requests
@@ -142,9 +142,9 @@ def test_a_post_sends_json_or_nothing() -> None:
     assert (second.startswith("POST /c "), "Content-Length: 0\r\n" in second) == (True, True)
 
 
-def test_other_characters_of_an_address_are_quoted() -> None:
-    with serving(OK) as server:
-        client().get(server.url("/ü b%20c?d=é#e"))
+def test_non_ascii_characters_of_a_url_are_quoted() -> None:
+    with run_server(OK) as server:
+        make_client().get(server.url("/ü b%20c?d=é#e"))
     assert server.requests[0].startswith("GET /%C3%BC%20b%20c?d=%C3%A9 HTTP/1.1\r\n")
 
 
@@ -163,16 +163,16 @@ def test_other_characters_of_an_address_are_quoted() -> None:
     ],
     ids=lambda sent: str(sent[:60]),
 )
-def test_an_answer_that_is_cut_off_or_is_not_http_is_an_error_and_not_an_empty_answer(sent: bytes) -> None:
-    with serving(sent) as server, pytest.raises(AnswerBroken) as broken:
-        client().get(server.url())
+def test_a_truncated_or_invalid_response_is_an_error_and_not_empty(sent: bytes) -> None:
+    with run_server(sent) as server, pytest.raises(AnswerBroken) as broken:
+        make_client().get(server.url())
     assert 0 < len(broken.value.detail) <= 200
 
 
 @pytest.mark.parametrize(
     "head", [b"", b"Content-Length: 1000000000000\r\n", b"Transfer-Encoding: chunked\r\n"]
 )
-def test_an_endless_answer_is_read_up_to_the_limit(head: bytes) -> None:
+def test_an_endless_response_is_read_up_to_the_limit(head: bytes) -> None:
     sent_bytes = 0
 
     def send_on(connection: socket.socket) -> None:
@@ -182,9 +182,9 @@ def test_an_endless_answer_is_read_up_to_the_limit(head: bytes) -> None:
             while True:
                 sent_bytes += connection.send(b"1000\r\n" + b"x" * 4096 + b"\r\n")
 
-    with serving(send_on) as server, pytest.raises(AnswerTooLarge):
-        client().get(server.url())
-    assert sent_bytes < 50_000_000  # what the sockets hold
+    with run_server(send_on) as server, pytest.raises(AnswerTooLarge):
+        make_client().get(server.url())
+    assert sent_bytes < 50_000_000  # the socket buffers
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_an_endless_answer_is_read_up_to_the_limit(head: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: y\r\n",
     ],
 )
-def test_a_server_that_sends_a_byte_now_and_then_does_not_get_more_time(sent: bytes) -> None:
+def test_a_slowly_sending_server_does_not_extend_the_timeout(sent: bytes) -> None:
     now = 0.0
 
     def send_late(connection: socket.socket) -> None:
@@ -206,23 +206,23 @@ def test_a_server_that_sends_a_byte_now_and_then_does_not_get_more_time(sent: by
         connection.sendall(sent)
         connection.recv(1)
 
-    with serving(send_late) as server, pytest.raises(TimedOut, match="timed out"):
+    with run_server(send_late) as server, pytest.raises(TimedOut, match="timed out"):
         HttpClient(timeout_s=3600, clock=lambda: now).get(server.url())
 
 
-def test_a_silent_server_is_left_after_the_time_limit() -> None:
+def test_a_silent_server_times_out() -> None:
     def wait_for_end(connection: socket.socket) -> None:
         connection.recv(1)
 
-    with serving(wait_for_end) as server, pytest.raises(TimedOut):
-        client(timeout_s=0.05).get(server.url())
+    with run_server(wait_for_end) as server, pytest.raises(TimedOut):
+        make_client(timeout_s=0.05).get(server.url())
 
 
-def test_a_server_that_is_not_there_was_not_reached() -> None:
+def test_a_refused_connection_is_a_connection_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectionFailed, match="Connection refused"):
-        client().get(f"http://127.0.0.1:{port}")
+        make_client().get(f"http://127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize(
@@ -241,11 +241,9 @@ def test_a_server_that_is_not_there_was_not_reached() -> None:
         ("http://127.0.0.1:9", {"Authorization": "Bearer hush-hush\u20ac"}),
     ],
 )
-def test_a_request_that_cannot_be_sent_is_an_error_without_its_secrets(
-    url: str, headers: dict[str, str]
-) -> None:
+def test_an_invalid_request_is_an_error_without_its_secrets(url: str, headers: dict[str, str]) -> None:
     with pytest.raises(HttpError) as failed:
-        client().get(url, headers)
+        make_client().get(url, headers)
     assert isinstance(failed.value, InvalidRequest | ConnectionFailed)
     assert "hush-hush" not in str(failed.value)
 
@@ -254,20 +252,20 @@ def redirect(url: str) -> bytes:
     return f"HTTP/1.1 302 Found\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode()
 
 
-def test_a_token_stays_with_its_origin_after_a_redirect() -> None:
-    with serving(OK) as other, serving(redirect("/b"), redirect(other.url("/c"))) as server:
-        answer = client(server.url(), most_redirects=2).get("/a", AUTHORIZATION)
+def test_a_redirect_to_another_origin_drops_the_token() -> None:
+    with run_server(OK) as other, run_server(redirect("/b"), redirect(other.url("/c"))) as server:
+        answer = make_client(server.url(), most_redirects=2).get("/a", AUTHORIZATION)
     assert answer.content == b"ok"
     assert ["hush-hush" in request for request in (*server.requests, *other.requests)] == [True, True, False]
-    with serving(OK) as server:
+    with run_server(OK) as server:
         server.answers.insert(0, redirect(server.url("/b", "localhost")))
-        client(server.url(), most_redirects=1).get("/a", AUTHORIZATION)
+        make_client(server.url(), most_redirects=1).get("/a", AUTHORIZATION)
     assert ["hush-hush" in request for request in server.requests] == [True, False]
 
 
-def test_redirects_are_followed_only_for_reading_and_not_for_ever() -> None:
-    with serving(redirect("/again")) as server:
-        http = client(server.url(), most_redirects=3)
+def test_redirects_are_followed_only_for_get_and_up_to_a_limit() -> None:
+    with run_server(redirect("/again")) as server:
+        http = make_client(server.url(), most_redirects=3)
         assert http.post("/a").is_redirect
         with pytest.raises(TooManyRedirects):
             http.get("/b")
@@ -277,46 +275,46 @@ def test_redirects_are_followed_only_for_reading_and_not_for_ever() -> None:
 @pytest.mark.parametrize(
     "target", ["file:///etc/passwd", "ftp://127.0.0.1/", "//user:x@127.0.0.1/", "http://[x/"]
 )
-def test_a_redirect_leads_only_to_an_http_address(target: str) -> None:
-    with serving(redirect(target)) as server, pytest.raises(InvalidRequest):
-        client(server.url(), most_redirects=1).get("/")
+def test_a_redirect_to_another_scheme_or_invalid_url_is_refused(target: str) -> None:
+    with run_server(redirect(target)) as server, pytest.raises(InvalidRequest):
+        make_client(server.url(), most_redirects=1).get("/")
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "ALL_PROXY"])
-def test_the_environments_proxy_is_used_except_for_this_machine(
+def test_the_proxy_of_the_environment_is_used_except_for_localhost(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    with serving(OK) as proxy, serving(OK) as server:
+    with run_server(OK) as proxy, run_server(OK) as server:
         monkeypatch.setenv(variable, f"http://name:word@127.0.0.1:{proxy.port}")
-        client().get("http://relay.example.org/path")
-        client().get(server.url("/own"))
+        make_client().get("http://relay.example.org/path")
+        make_client().get(server.url("/own"))
     [proxied], [direct] = proxy.requests, server.requests
     assert proxied.startswith("GET http://relay.example.org/path HTTP/1.1\r\n")
     assert "Proxy-Authorization: Basic " in proxied
     assert direct.startswith("GET /own HTTP/1.1\r\n")
 
 
-def test_a_proxy_that_refuses_or_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(b"HTTP/1.1 403 Forbidden\r\n\r\n") as proxy:
+def test_a_refusing_or_unsupported_proxy_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_server(b"HTTP/1.1 403 Forbidden\r\n\r\n") as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{proxy.port}")
         with pytest.raises(ConnectionFailed, match="Tunnel connection failed: 403"):
-            client().get("https://relay.example.org", AUTHORIZATION)
+            make_client().get("https://relay.example.org", AUTHORIZATION)
     assert proxy.requests[0].startswith("CONNECT relay.example.org:443 HTTP/1.")
     assert "hush-hush" not in proxy.requests[0]
     monkeypatch.setenv("HTTPS_PROXY", "socks5://name:hush-hush@127.0.0.1:9")
     with pytest.raises(InvalidRequest, match=r"proxy is not an http:// address; no other kind can be used$"):
-        client().get("https://relay.example.org")
+        make_client().get("https://relay.example.org")
 
 
-def test_a_server_without_tls_is_not_said_to_have_a_bad_certificate() -> None:
-    with serving(b"HTTP/1.1 400 Bad Request\r\n\r\n") as server, pytest.raises(ConnectionFailed) as failed:
-        client().get(f"https://127.0.0.1:{server.port}")
+def test_a_server_without_tls_is_not_reported_as_a_bad_certificate() -> None:
+    with run_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as server, pytest.raises(ConnectionFailed) as failed:
+        make_client().get(f"https://127.0.0.1:{server.port}")
     assert not isinstance(failed.value, CertificateNotTrusted)
 
 
 @pytest.fixture
 def tls(tmp_path: Path) -> ssl.SSLContext:
-    """That of a server on this machine; `authority.pem` is its authority."""
+    """TLS context of a local server; `authority.pem` is its certificate authority."""
     authority = Authority.make()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.serve(tmp_path))
@@ -327,13 +325,13 @@ def tls(tmp_path: Path) -> ssl.SSLContext:
 def test_a_certificate_must_be_trusted_by_the_system_or_ssl_cert_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tls: ssl.SSLContext
 ) -> None:
-    with serving(OK, tls=tls) as server:
+    with run_server(OK, tls=tls) as server:
         url = f"https://127.0.0.1:{server.port}"
         with pytest.raises(CertificateNotTrusted, match="CERTIFICATE_VERIFY_FAILED"):
-            client().get(url, AUTHORIZATION)
+            make_client().get(url, AUTHORIZATION)
         assert server.requests == []
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
-        assert client().get(url).content == b"ok"
+        assert make_client().get(url).content == b"ok"
 
 
 def test_behind_a_proxy_the_certificate_must_be_the_relays_own(
@@ -345,7 +343,7 @@ def test_behind_a_proxy_the_certificate_must_be_the_relays_own(
             opened.recv(65536)
 
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
-    with serving(intercept) as proxy:
+    with run_server(intercept) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
         with pytest.raises(CertificateNotTrusted, match=r"not valid for 'relay\.example\.org'"):
-            client().get("https://relay.example.org", AUTHORIZATION)
+            make_client().get("https://relay.example.org", AUTHORIZATION)

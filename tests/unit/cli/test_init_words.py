@@ -17,31 +17,31 @@ OTHERS = [ci for ci in Ci if CI_LOCATION_PARTS[ci]]
 
 
 @pytest.mark.parametrize("ci", OTHERS)
-def test_the_help_lists_the_names_of_its_place(ci: Ci) -> None:
+def test_the_help_lists_the_place_names_of_the_ci(ci: Ci) -> None:
     epilog = getattr(get_command(app), "commands")["init"].epilog  # noqa: B009  # a group, which mypy does not see
-    [line] = [each.strip() for each in epilog.splitlines() if each.strip().startswith(f"{ci.value}: ")]
-    names = [each.name + ("*" if each.required else "") for each in CI_LOCATION_PARTS[ci]]
+    [line] = [item.strip() for item in epilog.splitlines() if item.strip().startswith(f"{ci.value}: ")]
+    names = [item.name + ("*" if item.required else "") for item in CI_LOCATION_PARTS[ci]]
     assert line == f"{ci.value}: {', '.join(names)}"
 
 
 @pytest.mark.parametrize("ci", OTHERS)
-def test_the_guide_lists_them_with_their_meaning(ci: Ci) -> None:
-    [[needed, later]] = re.findall(rf"^\| `{ci.value}` \| (.*) \| (.*) \|$", GUIDE, re.MULTILINE)
-    assert needed == describe_parts([each for each in CI_LOCATION_PARTS[ci] if each.required])
-    assert later == describe_parts([each for each in CI_LOCATION_PARTS[ci] if not each.required])
+def test_the_guide_lists_the_place_names_with_their_meaning(ci: Ci) -> None:
+    [[required, optional]] = re.findall(rf"^\| `{ci.value}` \| (.*) \| (.*) \|$", GUIDE, re.MULTILINE)
+    assert required == describe_parts([part for part in CI_LOCATION_PARTS[ci] if part.required])
+    assert optional == describe_parts([part for part in CI_LOCATION_PARTS[ci] if not part.required])
 
 
 def describe_parts(parts: list[LocationPart]) -> str:
-    return ", ".join(f"`{each.name}` ({each.meaning.removeprefix('the ')})" for each in parts)
+    return ", ".join(f"`{part.name}` ({part.meaning.removeprefix('the ')})" for part in parts)
 
 
-def test_who_has_another_ci_is_told_what_works_anywhere() -> None:
+def test_an_unknown_ci_gets_a_hint_to_the_reporter_and_the_guide() -> None:
     result = CliRunner().invoke(app, ["init", "--ci", "jenkins"])
-    told = " ".join(result.output.replace("│", " ").split())
+    output = " ".join(result.output.replace("│", " ").split())
     assert result.exit_code == 2
-    assert "Value error" not in told
-    assert "action/report.py" in told
-    assert "docs/downstream.md" in told
+    assert "Value error" not in output
+    assert "action/report.py" in output
+    assert "docs/downstream.md" in output
     assert "### Another CI" in GUIDE
 
 
@@ -52,6 +52,6 @@ def test_who_has_another_ci_is_told_what_works_anywhere() -> None:
         (Ci.GITLAB, "GitLab CI has no 'x': it has project_id, url"),
     ],
 )
-def test_a_place_that_a_ci_does_not_have_is_told_in_words(ci: Ci, words: str) -> None:
+def test_an_unknown_place_name_is_refused_with_an_explanation(ci: Ci, words: str) -> None:
     good = join_request(ci)
     assert check_request(join_request(ci, place={**good.place, "x": "y"})) == (words,)

@@ -1,4 +1,4 @@
-"""What `crcr setup` writes: complete, private, never over another file; and the manifest and addresses that it uses."""
+"""The files of `crcr setup`: complete, private, never overwriting; and the manifest and URLs that it uses."""
 
 import json
 import os
@@ -33,12 +33,12 @@ APP = NewApp(
 
 @pytest.fixture
 def files(tmp_path: Path) -> SetupFiles:
-    made = SetupFiles(tmp_path / "relay" / "crcr.toml")
-    open_secrets(made)
-    return made
+    setup_files = SetupFiles(tmp_path / "relay" / "crcr.toml")
+    open_secrets(setup_files)
+    return setup_files
 
 
-def content(github: str = "https://github.com") -> SettingsContent:
+def make_content(github: str = "https://github.com") -> SettingsContent:
     return SettingsContent(
         upstream="org/up",
         public_url="https://relay.example.org",
@@ -50,13 +50,13 @@ def content(github: str = "https://github.com") -> SettingsContent:
     )
 
 
-def mode(path: Path) -> int:
+def file_mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_the_settings_are_those_that_were_requested(files: SetupFiles) -> None:
+def test_the_written_settings_have_the_requested_values(files: SetupFiles) -> None:
     write_allowlist(files, "allowlist.yml", "org/up")
-    write_settings(files, APP, content("https://ghe.example.org"))
+    write_settings(files, APP, make_content("https://ghe.example.org"))
     settings = load_settings(config=files.config, environ={}, cwd=Path("/"))
     assert (settings.github_app_id, settings.port, settings.oidc_audiences) == (
         "123",
@@ -69,22 +69,22 @@ def test_the_settings_are_those_that_were_requested(files: SetupFiles) -> None:
     assert [str(upstream.name) for upstream in settings.upstreams] == ["org/up"]
 
 
-def test_everything_is_for_its_owner_only_whatever_the_umask(files: SetupFiles) -> None:
+def test_secrets_are_readable_by_their_owner_only_under_any_umask(files: SetupFiles) -> None:
     files.secrets.chmod(0o755)
     umask = os.umask(0)
     try:
         open_secrets(files)
         keep_app(files, APP)
-        assert mode(files.unfinished) == 0o600
-        write_settings(files, APP, content())
+        assert file_mode(files.unfinished) == 0o600
+        write_settings(files, APP, make_content())
     finally:
         os.umask(umask)
-    assert mode(files.secrets) == 0o700
-    assert {mode(path) for path in files.existing()} == {0o600}
+    assert file_mode(files.secrets) == 0o700
+    assert {file_mode(path) for path in files.existing()} == {0o600}
     assert [path.name for path in files.secrets.iterdir() if path.name.endswith(".part")] == []
 
 
-def test_a_file_is_never_replaced(files: SetupFiles) -> None:
+def test_an_existing_file_is_never_overwritten(files: SetupFiles) -> None:
     files.config.write_text("mine")
     with pytest.raises(NotPossible, match="exists already"):
         write_new(files.config, "theirs")
@@ -92,9 +92,9 @@ def test_a_file_is_never_replaced(files: SetupFiles) -> None:
     assert not list(files.folder.glob(".*part"))
 
 
-def test_replaced_files_are_kept_aside(files: SetupFiles) -> None:
+def test_replaced_files_are_kept_with_numbered_suffixes(files: SetupFiles) -> None:
     for _ in range(2):
-        write_settings(files, APP, content())
+        write_settings(files, APP, make_content())
         set_aside(files)
     kept = sorted(path.name for path in files.folder.rglob("*.old*"))
     assert kept == [
@@ -107,7 +107,7 @@ def test_an_interruption_between_the_files_loses_nothing(files: SetupFiles) -> N
     keep_app(files, APP)
     write_new(files.private_key, APP.private_key)  # and then the power failed
     assert read_unfinished(files).app == APP
-    assert [path.name for path in write_settings(files, APP, content())] == ["webhook", "crcr.toml"]
+    assert [path.name for path in write_settings(files, APP, make_content())] == ["webhook", "crcr.toml"]
     assert not files.unfinished.exists()
 
 
@@ -120,7 +120,7 @@ def test_a_code_is_kept_for_an_hour(files: SetupFiles) -> None:
     assert read_unfinished(files).code is None
 
 
-def test_secrets_are_in_no_representation() -> None:
+def test_secrets_are_not_in_the_repr() -> None:
     assert APP.webhook_secret not in repr(APP)
     assert "PRIVATE" not in repr(APP)
 
@@ -134,7 +134,7 @@ def test_the_first_allowlist_is_valid_and_an_existing_one_is_left_alone(files: S
     assert write_allowlist(files, "https://github.com/org/up/blob/main/a.yml", "org/up") is None
 
 
-def test_the_published_manifest_is_the_one_that_is_used() -> None:
+def test_the_published_manifest_equals_the_generated_one() -> None:
     example = json.loads((ROOT / "docs/examples/app-manifest.json").read_text())
     assert example == app_manifest(
         name="my-project-ci-relay",
@@ -156,7 +156,7 @@ def test_the_published_manifest_is_the_one_that_is_used() -> None:
         ),
     ],
 )
-def test_addresses_of_each_kind_of_github(web: str, api: str, issuer: str | None) -> None:
+def test_urls_are_derived_for_each_kind_of_github(web: str, api: str, issuer: str | None) -> None:
     github = GitHubAddresses.from_web_url(web)
     assert (github.api, github.issuer) == (api, issuer)
     assert github.form(None) == f"{github.web}/settings/apps/new"
@@ -165,8 +165,8 @@ def test_addresses_of_each_kind_of_github(web: str, api: str, issuer: str | None
 
 def test_the_installation_page_preselects_the_upstream() -> None:
     assert install_url("https://g/apps/x", None) == "https://g/apps/x/installations/new"
-    chosen = install_url("https://g/apps/x", (7, 9))
+    preselected = install_url("https://g/apps/x", (7, 9))
     assert (
-        chosen
+        preselected
         == "https://g/apps/x/installations/new/permissions?suggested_target_id=7&repository_ids%5B%5D=9"
     )

@@ -1,4 +1,4 @@
-"""The page of `crcr setup` and what comes back to it: only the browser that opened it, with its state, once."""
+"""The page of `crcr setup` and its callback: accepted only from the browser that opened it, with its state, once."""
 
 import re
 import threading
@@ -31,7 +31,7 @@ def server() -> Iterator[RedirectServer]:
 
 
 class Browser:
-    """A browser of this machine: it keeps the page's cookie."""
+    """A local browser that keeps the page's cookie."""
 
     def __init__(self, server: RedirectServer) -> None:
         self._server = server
@@ -50,7 +50,7 @@ class Browser:
     def open_page(self) -> tuple[int, str, dict[str, str]]:
         return self.get(self._server.address.partition(str(self._server.port))[2])
 
-    def come_back(self, code: str = CODE, state: str | None = None) -> tuple[int, str, dict[str, str]]:
+    def call_back(self, code: str = CODE, state: str | None = None) -> tuple[int, str, dict[str, str]]:
         return self.get(f"{RETURN_PATH}?code={code}&state={self._server.state if state is None else state}")
 
 
@@ -75,32 +75,32 @@ def test_the_page_has_one_button_that_posts_the_manifest_to_github(
     assert "HttpOnly; SameSite=Lax" in headers["Set-Cookie"]
 
 
-def test_it_listens_on_the_loopback_address_only(server: RedirectServer) -> None:
+def test_the_server_listens_on_the_loopback_address_only(server: RedirectServer) -> None:
     assert server.address.startswith(f"http://127.0.0.1:{server.port}/")
     assert server._server.server_address[0] == "127.0.0.1"
 
 
-def test_names_are_text_on_the_page() -> None:
+def test_hostile_names_stay_text_on_the_page() -> None:
     with open_server('"><script>alert(1)</script>') as server:
         _, page, _ = Browser(server).open_page()
     assert "<script" not in page
 
 
-def test_the_code_is_taken_and_the_browser_goes_on_to_the_installation(
+def test_the_code_is_accepted_once_and_the_browser_is_redirected_to_the_installation(
     server: RedirectServer, browser: Browser
 ) -> None:
     browser.open_page()
     threading.Timer(0.05, server.finish, (INSTALL,)).start()
-    status, _, headers = browser.come_back()
+    status, _, headers = browser.call_back()
     assert (status, headers["Location"], server.wait_for_code(0)) == (303, INSTALL, CODE)
-    assert browser.come_back("another-code-that-is-late")[0] == 410
+    assert browser.call_back("another-code-that-is-late")[0] == 410
     assert server.wait_for_code(0) == CODE
 
 
-def test_a_failure_after_the_click_is_told_in_the_browser(server: RedirectServer, browser: Browser) -> None:
+def test_a_failure_after_the_click_is_shown_in_the_browser(server: RedirectServer, browser: Browser) -> None:
     browser.open_page()
     server.refuse("The <disk> is full.")
-    status, page, _ = browser.come_back()
+    status, page, _ = browser.call_back()
     assert (status, "The &lt;disk&gt; is full." in page) == (500, True)
 
 
@@ -113,12 +113,12 @@ class Attack:
 
 
 ATTACKS = (
-    Attack("wrong state", lambda page: page.come_back(state="guessed"), 403),
-    Attack("no state", lambda page: page.come_back(state=""), 403),
-    Attack("the state in another browser", lambda page: page.come_back(), 403, from_another_browser=True),
+    Attack("wrong state", lambda page: page.call_back(state="guessed"), 403),
+    Attack("no state", lambda page: page.call_back(state=""), 403),
+    Attack("the state in another browser", lambda page: page.call_back(), 403, from_another_browser=True),
     Attack("the page in another browser", lambda page: page.open_page(), 403, from_another_browser=True),
-    Attack("no code", lambda page: page.come_back(code=""), 400),
-    Attack("hostile code", lambda page: page.come_back(code="../../etc/x%0d%0a"), 400),
+    Attack("no code", lambda page: page.call_back(code=""), 400),
+    Attack("hostile code", lambda page: page.call_back(code="../../etc/x%0d%0a"), 400),
     Attack("no query", lambda page: page.get(RETURN_PATH), 403),
     Attack("another path", lambda page: page.get("/"), 404),
     Attack("another host name", lambda page: page.get(RETURN_PATH, host="evil.example.org"), 421),
@@ -126,7 +126,7 @@ ATTACKS = (
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_whatever_else_comes_back_is_refused_and_the_wait_goes_on(
+def test_a_wrong_callback_is_refused_and_the_server_keeps_waiting(
     server: RedirectServer, browser: Browser, attack: Attack
 ) -> None:
     browser.open_page()
@@ -134,22 +134,22 @@ def test_whatever_else_comes_back_is_refused_and_the_wait_goes_on(
     assert server.wait_for_code(0) is None
     assert bool(server.refused) is (attack.status != 404)
     server.finish(INSTALL)
-    assert browser.come_back()[0] == 303
+    assert browser.call_back()[0] == 303
     assert server.wait_for_code(0) == CODE
 
 
-def test_each_set_up_has_its_own_address_and_state() -> None:
-    with open_server() as one, open_server() as two:
-        assert one.state != two.state
-        assert one.address.rpartition("/")[2] != two.address.rpartition("/")[2]
-        assert len(one.address.rpartition("/")[2]) >= 32
+def test_each_set_up_has_its_own_url_and_state() -> None:
+    with open_server() as first, open_server() as second:
+        assert first.state != second.state
+        assert first.address.rpartition("/")[2] != second.address.rpartition("/")[2]
+        assert len(first.address.rpartition("/")[2]) >= 32
 
 
-def test_nobody_comes_back_in_time(server: RedirectServer) -> None:
+def test_waiting_for_the_code_times_out(server: RedirectServer) -> None:
     assert server.wait_for_code(0.01) is None
 
 
-def test_a_port_in_use_is_told_with_a_way_out(server: RedirectServer) -> None:
+def test_a_port_in_use_is_an_error_with_a_hint(server: RedirectServer) -> None:
     with pytest.raises(NotPossible, match=re.escape(f"port {server.port} cannot be used")) as refusal:
         open_server(port=server.port)
     assert "--redirect-port" in (refusal.value.hint or "")

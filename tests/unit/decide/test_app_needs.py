@@ -32,7 +32,7 @@ def test_permissions_and_events_are_those_of_the_manifest() -> None:
     } == set(MANIFEST["default_events"])
 
 
-def test_more_than_is_wanted_is_enough_and_less_is_not() -> None:
+def test_a_higher_permission_satisfies_a_lower_one_and_not_vice_versa() -> None:
     granted = {"contents": "admin", "metadata": "read", "pull_requests": "read", "checks": "odd"}
     assert repository_setup.missing_permissions(granted, repository_setup.PERMISSIONS_ALWAYS) == (
         "pull_requests: write",
@@ -56,18 +56,20 @@ def test_more_than_is_wanted_is_enough_and_less_is_not() -> None:
         (Level.L4, None, "write", State.OK),
     ],
 )
-def test_a_downstream_and_the_operator_are_told_the_same_of_its_rights(
+def test_the_downstream_and_the_operator_get_the_same_state_of_its_permissions(
     level: Level, jobs: tuple[str, ...] | None, actions: str, state: State
 ) -> None:
-    found = InstallationFacts(installation_id=1, permissions={"contents": "write", "actions": actions})
+    installation = InstallationFacts(installation_id=1, permissions={"contents": "write", "actions": actions})
     entry = AllowlistEntry(name=REPO, level=level, jobs=jobs)
-    to_operator = _rights(REPO, "downstream", entry, found, has_checks=True)
-    assert (_permissions(found, entry).state, to_operator.state) == (state, state)
+    to_operator = _rights(REPO, "downstream", entry, installation, has_checks=True)
+    assert (_permissions(installation, entry).state, to_operator.state) == (state, state)
     assert ("lacks actions: write" in to_operator.text) is (state is not State.OK)
 
 
 @pytest.mark.parametrize("level", list(Level))
-def test_without_contents_nothing_can_be_sent_at_any_level(level: Level) -> None:
-    lack = repository_setup.downstream_shortfall({"contents": "read"}, AllowlistEntry(name=REPO, level=level))
-    assert lack is not None
-    assert (lack.is_fatal, lack.missing[0]) == (True, "contents: write")
+def test_without_contents_write_nothing_can_be_sent_at_any_level(level: Level) -> None:
+    shortfall = repository_setup.downstream_shortfall(
+        {"contents": "read"}, AllowlistEntry(name=REPO, level=level)
+    )
+    assert shortfall is not None
+    assert (shortfall.is_fatal, shortfall.missing[0]) == (True, "contents: write")

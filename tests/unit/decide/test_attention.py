@@ -1,4 +1,4 @@
-"""What needs attention: which facts become a line, in which order, and what each line says."""
+"""The attention list: the facts that become a line, their order, and the text of each line."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -39,27 +39,27 @@ def lines(facts: AttentionFacts) -> list[tuple[AttentionKind, str]]:
     return [(item.kind, item.text) for item in list_attention(facts, NOW).items]
 
 
-def test_without_troubles_there_is_no_line() -> None:
+def test_without_problems_there_is_no_line() -> None:
     attention = list_attention(AttentionFacts(branch="main"), NOW)
     assert (attention.items, attention.blocked_pulls, attention.more_backends) == ((), 0, 0)
 
 
-@pytest.mark.parametrize(("hours", "lately"), [(0.0, True), (23.99, True), (24.0, False), (999.0, False)])
-def test_what_turned_within_24_hours_is_news(hours: float, lately: bool) -> None:
-    assert turned_lately(ago(hours), NOW) is lately
+@pytest.mark.parametrize(("hours", "recent"), [(0.0, True), (23.99, True), (24.0, False), (999.0, False)])
+def test_a_change_within_24_hours_is_recent(hours: float, recent: bool) -> None:
+    assert turned_lately(ago(hours), NOW) is recent
 
 
 @pytest.mark.parametrize(
     ("repeated", "flaky", "listed"),
     [(True, True, True), (True, False, True), (False, False, True), (False, True, False)],
 )
-def test_a_single_flaky_failure_is_no_line(repeated: bool, flaky: bool, listed: bool) -> None:
+def test_a_single_flaky_failure_is_not_listed(repeated: bool, flaky: bool, listed: bool) -> None:
     job = red(repeated=repeated, flaky=flaky)
     assert fails_continuously(job) is listed
     assert bool(lines(AttentionFacts(branch="main", red_jobs=(job,)))) is listed
 
 
-def test_new_red_jobs_are_a_line_for_each_backend_and_old_ones_are_one_line_together() -> None:
+def test_new_red_jobs_have_one_line_per_backend_and_old_ones_share_one_line() -> None:
     jobs = (
         red("a", 3, REPORT),
         red("b", 1),
@@ -81,7 +81,7 @@ def test_new_red_jobs_are_a_line_for_each_backend_and_old_ones_are_one_line_toge
     ]
 
 
-def test_the_highest_level_is_first_and_there_what_happened_last() -> None:
+def test_items_are_ordered_by_highest_level_and_then_newest_first() -> None:
     names = ("gate/b", "gate/a", "report/x")
     backends = [TroubledBackend(RepoName(name), Level.L4 if "gate" in name else Level.L2) for name in names]
     silent = [(backends[2], ago(1)), (backends[0], ago(20)), (backends[1], ago(3))]
@@ -99,14 +99,14 @@ def test_the_highest_level_is_first_and_there_what_happened_last() -> None:
         (True, (4.0, 3.0), 2.0),
     ],
 )
-def test_silence_begins_when_the_last_missing_answer_was_due(
+def test_silence_begins_when_the_deciding_missing_answer_was_due(
     reported: bool, hours: tuple[float, ...], since: float
 ) -> None:
-    unanswered = [ago(each) for each in hours]
+    unanswered = [ago(age) for age in hours]
     assert silent_since(unanswered, reported=reported, after=3, within=timedelta(hours=1)) == ago(since)
 
 
-def test_long_lists_are_cut_and_counted() -> None:
+def test_long_lists_are_truncated_and_counted() -> None:
     backends = [
         (TroubledBackend(RepoName(f"org/b{number}"), Level.L2), ago(1)) for number in range(MOST_BACKENDS + 4)
     ]
@@ -120,18 +120,18 @@ def test_long_lists_are_cut_and_counted() -> None:
 
 
 def in_tree(*failed: int | None) -> InTreeTrend:
-    """Commits with so many failed checks, oldest first; None for one that still runs."""
+    """Return commits with these numbers of failed checks, oldest first; None for one that still runs."""
     return InTreeTrend(
         "main",
         tuple(
             InTreeCommit(
-                sha=f"{place:040x}",
-                pushed_at=ago(100 - place),
+                sha=f"{index:040x}",
+                pushed_at=ago(100 - index),
                 passed=10,
                 failed=number or 0,
                 running=int(number is None),
             )
-            for place, number in enumerate(failed)
+            for index, number in enumerate(failed)
         ),
     )
 
@@ -150,11 +150,11 @@ def in_tree(*failed: int | None) -> InTreeTrend:
 def test_the_upstreams_own_ci_is_red_since_the_first_failed_commit(
     trend: InTreeTrend | None, text: str | None, since: datetime | None
 ) -> None:
-    found = [(item.text, item.since) for item in list_attention(AttentionFacts(in_tree=trend), NOW).items]
-    assert found == ([(text, since)] if text else [])
+    items = [(item.text, item.since) for item in list_attention(AttentionFacts(in_tree=trend), NOW).items]
+    assert items == ([(text, since)] if text else [])
 
 
-def test_a_blocked_pull_request_names_its_reason_and_whom_to_call() -> None:
+def test_a_blocked_pull_request_names_its_reason_and_its_on_calls() -> None:
     pull = BlockedPull(
         number=7,
         title="Fuse it",
@@ -176,7 +176,7 @@ def test_a_blocked_pull_request_names_its_reason_and_whom_to_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (format_count(3_999), "3,999"),
         (format_count(999), "999"),
@@ -188,5 +188,5 @@ def test_a_blocked_pull_request_names_its_reason_and_whom_to_call() -> None:
         (count_things(12_345, "job"), "12,345 jobs"),
     ],
 )
-def test_numbers_are_grouped_and_rates_never_rounded_up(text: str, said: str) -> None:
-    assert text == said
+def test_numbers_are_grouped_and_rates_never_rounded_up(text: str, expected: str) -> None:
+    assert text == expected

@@ -1,4 +1,4 @@
-"""When a backend is green at a commit, which commits lie between two green ones, and the newest common one."""
+"""The state of a backend at a commit, the commits between two green ones, and the newest common commit."""
 
 import random
 
@@ -70,12 +70,15 @@ def test_a_commit_is_accepted_between_two_green_ones_without_a_failure_in_betwee
     letters: str, exact: str, between: str
 ) -> None:
     signs = {True: "+", False: "-", None: "?"}
-    assert "".join(signs[each] for each in accept_commits(states(letters), GreenMatch.EXACT)) == exact
-    assert "".join(signs[each] for each in accept_commits(states(letters), GreenMatch.BETWEEN)) == between
+    assert "".join(signs[accepted] for accepted in accept_commits(states(letters), GreenMatch.EXACT)) == exact
+    assert (
+        "".join(signs[accepted] for accepted in accept_commits(states(letters), GreenMatch.BETWEEN))
+        == between
+    )
 
 
 @pytest.mark.parametrize(
-    ("backends", "match", "found"),
+    ("backends", "match", "expected"),
     [
         (["FG", "GG"], GreenMatch.EXACT, CommonCommit(1, is_settled=True)),
         (["FG", "GF"], GreenMatch.EXACT, CommonCommit(None, is_settled=False)),
@@ -89,15 +92,17 @@ def test_a_commit_is_accepted_between_two_green_ones_without_a_failure_in_betwee
     ],
 )
 def test_the_newest_common_commit_is_settled_once_no_newer_one_can_follow(
-    backends: list[str], match: GreenMatch, found: CommonCommit
+    backends: list[str], match: GreenMatch, expected: CommonCommit
 ) -> None:
-    assert find_common([states(letters) for letters in backends], match) == found
+    assert find_common([states(letters) for letters in backends], match) == expected
 
 
 def test_a_settled_answer_never_changes_with_older_commits_and_an_exact_one_is_never_newer() -> None:
-    chance = random.Random(5)
+    generator = random.Random(5)
     for _ in range(2_000):
-        lines = ["".join(chance.choices("GF.RI", (5, 1, 4, 1, 1), k=12)) for _ in range(chance.randint(1, 3))]
+        lines = [
+            "".join(generator.choices("GF.RI", (5, 1, 4, 1, 1), k=12)) for _ in range(generator.randint(1, 3))
+        ]
         for match in GreenMatch:
             whole = find_common([states(line) for line in lines], match)
             for length in range(12):
@@ -146,7 +151,7 @@ def test_a_named_backend_is_never_left_out_silently(chosen: dict[str, object]) -
         choose_backends(ENTRIES, query)
 
 
-def test_tags_are_ordered_by_version_and_those_of_ci_systems_are_none() -> None:
+def test_tags_are_ordered_by_version_and_tags_of_ci_systems_are_excluded() -> None:
     tags = ["v2.9.0-rc1", "v2.10.0", "v2.9.0", "v2.9.1", "v2.9", "ciflow/trunk/12345", "nightly"]
     versions = [tag for tag in tags if is_version_tag(tag)]
     assert newest_releases(versions) == ["v2.10.0", "v2.9.1", "v2.9.0", "v2.9.0-rc1", "v2.9"]

@@ -29,8 +29,8 @@ RESULTS = st.lists(
 
 @given(RESULTS)
 def test_a_row_has_the_failing_commits_after_the_last_one_with_a_pass(results: list[BranchCommit]) -> None:
-    passed = {one.order[0] for one in results if one.passed}
-    failed = {one.order[0] for one in results if not one.passed and not one.sick}
+    passed = {commit.order[0] for commit in results if commit.passed}
+    failed = {commit.order[0] for commit in results if not commit.passed and not commit.sick}
     bad = sorted(position for position in failed if position > max(passed, default=0))
     row = find_failing_row(results)
     if not bad:
@@ -39,20 +39,20 @@ def test_a_row_has_the_failing_commits_after_the_last_one_with_a_pass(results: l
     assert row is not None
     assert (row.number, row.first.order[0], row.newest.order[0]) == (len(bad), bad[0], bad[-1])
     assert (row.last_good.order[0] if row.last_good else 0) == max(passed, default=0)
-    assert row.since == min(one.at for one in results if one.order[0] in bad and not one.sick)
+    assert row.since == min(commit.at for commit in results if commit.order[0] in bad and not commit.sick)
 
 
 @given(RESULTS, st.randoms())
-def test_the_order_of_arrival_does_not_matter(results: list[BranchCommit], chance: object) -> None:
+def test_the_order_of_arrival_does_not_matter(results: list[BranchCommit], random: object) -> None:
     shuffled = results.copy()
-    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
     first, second = find_failing_row(results), find_failing_row(shuffled)
     assert (first and (first.number, first.since, first.first.order)) == (
         second and (second.number, second.since, second.first.order)
     )
 
 
-def test_a_row_may_be_long() -> None:
+def test_a_row_may_have_hundreds_of_commits() -> None:
     row = find_failing_row([result(1, "pass", 0), *(result(n, "fail", n) for n in range(2, 902))])
     assert row is not None
     assert (row.number, row.since) == (900, START + timedelta(minutes=2))

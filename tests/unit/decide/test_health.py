@@ -246,12 +246,12 @@ def test_the_most_serious_reason_comes_first_and_gives_the_state() -> None:
         *("gates_unpublished", "held_back", "parked", "allowlist_bad"),
     ]
     assert health.state is HealthState.RED
-    assert [each.effects.value for each in health.held] == ["gates", "details"]
+    assert [held.effects.value for held in health.held] == ["gates", "details"]
     assert worst_state([Health(), health]) is HealthState.RED
     assert worst_state([]) is HealthState.GREEN
 
 
-def test_pages_are_read_anew_for_another_end_of_a_limit_and_not_for_another_number_of_details() -> None:
+def test_pages_refresh_when_the_end_of_a_limit_changes_but_not_the_number_of_details() -> None:
     def signature(number: int, until: datetime) -> tuple[str, ...]:
         facts = HealthFacts(open_effects=(held_effects(EffectClass.DETAILS, number, until),))
         return judge_health(facts, NOW).signature
@@ -261,7 +261,7 @@ def test_pages_are_read_anew_for_another_end_of_a_limit_and_not_for_another_numb
 
 
 @pytest.mark.parametrize(
-    ("hindered", "text"),
+    ("obstacle", "text"),
     [
         (
             {"held_by": HeldBy.HOUR, "due_at": HOUR_ENDS},
@@ -278,8 +278,8 @@ def test_pages_are_read_anew_for_another_end_of_a_limit_and_not_for_another_numb
         ({}, "it waits for its turn"),
     ],
 )
-def test_a_gate_that_is_not_on_github_says_since_when_and_why(hindered: dict[str, Any], text: str) -> None:
-    publication = GatePublication(at=NOW, decided_at=ago(minutes=7), **hindered)
+def test_an_unpublished_gate_shows_since_when_and_why(obstacle: dict[str, Any], text: str) -> None:
+    publication = GatePublication(at=NOW, decided_at=ago(minutes=7), **obstacle)
     assert publication.is_late
     assert publication.text == f"Decided at 05:05 UTC, not yet published on GitHub: {text}."
 

@@ -1,4 +1,4 @@
-"""The verdict on a backend whose results did not come."""
+"""The verdict on a backend whose results are missing."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -65,12 +65,12 @@ def a_backend(
 
 
 @pytest.mark.parametrize("state", list(BackendState))
-def test_only_what_should_have_reported_is_missing(state: BackendState) -> None:
-    told = {S.NEVER_STARTED, S.UNANSWERED, S.UNREPORTED}
-    assert reports_nothing(a_backend(state), LIMIT, SENT) is (state in told)
-    told |= {S.NO_REPORT}
-    assert reports_nothing(a_backend(state), LIMIT, SENT + HOUR) is (state in told)
-    assert reports_nothing(a_backend(state), LIMIT, SENT + LIMIT) is (state in {*told, S.STARTED})
+def test_results_are_missing_only_in_states_that_should_have_reported(state: BackendState) -> None:
+    missing_states = {S.NEVER_STARTED, S.UNANSWERED, S.UNREPORTED}
+    assert reports_nothing(a_backend(state), LIMIT, SENT) is (state in missing_states)
+    missing_states |= {S.NO_REPORT}
+    assert reports_nothing(a_backend(state), LIMIT, SENT + HOUR) is (state in missing_states)
+    assert reports_nothing(a_backend(state), LIMIT, SENT + LIMIT) is (state in {*missing_states, S.STARTED})
 
 
 NOT_AWAITED: list[dict[str, Any]] = [
@@ -82,7 +82,7 @@ NOT_AWAITED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("facts", NOT_AWAITED)
-def test_no_answer_is_expected_of_these(facts: dict[str, Any]) -> None:
+def test_no_report_is_expected_for_superseded_test_closed_or_unsent_dispatches(facts: dict[str, Any]) -> None:
     late = SENT + 100 * HOUR
     dispatch = a_dispatch(**facts)
     assert not reports_nothing(a_backend(S.NEVER_STARTED, dispatch=dispatch), LIMIT, late)
@@ -100,7 +100,7 @@ WHERE = [
 
 
 @pytest.mark.parametrize(("last_at", "silent", "words", "confidence"), WHERE)
-def test_it_says_whether_the_backend_is_silent_for_everybody(
+def test_the_verdict_states_whether_the_backend_is_silent_for_everybody(
     last_at: datetime | None, silent: bool, words: str, confidence: Confidence
 ) -> None:
     verdict = judge_silence(a_backend(S.UNANSWERED), BackendReporting(last_at, silent), UPSTREAM)
@@ -109,7 +109,7 @@ def test_it_says_whether_the_backend_is_silent_for_everybody(
     assert verdict.evidence[0].url == "/crcr/org/one?upstream=up/stream"
 
 
-def test_an_expected_job_that_never_came_is_named_once_its_time_is_over() -> None:
+def test_an_expected_job_that_never_reported_is_named_after_the_time_limit() -> None:
     backend = a_backend(S.PASSED, "build", "shard (1)")
     expected = ("build", "shard (*)", "a", "b", "c", "d")
     assert judge_missing_jobs(backend, expected, LIMIT, UPSTREAM, SENT + LIMIT - HOUR) is None
@@ -118,5 +118,5 @@ def test_an_expected_job_that_never_came_is_named_once_its_time_is_over() -> Non
     assert verdict.sentence.startswith("Expected and never reported: a, b, c and 1 more. Other jobs")
     assert judge_missing_jobs(backend, expected[:2], LIMIT, UPSTREAM, SENT + LIMIT) is None
     assert judge_missing_jobs(backend, (), LIMIT, UPSTREAM, SENT + LIMIT) is None
-    many = replace(backend, jobs_left_out=1)
-    assert judge_missing_jobs(many, expected, LIMIT, UPSTREAM, SENT + LIMIT) is None
+    truncated = replace(backend, jobs_left_out=1)
+    assert judge_missing_jobs(truncated, expected, LIMIT, UPSTREAM, SENT + LIMIT) is None

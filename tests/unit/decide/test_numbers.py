@@ -39,22 +39,20 @@ PASSES, SAYS_NOTHING = {"success"}, {"cancelled", "skipped", "neutral"}
 
 @pytest.mark.parametrize("conclusion", CONCLUDED)
 def test_a_job_without_an_expectation_counts_by_its_conclusion(conclusion: Conclusion | None) -> None:
-    wanted = (
+    category = (
         "success" if conclusion in PASSES else "other" if conclusion in SAYS_NOTHING else "failure"
-    )  # a conclusion that nobody said is no pass
-    assert count_as(JobState.COMPLETED, conclusion) == wanted
+    )  # a missing conclusion is no pass
+    assert count_as(JobState.COMPLETED, conclusion) == category
 
 
 @pytest.mark.parametrize(("conclusion", "expected"), list(product(CONCLUDED, Conclusion)))
-def test_where_an_outcome_is_expected_just_that_one_is_a_pass(
-    conclusion: Conclusion | None, expected: Conclusion
-) -> None:
-    wanted = "success" if conclusion is expected else "failure"
-    assert count_as(JobState.COMPLETED, conclusion, expected) == wanted
+def test_only_the_expected_outcome_is_a_pass(conclusion: Conclusion | None, expected: Conclusion) -> None:
+    category = "success" if conclusion is expected else "failure"
+    assert count_as(JobState.COMPLETED, conclusion, expected) == category
 
 
 @pytest.mark.parametrize(("conclusion", "expected"), list(product(CONCLUDED, CONCLUDED)))
-def test_silence_is_a_failure_and_a_running_job_is_neither(
+def test_a_silent_job_is_a_failure_and_a_running_job_is_neither_pass_nor_failure(
     conclusion: Conclusion | None, expected: Conclusion | None
 ) -> None:
     assert count_as(JobState.TIMED_OUT, conclusion, expected) is CountedAs.FAILURE
@@ -65,7 +63,7 @@ def test_silence_is_a_failure_and_a_running_job_is_neither(
 @pytest.mark.parametrize(
     ("state", "superseded", "earlier"), list(product(JobState, (False, True), (False, True)))
 )
-def test_every_ended_job_has_exactly_one_place_and_no_running_one_has_any(
+def test_every_ended_job_has_exactly_one_category_and_a_running_one_has_none(
     state: JobState, superseded: bool, earlier: bool
 ) -> None:
     for conclusion, expected in product(CONCLUDED, CONCLUDED):
@@ -98,8 +96,8 @@ def _expected_category(
     return "success" if conclusion in PASSES else "other" if conclusion in SAYS_NOTHING else "failure"
 
 
-def test_what_is_left_out_and_what_says_nothing_has_no_part_in_the_times() -> None:
-    assert {each.value for each in TIMED} == {"success", "failure", "timed_out", "silent"}
+def test_superseded_and_inconclusive_jobs_do_not_count_in_the_times() -> None:
+    assert {category.value for category in TIMED} == {"success", "failure", "timed_out", "silent"}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +113,7 @@ def test_what_is_left_out_and_what_says_nothing_has_no_part_in_the_times() -> No
         ("", None),
     ],
 )
-def test_each_event_is_of_one_kind_and_a_test_is_of_none(event: str, kind: ResultKind | None) -> None:
+def test_each_event_has_one_result_kind_and_a_test_has_none(event: str, kind: ResultKind | None) -> None:
     assert result_kind(event) is kind
 
 
@@ -123,7 +121,9 @@ def test_each_event_is_of_one_kind_and_a_test_is_of_none(event: str, kind: Resul
 
 numbers = st.integers(0, 10_000)
 tallies = st.builds(Tally, numbers, numbers, numbers, numbers, numbers)
-seconds = st.floats(0, 200_000, allow_nan=False).map(lambda each: round(each * 1024) / 1024)  # sums are exact
+seconds = st.floats(0, 200_000, allow_nan=False).map(
+    lambda second: round(second * 1024) / 1024
+)  # sums are exact
 durations = st.lists(seconds, max_size=20).map(Durations.from_seconds)
 moments = st.integers(0, 100).map(lambda hours: NOW - hours * HOUR)
 results = st.none() | st.builds(
@@ -176,7 +176,7 @@ def test_tallies_add_up_in_any_order(one: Tally, two: Tally, three: Tally) -> No
 
 
 @given(tallies)
-def test_a_rate_is_of_what_was_decided_and_of_nothing_it_is_none(tally: Tally) -> None:
+def test_the_pass_rate_counts_decided_jobs_only_and_is_none_without_any(tally: Tally) -> None:
     if tally.success + tally.failure == 0:
         assert tally.pass_rate is None
     else:
@@ -187,7 +187,9 @@ def test_a_rate_is_of_what_was_decided_and_of_nothing_it_is_none(tally: Tally) -
 
 
 @given(st.lists(seconds), st.lists(seconds))
-def test_durations_of_two_lists_are_the_durations_of_both(one: list[float], two: list[float]) -> None:
+def test_the_sum_of_two_durations_equals_the_durations_of_both_lists(
+    one: list[float], two: list[float]
+) -> None:
     both = Durations.from_seconds(one) + Durations.from_seconds(two)
     assert (
         both == Durations.from_seconds(one + two) == Durations.from_seconds(two) + Durations.from_seconds(one)
@@ -206,27 +208,27 @@ def test_figures_add_up_in_any_order(one: Figures, two: Figures, three: Figures)
 
 
 @given(figures)
-def test_the_strip_and_the_tally_are_the_same_numbers(given_: Figures) -> None:
-    whole = sum(given_.strip, Tally())
-    assert replace(whole, running=whole.running + given_.running) == given_.tally
+def test_the_strip_and_the_tally_have_the_same_totals(sums: Figures) -> None:
+    whole = sum(sums.strip, Tally())
+    assert replace(whole, running=whole.running + sums.running) == sums.tally
 
 
 @given(figures, numbers, results, st.booleans())
-def test_what_is_true_now_changes_no_sum(
-    given_: Figures, running: int, last: LastResult | None, read_before: bool
+def test_updating_the_latest_facts_changes_no_sum(
+    sums: Figures, running: int, last: LastResult | None, read_before: bool
 ) -> None:
-    """Whether the times were added up before or not; the tally has the jobs that run now."""
-    same = Figures(parts=given_.parts, left_out=given_.left_out, running=running, last_result=last)
+    """Check the sums whether or not the sums were read before; the tally includes the jobs that run now."""
+    same = Figures(parts=sums.parts, left_out=sums.left_out, running=running, last_result=last)
     if read_before:
-        _ = given_.tally, given_.queue, given_.execution
-    changed = given_.with_latest(running=running, last_result=last)
+        _ = sums.tally, sums.queue, sums.execution
+    changed = sums.with_latest(running=running, last_result=last)
     assert changed == same
     assert (changed.tally, changed.queue, changed.execution) == (same.tally, same.queue, same.execution)
 
 
 @given(figures, figures)
-def test_of_two_last_results_the_newer_is_the_last(one: Figures, two: Figures) -> None:
-    known = [each.last_result.at for each in (one, two) if each.last_result]
+def test_the_newer_of_two_last_results_is_the_last(one: Figures, two: Figures) -> None:
+    known = [sums.last_result.at for sums in (one, two) if sums.last_result]
     last = (one + two).last_result
     assert (last.at if last else None) == max(known, default=None)
 
@@ -237,7 +239,7 @@ def test_figures_of_different_windows_are_not_added() -> None:
         _ = NOTHING + shorter
 
 
-def test_of_nothing_there_is_no_average_and_no_quantile() -> None:
+def test_empty_durations_have_no_average_and_no_quantile() -> None:
     nothing = Durations()
     assert (nothing.average_s, nothing.p50_s, nothing.p95_s, nothing.quantile(1)) == (None,) * 4
     assert NOTHING.average_delay_s is None
@@ -248,48 +250,50 @@ def test_of_nothing_there_is_no_average_and_no_quantile() -> None:
 
 
 @given(st.lists(seconds, min_size=1), st.floats(0, 1), st.floats(0, 1))
-def test_a_larger_share_never_stays_below_a_shorter_time(given_: list[float], one: float, two: float) -> None:
-    found = Durations.from_seconds(given_)
-    low, high = found.quantile(min(one, two)), found.quantile(max(one, two))
+def test_a_larger_share_never_has_a_smaller_quantile(sample_s: list[float], one: float, two: float) -> None:
+    sample = Durations.from_seconds(sample_s)
+    low, high = sample.quantile(min(one, two)), sample.quantile(max(one, two))
     assert low is not None
     assert high is not None
     assert low <= high
 
 
 @given(st.lists(st.floats(0, 100_000, allow_nan=False), min_size=1), st.floats(0.001, 1))
-def test_a_quantile_lies_in_the_bucket_of_the_job_it_is_of(given_: list[float], share: float) -> None:
-    found = Durations.from_seconds(given_).quantile(share)
-    rank = next(place for place in range(1, len(given_) + 1) if place >= share * len(given_))
-    bucket = find_bucket(sorted(given_)[rank - 1])
+def test_a_quantile_lies_in_the_bucket_of_the_job_at_its_rank(sample_s: list[float], share: float) -> None:
+    quantile = Durations.from_seconds(sample_s).quantile(share)
+    rank = next(position for position in range(1, len(sample_s) + 1) if position >= share * len(sample_s))
+    bucket = find_bucket(sorted(sample_s)[rank - 1])
     low, high = (0, *EDGES_S)[bucket], (*EDGES_S, 115_200)[bucket]
-    assert found is not None
-    assert low <= found <= high
+    assert quantile is not None
+    assert low <= quantile <= high
 
 
 @given(st.lists(seconds, min_size=1, max_size=19), st.floats(0.001, 1))
-def test_of_few_a_quantile_is_the_duration_at_its_rank(given_: list[float], share: float) -> None:
-    rank = next(place for place in range(1, len(given_) + 1) if place >= share * len(given_) - 1e-9)
-    assert Durations.from_seconds(given_).quantile(share) == sorted(given_)[rank - 1]
+def test_with_few_jobs_a_quantile_is_the_duration_at_its_rank(sample_s: list[float], share: float) -> None:
+    rank = next(
+        position for position in range(1, len(sample_s) + 1) if position >= share * len(sample_s) - 1e-9
+    )
+    assert Durations.from_seconds(sample_s).quantile(share) == sorted(sample_s)[rank - 1]
 
 
 @given(st.lists(seconds, min_size=20, max_size=60), st.floats(0, 1))
-def test_of_many_a_quantile_is_not_beyond_the_shortest_and_the_longest(
-    given_: list[float], share: float
+def test_with_many_jobs_a_quantile_is_not_beyond_the_shortest_and_the_longest(
+    sample_s: list[float], share: float
 ) -> None:
-    found = Durations.from_seconds(given_).quantile(share)
-    assert found is not None
-    assert min(given_) - 1e-6 <= found <= max(given_) + 1e-6
+    quantile = Durations.from_seconds(sample_s).quantile(share)
+    assert quantile is not None
+    assert min(sample_s) - 1e-6 <= quantile <= max(sample_s) + 1e-6
 
 
-def test_one_job_is_its_own_percentile_and_of_many_alike_it_stays_so() -> None:
+def test_every_percentile_of_equal_durations_is_that_duration() -> None:
     for number in (1, 19, 20, 500):
-        alike = Durations.from_seconds([7.0] * number)
-        assert (alike.average_s, alike.p50_s, alike.p95_s) == (7.0, 7.0, 7.0)
+        equal = Durations.from_seconds([7.0] * number)
+        assert (equal.average_s, equal.p50_s, equal.p95_s) == (7.0, 7.0, 7.0)
 
 
-@pytest.mark.parametrize("place", range(len(EDGES_S)))
-def test_at_an_edge_a_quantile_is_exact(place: int) -> None:
-    edge = EDGES_S[place]
+@pytest.mark.parametrize("position", range(len(EDGES_S)))
+def test_a_quantile_at_a_bucket_edge_is_exact(position: int) -> None:
+    edge = EDGES_S[position]
     half_below = Durations.from_seconds([edge, edge + 0.5])
     assert half_below.p50_s == edge
     assert Durations.from_seconds([edge]).quantile(1) == edge
@@ -301,7 +305,7 @@ def test_a_duration_at_the_upper_end_of_a_bucket_is_in_it_and_a_longer_one_is_no
     assert find_bucket(edge + 1e-6) == find_bucket(edge) + 1
 
 
-def test_the_buckets_reach_from_nothing_to_everything() -> None:
+def test_the_buckets_cover_every_duration() -> None:
     assert (find_bucket(0), find_bucket(10**9)) == (0, BUCKETS - 1)
 
 
@@ -319,13 +323,13 @@ def test_the_buckets_reach_from_nothing_to_everything() -> None:
         (Level.L4, True, 3, True),
     ],
 )
-def test_who_should_report_and_does_not_is_silent(
+def test_a_backend_that_should_report_and_does_not_is_silent(
     level: Level, ever_reported: bool, unanswered: int, silent: bool
 ) -> None:
     assert is_silent(level, ever_reported=ever_reported, unanswered=unanswered) is silent
 
 
-def test_fault_42_a_probe_without_news_says_nothing_any_more() -> None:
+def test_fault_42_a_probe_without_a_recent_result_is_stale() -> None:
     last = LastResult(JobState.COMPLETED, Conclusion.SUCCESS, "probe", NOW, CountedAs.SUCCESS)
     assert is_stale(None, NOW, silent=False)
     assert is_stale(last, NOW, silent=True)
@@ -356,7 +360,7 @@ def test_the_parts_cover_the_window_without_gap_or_overlap(span: Span, now: date
 
 
 @given(st.sampled_from(Span), nows | edges | midnights)
-def test_a_window_holds_now_and_is_of_whole_hours_or_whole_days(span: Span, now: datetime) -> None:
+def test_a_window_contains_now_and_has_whole_hours_or_whole_days(span: Span, now: datetime) -> None:
     window = Window.of(span, now)
     assert window.since <= now < window.until
     for edge in (window.since, window.until):
@@ -379,11 +383,11 @@ def test_a_moment_at_midnight_begins_its_own_day() -> None:
 
 
 @given(st.sampled_from(Span), nows)
-def test_the_readers_zone_and_its_summer_time_change_nothing(span: Span, now: datetime) -> None:
+def test_the_readers_time_zone_and_summer_time_do_not_change_the_window(span: Span, now: datetime) -> None:
     assert Window.of(span, now.astimezone(BERLIN_SUMMER)) == Window.of(span, now)
 
 
-def test_a_day_on_which_clocks_change_has_24_hours_all_the_same() -> None:
-    window = Window.of(Span.WEEK, NOW)  # the night before, Europe went over to summer time
+def test_a_day_with_a_clock_change_still_has_24_hours() -> None:
+    window = Window.of(Span.WEEK, NOW)  # in the night before, Europe switched to summer time
     assert window.since == datetime(2026, 3, 23, tzinfo=UTC)
-    assert {each.hour for each in window.starts()} == {0}
+    assert {start.hour for start in window.starts()} == {0}

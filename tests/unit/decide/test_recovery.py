@@ -1,4 +1,4 @@
-"""Fault 7: which webhooks of GitHub's log are recovered, and in which order."""
+"""Fault 7: the webhooks of GitHub's log that are recovered, and their order."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -31,7 +31,7 @@ UPSTREAM_ID, OTHER_ID = 1, 2
 def entry(
     guid: str = "g", event: str = "pull_request", *, at: int = 0, ok: bool = False, **more: object
 ) -> LoggedDelivery:
-    made = LoggedDelivery(
+    delivery = LoggedDelivery(
         log_id=1000 + at,
         guid=guid,
         delivered_at=NOW + timedelta(seconds=at),
@@ -41,14 +41,14 @@ def entry(
         action="opened",
         repository_id=UPSTREAM_ID,
     )
-    return replace(made, **more)  # type: ignore[arg-type]  # a test's own words
+    return replace(delivery, **more)  # type: ignore[arg-type]  # fields of the caller
 
 
-def chosen(
+def missing_guids(
     *entries: LoggedDelivery, known: KnownWebhooks | None = None, ids: frozenset[int] | None = None
 ) -> list[str]:
-    found = possibly_missing(group_attempts(filter(is_used_event, entries)), ids)
-    return [each.guid for each in missing_webhooks(found, known or KnownWebhooks())]
+    webhooks = possibly_missing(group_attempts(filter(is_used_event, entries)), ids)
+    return [webhook.guid for webhook in missing_webhooks(webhooks, known or KnownWebhooks())]
 
 
 FAILED, PUSHED = entry(), entry(event="push", action=None)
@@ -87,45 +87,47 @@ RULES = {
 
 
 @pytest.mark.parametrize("case", RULES)
-def test_a_webhook_is_taken_up_when_it_is_missing(case: str) -> None:
+def test_a_webhook_is_recovered_if_it_is_missing(case: str) -> None:
     entries, known, expected = RULES[case]
-    assert chosen(*entries, known=known) == expected
+    assert missing_guids(*entries, known=known) == expected
 
 
 @pytest.mark.parametrize("event", sorted({*USED_ACTIONS, "push", "status"}))
-def test_every_event_that_the_relay_knows_is_taken_up(event: str) -> None:
+def test_every_event_that_the_relay_knows_is_recovered(event: str) -> None:
     for action in USED_ACTIONS.get(event, [None]):  # a push has none, nor has a status
-        assert chosen(entry(event=event, action=action)) == ["g"]
+        assert missing_guids(entry(event=event, action=action)) == ["g"]
 
 
 @pytest.mark.parametrize("ok", [False, True])
-def test_pull_requests_of_repositories_that_are_no_upstream_cost_no_call(ok: bool) -> None:
-    theirs = entry(repository_id=OTHER_ID, ok=ok)
-    assert chosen(theirs, ids=frozenset({UPSTREAM_ID})) == []
-    assert chosen(theirs, ids=None) == ["g"]  # an upstream whose id is not known yet may be any of them
-    assert chosen(replace(theirs, repository_id=UPSTREAM_ID), ids=frozenset({UPSTREAM_ID})) == ["g"]
+def test_pull_requests_of_non_upstream_repositories_cost_no_call(ok: bool) -> None:
+    foreign = entry(repository_id=OTHER_ID, ok=ok)
+    assert missing_guids(foreign, ids=frozenset({UPSTREAM_ID})) == []
+    assert missing_guids(foreign, ids=None) == [
+        "g"
+    ]  # an upstream whose id is not known yet may be any of them
+    assert missing_guids(replace(foreign, repository_id=UPSTREAM_ID), ids=frozenset({UPSTREAM_ID})) == ["g"]
 
 
-def test_runs_of_downstreams_are_taken_up_though_they_are_no_upstream() -> None:
+def test_runs_of_downstreams_are_recovered_although_they_are_no_upstream() -> None:
     run = entry(event="workflow_run", action="completed", repository_id=OTHER_ID)
-    assert chosen(run, ids=frozenset({UPSTREAM_ID})) == ["g"]
+    assert missing_guids(run, ids=frozenset({UPSTREAM_ID})) == ["g"]
 
 
 def test_the_payload_is_read_from_the_newest_attempt_and_the_order_is_that_of_the_first() -> None:
-    first, again = entry(at=1), replace(entry(at=9), redelivery=True)
-    [webhook] = group_attempts([again, first])
-    assert (webhook.first_at, webhook.log_id) == (first.delivered_at, again.log_id)
+    first, redelivered = entry(at=1), replace(entry(at=9), redelivery=True)
+    [webhook] = group_attempts([redelivered, first])
+    assert (webhook.first_at, webhook.log_id) == (first.delivered_at, redelivered.log_id)
 
 
-def test_of_many_missed_in_tree_checks_the_newest_are_taken_up() -> None:
+def test_of_many_missed_in_tree_checks_only_the_newest_are_recovered() -> None:
     missed = [entry(f"c{at}", "check_run", at=at, action="completed") for at in range(MOST_IN_TREE + 5)]
-    taken = chosen(*missed, entry("push", "push", at=3, action=None))
-    assert (taken[0], taken[1], len(taken)) == ("push", f"c{MOST_IN_TREE + 4}", 1 + MOST_IN_TREE)
+    recovered = missing_guids(*missed, entry("push", "push", at=3, action=None))
+    assert (recovered[0], recovered[1], len(recovered)) == ("push", f"c{MOST_IN_TREE + 4}", 1 + MOST_IN_TREE)
 
 
-def test_checks_of_repositories_that_are_no_upstream_cost_no_call() -> None:
-    theirs = entry(event="check_run", action="completed", repository_id=OTHER_ID)
-    assert chosen(theirs, ids=frozenset({UPSTREAM_ID})) == []
+def test_checks_of_non_upstream_repositories_cost_no_call() -> None:
+    foreign = entry(event="check_run", action="completed", repository_id=OTHER_ID)
+    assert missing_guids(foreign, ids=frozenset({UPSTREAM_ID})) == []
 
 
 def test_installations_come_first_then_pull_requests_newest_first_then_the_rest_oldest_first() -> None:
@@ -142,29 +144,29 @@ def test_installations_come_first_then_pull_requests_newest_first_then_the_rest_
     ]
     expected = ["moved", "installed", "new pull", "old pull", "comment", "push", "check"]
     expected += ["new in-tree status", "old in-tree check"]
-    assert chosen(*entries) == chosen(*reversed(entries)) == expected
+    assert missing_guids(*entries) == missing_guids(*reversed(entries)) == expected
 
 
-def test_the_log_is_read_back_to_the_watermark_and_a_little_more_but_not_beyond_what_is_kept() -> None:
+def test_the_log_is_read_back_to_the_watermark_plus_overlap_within_its_retention() -> None:
     assert read_since(NOW, None) == NOW - LOG_KEPT
     assert read_since(NOW, NOW - timedelta(hours=1)) == NOW - timedelta(hours=1) - OVERLAP
     assert read_since(NOW, NOW - timedelta(days=30)) == NOW - LOG_KEPT
 
 
-# A backlog collapses
+# Collapsing a backlog
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[PullRequestEvent]:
-    """What happened to a few pull requests, each event in a second of its own."""
+    """Draw the events of a few pull requests, each event in a second of its own."""
     numbers = draw(st.lists(st.integers(1, 3), min_size=1, max_size=12))
-    seen: dict[int, PullRequestEvent] = {}
+    latest: dict[int, PullRequestEvent] = {}
     events = []
     for second, number in enumerate(numbers):
-        before = seen.get(number)
+        before = latest.get(number)
         action = "opened" if before is None else draw(st.sampled_from(["synchronize", "closed", "reopened"]))
         head = before.head_sha if before and action != "synchronize" else f"{second:040}"
-        seen[number] = a_pull(
+        latest[number] = a_pull(
             number=number,
             action=action,
             head_sha=head,
@@ -172,38 +174,38 @@ def histories(draw: st.DrawFn) -> list[PullRequestEvent]:
             is_open=action != "closed",
             updated_at=NOW + timedelta(seconds=second),
         )
-        events.append(seen[number])
+        events.append(latest[number])
     return events
 
 
 @given(histories(), st.randoms(use_true_random=False))
-def test_of_a_backlog_only_the_newest_state_of_each_pull_request_moves_its_head(
-    events: list[PullRequestEvent], chance: Random
+def test_of_a_backlog_only_the_newest_event_of_each_pull_request_moves_its_head(
+    events: list[PullRequestEvent], random: Random
 ) -> None:
-    entries = [entry(str(at), at=at, action=each.action) for at, each in enumerate(events)]
-    chance.shuffle(entries)
+    entries = [entry(str(at), at=at, action=event.action) for at, event in enumerate(events)]
+    random.shuffle(entries)
     pulls: dict[int, KnownPull] = {}
     moved = []
-    for guid in chosen(*entries):
+    for guid in missing_guids(*entries):
         event = events[int(guid)]
         if order_head(event, pulls.get(event.number)) is EventOrder.NEWER:
             pulls[event.number] = move_head(event, pulls.get(event.number))
             moved.append(event)
-    newest = {each.number: each for each in events}
-    assert sorted(moved, key=lambda each: each.number) == [newest[number] for number in sorted(newest)]
+    newest = {event.number: event for event in events}
+    assert sorted(moved, key=lambda event: event.number) == [newest[number] for number in sorted(newest)]
 
 
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(USED_ACTIONS)), st.integers(0, 9), st.booleans()), max_size=20)
 )
-def test_each_guid_is_taken_up_at_most_once_however_often_it_was_tried(
+def test_each_guid_is_recovered_at_most_once_regardless_of_its_attempts(
     attempts: list[tuple[str, int, bool]],
 ) -> None:
     entries = [
         entry(f"{event} {number}", event, at=at, ok=ok, action=min(USED_ACTIONS[event]))
         for at, (event, number, ok) in enumerate(attempts)
     ]
-    taken = chosen(*entries)
-    acknowledged = {each.guid for each in entries if each.ok and each.event != "pull_request"}
-    assert len(taken) == len(set(taken))
-    assert set(taken) == {each.guid for each in entries} - acknowledged
+    recovered = missing_guids(*entries)
+    acknowledged = {delivery.guid for delivery in entries if delivery.ok and delivery.event != "pull_request"}
+    assert len(recovered) == len(set(recovered))
+    assert set(recovered) == {delivery.guid for delivery in entries} - acknowledged

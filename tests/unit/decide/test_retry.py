@@ -34,7 +34,7 @@ def failing(times: int) -> CircuitBreaker:
     return breaker
 
 
-def test_delays_double_from_two_seconds_to_a_quarter_of_an_hour() -> None:
+def test_delays_double_from_two_seconds_to_fifteen_minutes() -> None:
     waits = [
         delay_s(retry_after_fault(attempts=attempts, first_attempt_at=T, now=T, chance=0.5))
         for attempts in range(1, 13)
@@ -45,7 +45,7 @@ def test_delays_double_from_two_seconds_to_a_quarter_of_an_hour() -> None:
 
 
 @given(attempts=st.integers(1, 10_000), chance=CHANCE)
-def test_a_retry_is_never_at_once_and_never_later_than_the_longest_delay(
+def test_a_retry_is_never_immediate_and_never_later_than_the_longest_delay(
     attempts: int, chance: float
 ) -> None:
     wait = delay_s(retry_after_fault(attempts=attempts, first_attempt_at=T, now=T, chance=chance))
@@ -54,7 +54,7 @@ def test_a_retry_is_never_at_once_and_never_later_than_the_longest_delay(
 
 
 @given(one=CHANCE, other=CHANCE)
-def test_chance_spreads_the_retries(one: float, other: float) -> None:
+def test_random_jitter_spreads_the_retries(one: float, other: float) -> None:
     first, second = (
         delay_s(retry_after_fault(attempts=3, first_attempt_at=T, now=T, chance=chance))
         for chance in (one, other)
@@ -63,7 +63,7 @@ def test_chance_spreads_the_retries(one: float, other: float) -> None:
     assert (first < second) <= (one < other)
 
 
-def test_after_24_hours_it_is_given_up_and_not_before() -> None:
+def test_an_effect_is_given_up_after_24_hours_and_not_before() -> None:
     before, then = T + GIVE_UP_AFTER - timedelta(seconds=1), T + GIVE_UP_AFTER
 
     assert isinstance(retry_after_fault(attempts=1, first_attempt_at=T, now=before, chance=0), TryAgain)
@@ -73,7 +73,9 @@ def test_after_24_hours_it_is_given_up_and_not_before() -> None:
 
 
 @given(wait=st.floats(min_value=1, max_value=3600), chance=CHANCE)
-def test_a_limit_is_waited_out_in_full_and_hardly_longer(wait: float, chance: float) -> None:
+def test_a_rate_limit_delays_the_retry_in_full_and_by_at_most_a_second_more(
+    wait: float, chance: float
+) -> None:
     actual = delay_s(retry_after_limit(retry_after_s=wait, first_attempt_at=T, now=T, chance=chance))
 
     assert wait - 1e-5 <= actual <= wait + 1.0 + 1e-5
@@ -91,7 +93,7 @@ def test_the_pause_doubles_up_to_ten_minutes() -> None:
     assert failing(500).open_until == T + timedelta(seconds=LONGEST_PAUSE_S)
 
 
-def test_a_probe_holds_the_others_back_until_its_outcome_is_known() -> None:
+def test_a_probe_blocks_other_calls_until_its_outcome_is_known() -> None:
     open_until = failing(TRIPS_AT).open_until
     assert open_until is not None
     probing = failing(TRIPS_AT).probing(open_until)

@@ -1,4 +1,4 @@
-"""Values of which a page makes thousands behave as frozen ones do, as long as nothing assigns to them."""
+"""Row dataclasses, of which a page creates thousands, behave like frozen ones as long as nothing assigns to them."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ class Cell:
     number: int = 0
 
 
-def test_equal_values_have_one_place_in_a_set() -> None:
+def test_equal_rows_are_one_element_of_a_set() -> None:
     assert {Cell(name="a"), Cell(name="a"), replace(Cell(name="a"), number=1)} == {
         Cell(name="a"),
         Cell(name="a", number=1),

@@ -1,4 +1,4 @@
-"""The comparison of two relays, and the lines that the old one's results are read from."""
+"""The comparison of two relays, and the parsing of the old relay's result lines."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -51,16 +51,16 @@ def compare(
     decided = [dispatch()] if dispatches is None else dispatches
     own = OwnRecords(tuple(decided), tuple(new), {"d1": None, "d2": "superseded by abc"}, **more)
     return [
-        f"{one.kind.name}: {one.why or f'{one.old}, {one.new}'}"
-        for one in compare_relays(old, own).differences
+        f"{difference.kind.name}: {difference.why or f'{difference.old}, {difference.new}'}"
+        for difference in compare_relays(old, own).differences
     ]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "found"),
+    ("old", "new", "expected"),
     [
         ([result()], [result()], []),
-        ([result()], [], []),  # the backend does not report here: nothing to compare
+        ([result()], [], []),  # the backend does not report to the new relay: nothing to compare
         ([result()], [result(job="test")], ["RESULT_IN_OLD: success, None", "RESULT_IN_NEW: None, success"]),
         ([result()], [result("failure")], ["CONCLUSION: success, failure"]),
         ([result(None), result()], [result()], []),  # one line for each report
@@ -74,9 +74,9 @@ def compare(
     ],
 )  # fmt: skip
 def test_results_are_compared_by_job_and_newest_attempt(
-    old: list[RecordedResult], new: list[RecordedResult], found: list[str]
+    old: list[RecordedResult], new: list[RecordedResult], expected: list[str]
 ) -> None:
-    assert compare(old, new) == found
+    assert compare(old, new) == expected
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_results_are_compared_by_job_and_newest_attempt(
         ([dispatch(state=DispatchState.CANCELLED, reason="suspended")], "cancelled: suspended"),
     ],
 )
-def test_a_dispatch_of_the_old_relay_alone_says_why(own: list[OwnDispatch], why: str) -> None:
+def test_a_dispatch_by_the_old_relay_only_has_a_reason(own: list[OwnDispatch], why: str) -> None:
     assert compare([result()], [], own) == [f"DISPATCHED_BY_OLD: {why}"]
     assert "superseded by abc" in compare([result(delivery="d2")], [], [])[0]
     assert "did not receive the webhook" in compare([result(delivery="d3")], [], [])[0]
@@ -114,10 +114,10 @@ def test_a_dispatch_without_a_record_counts_only_where_the_old_relay_could_have_
     comparison = compare_relays([result()], OwnRecords((dispatch(), own), (), {}))
     assert comparison.unreported_backends == (A,)
     assert comparison.unread_backends == ((own.backend,) if own.backend.name == "silent" else ())
-    assert {one.kind for one in comparison.differences} <= {DifferenceKind.DISPATCHED_BY_NEW}
+    assert {difference.kind for difference in comparison.differences} <= {DifferenceKind.DISPATCHED_BY_NEW}
 
 
-def test_results_are_of_the_upstream_and_the_time() -> None:
+def test_results_are_selected_by_upstream_and_time() -> None:
     own = OwnRecords((), (), {"d1": None})
     late = NOW + timedelta(hours=2)
     rows = [
@@ -128,11 +128,11 @@ def test_results_are_of_the_upstream_and_the_time() -> None:
         result(delivery="o", at=NOW, upstream="other/core"),
         result(delivery="n"),
     ]
-    kept = select_results(rows, own, UPSTREAM, NOW, NOW + timedelta(hours=1))
-    assert [one.delivery for one in kept] == ["d1", "y", "z", "n"]
+    selected = select_results(rows, own, UPSTREAM, NOW, NOW + timedelta(hours=1))
+    assert [row.delivery for row in selected] == ["d1", "y", "z", "n"]
 
 
-def test_lines_are_envelopes_or_rows_and_others_are_counted() -> None:
+def test_envelopes_and_rows_are_parsed_and_other_lines_are_counted() -> None:
     row = {
         "delivery_id": "d1",
         "downstream_repo": "org/a",

@@ -1,4 +1,4 @@
-"""A timeline goes from the webhook to the results, in the order in which things happened, and stays short."""
+"""A timeline lists the events from the webhook to the results in their order, and stays short."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,7 +33,7 @@ def at(minute: float) -> datetime:
     return NOON + timedelta(minutes=minute)
 
 
-def maybe(minute: float | None) -> datetime | None:
+def optional_at(minute: float | None) -> datetime | None:
     return None if minute is None else at(minute)
 
 
@@ -52,8 +52,8 @@ def an_arrival(minute: float = 0, action: str = "opened", *, sent: int = 0, **mo
 
 def a_backend(name: str, sent: float | None = None, **more: Any) -> CommitBackend:
     plain: dict[str, Any] = {"state": BackendState.PASSED, "delivery": "d", "event": "pull_request"}
-    minutes = {key: maybe(more.pop(key, None)) for key in ("started_at", "failed_at", "ended_at")}
-    plain["dispatch"] = a_dispatch(sent_at=maybe(sent))
+    minutes = {key: optional_at(more.pop(key, None)) for key in ("started_at", "failed_at", "ended_at")}
+    plain["dispatch"] = a_dispatch(sent_at=optional_at(sent))
     return CommitBackend(
         name=RepoName(name),
         level=Level.L2,
@@ -90,8 +90,8 @@ def a_waiver(state: WaiverState = WaiverState.IN_FORCE, **more: Any) -> WaiverVi
 
 def a_check(conclusion: str | None = "success", name: str = "crcr/gate", **more: Any) -> CheckView:
     status = "completed" if conclusion else "in_progress"
-    told: dict[str, Any] = {"round": 1, "title": None, "published_at": at(9), "status": status}
-    return CheckView(name=name, conclusion=conclusion, **{**told, **more})
+    fields: dict[str, Any] = {"round": 1, "title": None, "published_at": at(9), "status": status}
+    return CheckView(name=name, conclusion=conclusion, **{**fields, **more})
 
 
 def a_group(destroyed: float | None = None) -> GroupView:
@@ -103,7 +103,7 @@ def a_group(destroyed: float | None = None) -> GroupView:
         reused_from=None,
         gate=None,
         created_at=at(20),
-        destroyed_at=maybe(destroyed),
+        destroyed_at=optional_at(destroyed),
     )
 
 
@@ -111,11 +111,11 @@ def moments(*arrivals: Arrival, backends: tuple[CommitBackend, ...] = (), **know
     return list(build_timeline(TimelineFacts(arrivals=arrivals, backends=backends, **known))[0])
 
 
-def timeline_rows(found: list[Moment]) -> list[tuple[MomentKind, str | None, float]]:
-    return [(each.kind, each.subject, (each.at - NOON) / timedelta(minutes=1)) for each in found]
+def timeline_rows(timeline: list[Moment]) -> list[tuple[MomentKind, str | None, float]]:
+    return [(moment.kind, moment.subject, (moment.at - NOON) / timedelta(minutes=1)) for moment in timeline]
 
 
-def test_a_commit_is_told_from_its_webhook_to_its_last_result() -> None:
+def test_the_timeline_of_a_commit_goes_from_its_webhook_to_its_last_result() -> None:
     backends = (
         a_backend("org/slow", 2, started_at=6, ended_at=40),
         a_backend("org/quick", 1, started_at=3, ended_at=8, state=BackendState.FAILED),
@@ -132,28 +132,28 @@ def test_a_commit_is_told_from_its_webhook_to_its_last_result() -> None:
     ]
 
 
-def test_what_happens_at_once_stands_in_the_order_of_its_causes() -> None:
-    backends = tuple(a_backend(f"org/b{each}", 0, started_at=0, ended_at=0) for each in (1, 2))
-    kinds = [each.kind for each in moments(an_arrival(sent=2), backends=backends)]
+def test_simultaneous_moments_are_in_the_order_of_their_causes() -> None:
+    backends = tuple(a_backend(f"org/b{number}", 0, started_at=0, ended_at=0) for number in (1, 2))
+    kinds = [moment.kind for moment in moments(an_arrival(sent=2), backends=backends)]
     assert kinds == [
         *(MomentKind.ENDED, MomentKind.ENDED, MomentKind.STARTED),
         *(MomentKind.LAST_SENT, MomentKind.FIRST_SENT, MomentKind.ARRIVED),
     ]
 
 
-def test_one_dispatch_alone_is_neither_first_nor_last() -> None:
-    found = moments(backends=(a_backend("org/one", 1), a_backend("org/two")))
-    assert [(each.kind, each.number) for each in found] == [(MomentKind.SENT, 1)]
+def test_a_single_dispatch_is_neither_first_nor_last() -> None:
+    timeline = moments(backends=(a_backend("org/one", 1), a_backend("org/two")))
+    assert [(moment.kind, moment.number) for moment in timeline] == [(MomentKind.SENT, 1)]
 
 
-def test_deliveries_are_told_apart() -> None:
+def test_moments_of_different_deliveries_are_kept_apart() -> None:
     nightly: dict[str, Any] = {"delivery": HEAD, "event": "nightly", "dispatch": None}
     backends = (
         a_backend("org/one", 1, started_at=2, ended_at=4),
         a_backend("org/one", started_at=30, ended_at=50, **nightly),
     )
-    found = moments(backends=backends)
-    assert [(each.kind, each.event) for each in found] == [
+    timeline = moments(backends=backends)
+    assert [(moment.kind, moment.event) for moment in timeline] == [
         (MomentKind.ENDED, "nightly"),
         (MomentKind.STARTED, "nightly"),
         (MomentKind.ENDED, "pull_request"),
@@ -170,11 +170,9 @@ def test_deliveries_are_told_apart() -> None:
         ({"started_at": 1, "failed_at": 5, "ended_at": 5}, MomentKind.ENDED),
     ],
 )
-def test_a_backend_that_still_runs_has_at_most_failed(
-    spell: dict[str, float], kind: MomentKind | None
-) -> None:
-    found = moments(backends=(a_backend("org/one", state=BackendState.FAILED, **spell),))
-    shown = [(each.kind, each.result) for each in found if each.kind is not MomentKind.STARTED]
+def test_a_running_backend_shows_at_most_a_failure(spell: dict[str, float], kind: MomentKind | None) -> None:
+    timeline = moments(backends=(a_backend("org/one", state=BackendState.FAILED, **spell),))
+    shown = [(moment.kind, moment.result) for moment in timeline if moment.kind is not MomentKind.STARTED]
     assert shown == ([(kind, BackendState.FAILED)] if kind else [])
 
 
@@ -189,21 +187,29 @@ def test_a_backend_that_still_runs_has_at_most_failed(
         (a_check("failure", published_at=None), []),
     ],
 )
-def test_the_gate_is_told_as_github_was_told(check: CheckView, shown: list[GateShown]) -> None:
-    found = moments(checks=(check,))
-    assert [(each.kind, each.gate) for each in found] == [(MomentKind.PUBLISHED, each) for each in shown]
+def test_the_published_gate_is_shown_with_the_conclusion_on_github(
+    check: CheckView, shown: list[GateShown]
+) -> None:
+    timeline = moments(checks=(check,))
+    assert [(moment.kind, moment.gate) for moment in timeline] == [
+        (MomentKind.PUBLISHED, gate) for gate in shown
+    ]
 
 
 @pytest.mark.parametrize("state", GateShown)
-def test_only_a_gate_that_decided_has_a_moment_of_its_own(state: GateShown) -> None:
-    found = moments(gate=GateView(state=state, title=None, judged_at=at(3)))
+def test_only_a_decided_gate_has_a_moment_of_its_own(state: GateShown) -> None:
+    timeline = moments(gate=GateView(state=state, title=None, judged_at=at(3)))
     decided = state in {GateShown.PASSED, GateShown.FAILED}
-    assert [(each.kind, each.gate) for each in found] == ([(MomentKind.JUDGED, state)] if decided else [])
+    assert [(moment.kind, moment.gate) for moment in timeline] == (
+        [(MomentKind.JUDGED, state)] if decided else []
+    )
 
 
-def test_a_waiver_is_told_when_given_used_and_taken_back() -> None:
+def test_a_waiver_has_moments_when_granted_used_and_taken_back() -> None:
     waiver = a_waiver(WaiverState.TAKEN_BACK, used_at=at(7), ended_at=at(9), ended_by="zoe", job="build")
-    assert [(each.kind, each.subject, each.job, each.who) for each in moments(waivers=(waiver,))] == [
+    assert [
+        (moment.kind, moment.subject, moment.job, moment.who) for moment in moments(waivers=(waiver,))
+    ] == [
         (MomentKind.TAKEN_BACK, "org/backend", "build", "zoe"),
         (MomentKind.USED, "org/backend", "build", "mia"),
         (MomentKind.WAIVED, "org/backend", "build", "mia"),
@@ -212,12 +218,12 @@ def test_a_waiver_is_told_when_given_used_and_taken_back() -> None:
     assert older.superseded
 
 
-def test_merge_groups_are_told() -> None:
+def test_merge_groups_have_moments_when_queued_and_unqueued() -> None:
     assert timeline_rows(moments(groups=(a_group(25),))) == [
         (MomentKind.UNQUEUED, None, 25),
         (MomentKind.QUEUED, None, 20),
     ]
-    assert [each.head_sha for each in moments(groups=(a_group(),))] == ["c" * 40]
+    assert [moment.head_sha for moment in moments(groups=(a_group(),))] == ["c" * 40]
 
 
 @pytest.mark.parametrize(
@@ -229,40 +235,44 @@ def test_merge_groups_are_told() -> None:
         (None, (MomentKind.ARRIVED, MomentKind.ARRIVED)),
     ],
 )
-def test_only_the_last_closing_of_what_is_merged_was_the_merge(
+def test_only_the_last_closing_of_a_merged_pull_request_is_the_merge(
     state: PullState | None, kinds: tuple[MomentKind, ...]
 ) -> None:
     arrivals = (an_arrival(9, "closed"), an_arrival(5, "reopened"), an_arrival(3, "closed"), an_arrival())
-    found = moments(*arrivals, pull=state)
-    assert [each.kind for each in found if each.arrival and each.arrival.action == "closed"] == [*kinds]
-    assert [each.arrival for each in found] == [*arrivals]
+    timeline = moments(*arrivals, pull=state)
+    assert [moment.kind for moment in timeline if moment.arrival and moment.arrival.action == "closed"] == [
+        *kinds
+    ]
+    assert [moment.arrival for moment in timeline] == [*arrivals]
 
 
-def test_of_too_much_the_way_and_who_did_not_pass_are_kept() -> None:
-    passed = tuple(a_backend(f"org/p{each}", 1, started_at=2, ended_at=100 + each) for each in range(80))
-    failed = tuple(
-        a_backend(f"org/f{each}", 1, started_at=2, ended_at=10, state=BackendState.FAILED)
-        for each in range(9)
+def test_a_long_timeline_keeps_the_main_steps_and_the_backends_that_did_not_pass() -> None:
+    passed = tuple(
+        a_backend(f"org/p{number}", 1, started_at=2, ended_at=100 + number) for number in range(80)
     )
-    labels = tuple(an_arrival(200 + each, "labeled") for each in range(40))
+    failed = tuple(
+        a_backend(f"org/f{number}", 1, started_at=2, ended_at=10, state=BackendState.FAILED)
+        for number in range(9)
+    )
+    labels = tuple(an_arrival(200 + number, "labeled") for number in range(40))
     known = TimelineFacts(arrivals=(*labels[::-1], an_arrival(sent=89)), backends=(*passed, *failed))
-    found, left_out = build_timeline(known)
-    assert len(found) == MOST_MOMENTS
+    timeline, left_out = build_timeline(known)
+    assert len(timeline) == MOST_MOMENTS
     assert left_out == 41 + 89 + 3 - MOST_MOMENTS
-    kinds = [each.kind for each in found]
+    kinds = [moment.kind for moment in timeline]
     assert kinds[-4:] == [
         *(MomentKind.STARTED, MomentKind.LAST_SENT),
         *(MomentKind.FIRST_SENT, MomentKind.ARRIVED),
     ]
-    results = [each.subject for each in found if each.result is BackendState.PASSED]
-    assert sum(each.result is BackendState.FAILED for each in found) == 9
-    assert results == [f"org/p{each}" for each in range(79, 79 - len(results), -1)]
+    results = [moment.subject for moment in timeline if moment.result is BackendState.PASSED]
+    assert sum(moment.result is BackendState.FAILED for moment in timeline) == 9
+    assert results == [f"org/p{number}" for number in range(79, 79 - len(results), -1)]
 
 
-def test_older_commits_take_no_room_from_the_latest_one() -> None:
-    older = tuple(an_arrival(-each, "synchronize", sent=1, superseded=True) for each in range(1, 90))
-    found, left_out = build_timeline(TimelineFacts(arrivals=(an_arrival(), *older), backends=()))
-    assert [each.superseded for each in found] == [False, *[True] * MOST_MOMENTS]
+def test_older_commits_never_displace_moments_of_the_latest_one() -> None:
+    older = tuple(an_arrival(-number, "synchronize", sent=1, superseded=True) for number in range(1, 90))
+    timeline, left_out = build_timeline(TimelineFacts(arrivals=(an_arrival(), *older), backends=()))
+    assert [moment.superseded for moment in timeline] == [False, *[True] * MOST_MOMENTS]
     assert left_out == 89 - MOST_MOMENTS
 
 
@@ -285,6 +295,6 @@ def test_a_spell_has_no_end_while_a_job_runs() -> None:
     assert running_time([running, ended]) == Spell(started_at=at(1))
 
 
-def test_a_job_that_went_silent_ended_when_that_was_noticed() -> None:
+def test_a_silent_job_ends_at_the_sweep_that_noticed_it() -> None:
     silent = a_job_view(None, state=JobState.TIMED_OUT, started_at=at(1), swept_at=at(400))
     assert running_time([silent]) == Spell(started_at=at(1), failed_at=at(400), ended_at=at(400))

@@ -1,4 +1,4 @@
-"""Duties run only in the leading process, and move with the lead."""
+"""Leader tasks run only in the leading process, and move with the leadership."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,21 +13,21 @@ EVERY_S = 60.0
 
 
 @dataclass
-class Row:
-    """The one row that all processes share."""
+class LeaseRow:
+    """The lease row that all processes share."""
 
     holder: str | None = None
     until: datetime | None = None
-    away: bool = False
+    is_down: bool = False
 
 
 @dataclass
-class Lead:
-    row: Row
+class Leadership:
+    row: LeaseRow
     name: str
 
     async def take(self, _: str, now: datetime) -> bool:
-        if self.row.away:
+        if self.row.is_down:
             raise StoreUnavailable
         free = self.row.holder is None or (self.row.until is not None and self.row.until <= now)
         if self.row.holder == self.name or free:
@@ -35,7 +35,7 @@ class Lead:
         return self.row.holder == self.name
 
     async def release(self, _: str) -> None:
-        if self.row.away:
+        if self.row.is_down:
             raise StoreUnavailable
         if self.row.holder == self.name:
             self.row.holder = None
@@ -43,10 +43,10 @@ class Lead:
 
 @dataclass
 class Process:
-    """One process with one duty, which writes down when it ran."""
+    """One process with one leader task, which records when it ran."""
 
     clock: ManualClock
-    row: Row
+    row: LeaseRow
     name: str
     at_start: bool = False
     act: Callable[[], Awaitable[None]] | None = None
@@ -55,9 +55,9 @@ class Process:
 
     def __post_init__(self) -> None:
         self.began = self.clock.now()
-        duty = LeaderTask("sweep", self.sweep, EVERY_S, at_start=self.at_start)
-        self.duties = LeaderTasks(
-            Lead(self.row, self.name), (duty,), clock=self.clock, stopping=self.stopping
+        task = LeaderTask("sweep", self.sweep, EVERY_S, at_start=self.at_start)
+        self.leader_tasks = LeaderTasks(
+            Leadership(self.row, self.name), (task,), clock=self.clock, stopping=self.stopping
         )
 
     async def sweep(self) -> None:
@@ -66,15 +66,15 @@ class Process:
             await self.act()
 
     def start(self) -> None:
-        self.task = asyncio.create_task(self.duties.run())
+        self.task = asyncio.create_task(self.leader_tasks.run())
 
     async def stop(self) -> None:
         self.stopping.set()
         await self.task
 
 
-async def test_a_duty_runs_at_once_where_the_lead_is_and_then_in_its_time() -> None:
-    clock, row = ManualClock(), Row()
+async def test_a_leader_task_runs_at_once_in_the_leading_process_and_then_periodically() -> None:
+    clock, row = ManualClock(), LeaseRow()
     ann, ben = Process(clock, row, "ann"), Process(clock, row, "ben")
     ann.start()
     await settle()
@@ -86,11 +86,11 @@ async def test_a_duty_runs_at_once_where_the_lead_is_and_then_in_its_time() -> N
     await ben.stop()
 
 
-async def test_what_was_done_before_the_work_began_is_not_done_again_at_once() -> None:
-    clock, row = ManualClock(), Row()
+async def test_a_task_that_ran_at_start_is_not_repeated_at_once() -> None:
+    clock, row = ManualClock(), LeaseRow()
     ann, ben = (Process(clock, row, name, at_start=True) for name in ("ann", "ben"))
 
-    assert [await ann.duties.start(), await ben.duties.start()] == [True, False]
+    assert [await ann.leader_tasks.start(), await ben.leader_tasks.start()] == [True, False]
     ann.start()
     ben.start()
     await clock.pass_time(EVERY_S)
@@ -99,8 +99,8 @@ async def test_what_was_done_before_the_work_began_is_not_done_again_at_once() -
     await ben.stop()
 
 
-async def test_a_process_that_stops_hands_over_at_once() -> None:
-    clock, row = ManualClock(), Row()
+async def test_a_process_that_stops_releases_the_leadership_at_once() -> None:
+    clock, row = ManualClock(), LeaseRow()
     ann, ben = Process(clock, row, "ann"), Process(clock, row, "ben")
     ann.start()
     await settle()
@@ -114,8 +114,8 @@ async def test_a_process_that_stops_hands_over_at_once() -> None:
     assert row.holder is None
 
 
-async def test_a_process_that_died_is_followed_when_its_lease_is_over() -> None:
-    clock, row = ManualClock(), Row()
+async def test_the_leadership_of_a_crashed_process_is_taken_over_after_its_lease() -> None:
+    clock, row = ManualClock(), LeaseRow()
     ann, ben = Process(clock, row, "ann"), Process(clock, row, "ben")
     ann.start()
     await settle()
@@ -124,7 +124,7 @@ async def test_a_process_that_died_is_followed_when_its_lease_is_over() -> None:
     left = row.until
     ann.task.cancel()
     await settle()
-    row.holder, row.until = "ann", left  # a process that dies gives up nothing
+    row.holder, row.until = "ann", left  # a process that crashes does not release its lease
     await clock.pass_time(LEASE.total_seconds() + RENEW_EVERY_S)
 
     assert len(ben.ran) == 1
@@ -132,28 +132,28 @@ async def test_a_process_that_died_is_followed_when_its_lease_is_over() -> None:
     await ben.stop()
 
 
-async def test_a_process_that_was_paused_does_not_go_on_as_if_it_led() -> None:
-    clock, row = ManualClock(), Row()
+async def test_a_process_that_was_frozen_stops_running_tasks_after_losing_the_leadership() -> None:
+    clock, row = ManualClock(), LeaseRow()
     ann = Process(clock, row, "ann")
     ann.start()
     await settle()
-    row.holder, row.until = "ben", clock.now() + timedelta(days=1)  # while ann did not move
+    row.holder, row.until = "ben", clock.now() + timedelta(days=1)  # while ann was frozen
     await clock.pass_time(EVERY_S)
 
     assert ann.ran == [0]
-    assert not ann.duties.leads
+    assert not ann.leader_tasks.leads
     await ann.stop()
     assert row.holder == "ben"
 
 
-async def test_the_lead_is_asked_for_before_each_run_and_not_believed() -> None:
-    """It is lost between two renewals, right before a run."""
-    clock, row = ManualClock(), Row()
+async def test_the_leadership_is_verified_in_the_store_before_each_run() -> None:
+    """The leadership is lost between two renewals, right before a run."""
+    clock, row = ManualClock(), LeaseRow()
     ann = Process(clock, row, "ann")
     ann.start()
     await clock.pass_time(EVERY_S - 5)
     row.holder, row.until = "ben", clock.now() + timedelta(days=1)
-    assert ann.duties.leads
+    assert ann.leader_tasks.leads
     clock.advance(5)
     await settle()
 
@@ -161,23 +161,23 @@ async def test_the_lead_is_asked_for_before_each_run_and_not_believed() -> None:
     await ann.stop()
 
 
-async def test_a_store_that_is_away_is_waited_for() -> None:
-    clock, row = ManualClock(), Row(away=True)
+async def test_leader_tasks_wait_for_the_end_of_a_store_outage() -> None:
+    clock, row = ManualClock(), LeaseRow(is_down=True)
     ann = Process(clock, row, "ann")
     ann.start()
     await clock.pass_time(35)
     assert ann.ran == []
-    row.away = False
+    row.is_down = False
     await clock.pass_time(RENEW_EVERY_S)
     assert ann.ran == [40]
-    row.away = True
+    row.is_down = True
     await clock.pass_time(EVERY_S)
     assert ann.ran == [40]
     await ann.stop()
 
 
-async def test_a_run_under_way_is_finished_before_the_lead_is_given_up() -> None:
-    clock, row = ManualClock(), Row()
+async def test_a_running_task_finishes_before_the_leadership_is_released() -> None:
+    clock, row = ManualClock(), LeaseRow()
     go_on = asyncio.Event()
 
     async def slowly() -> None:
@@ -195,8 +195,8 @@ async def test_a_run_under_way_is_finished_before_the_lead_is_given_up() -> None
     assert row.holder is None
 
 
-async def test_a_long_run_keeps_the_lead() -> None:
-    clock, row = ManualClock(), Row()
+async def test_a_long_run_keeps_the_leadership() -> None:
+    clock, row = ManualClock(), LeaseRow()
     go_on = asyncio.Event()
 
     async def slowly() -> None:
@@ -214,8 +214,8 @@ async def test_a_long_run_keeps_the_lead() -> None:
     await ben.stop()
 
 
-async def test_a_duty_with_a_bug_ends_everything_so_that_somebody_notices() -> None:
-    clock, row = ManualClock(), Row()
+async def test_a_task_that_crashes_ends_the_process_and_releases_the_leadership() -> None:
+    clock, row = ManualClock(), LeaseRow()
 
     async def broken() -> None:
         raise ZeroDivisionError

@@ -16,11 +16,11 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass
 class FakeFeeder:
-    """What is unfed of an upstream, and ClickHouse, which may be broken."""
+    """The number of unfed rows of an upstream, and a ClickHouse that may fail."""
 
     unfed: int = 0
     fault: Exception | None = None
-    asked_again: list[datetime] = field(default_factory=list)
+    scheduled: list[datetime] = field(default_factory=list)
 
     async def make_ready(self) -> None:
         if self.fault is not None:
@@ -34,7 +34,7 @@ class FakeFeeder:
 
     async def again(self, upstream: str, now: datetime, due_at: datetime) -> None:
         assert (upstream, now) == ("up/stream", NOW)
-        self.asked_again.append(due_at)
+        self.scheduled.append(due_at)
 
 
 def effect(tried_for: timedelta = timedelta()) -> ClaimedEffect:
@@ -55,16 +55,16 @@ def effect(tried_for: timedelta = timedelta()) -> ClaimedEffect:
 
 
 @pytest.mark.parametrize("unfed", [0, 1, 999, 1_000, 1_001, 15_500])
-async def test_all_that_is_unfed_is_fed_in_batches(unfed: int) -> None:
-    made = FakeFeeder(unfed)
-    assert await FeedHistory(made, ManualClock(NOW))(effect())
-    assert (made.unfed, made.asked_again) == (0, [])
+async def test_all_unfed_rows_are_fed_in_batches(unfed: int) -> None:
+    feeder = FakeFeeder(unfed)
+    assert await FeedHistory(feeder, ManualClock(NOW))(effect())
+    assert (feeder.unfed, feeder.scheduled) == (0, [])
 
 
-async def test_a_long_queue_is_left_to_the_next_effect() -> None:
-    made = FakeFeeder(25_000)
-    assert await FeedHistory(made, ManualClock(NOW))(effect())
-    assert (made.unfed, made.asked_again) == (5_000, [NOW])
+async def test_an_effect_feeds_a_bounded_number_of_rows_and_schedules_the_next() -> None:
+    feeder = FakeFeeder(25_000)
+    assert await FeedHistory(feeder, ManualClock(NOW))(effect())
+    assert (feeder.unfed, feeder.scheduled) == (5_000, [NOW])
 
 
 FAULTS = [
@@ -75,19 +75,19 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.code)
-async def test_whatever_is_wrong_it_is_tried_again_in_half_a_minute(
+async def test_any_fault_is_retried_after_half_a_minute(
     fault: OutsideFault | NotPossible,
 ) -> None:
-    made = FakeFeeder(5, fault)
+    feeder = FakeFeeder(5, fault)
     with pytest.raises(OutsideLimited, match=str(fault.detail)) as caught:
-        await FeedHistory(made, ManualClock(NOW))(effect(timedelta(hours=11)))
-    assert (caught.value.retry_after_s, made.unfed) == (30.0, 5)
+        await FeedHistory(feeder, ManualClock(NOW))(effect(timedelta(hours=11)))
+    assert (caught.value.retry_after_s, feeder.unfed) == (30.0, 5)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.code)
-async def test_before_an_effect_is_given_up_another_takes_its_place(
+async def test_an_effect_about_to_expire_is_replaced_by_a_new_one(
     fault: OutsideFault | NotPossible,
 ) -> None:
-    made = FakeFeeder(5, fault)
-    assert not await FeedHistory(made, ManualClock(NOW))(effect(timedelta(hours=12)))
-    assert (made.unfed, made.asked_again) == (5, [NOW + timedelta(seconds=30)])
+    feeder = FakeFeeder(5, fault)
+    assert not await FeedHistory(feeder, ManualClock(NOW))(effect(timedelta(hours=12)))
+    assert (feeder.unfed, feeder.scheduled) == (5, [NOW + timedelta(seconds=30)])

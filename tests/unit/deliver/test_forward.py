@@ -39,41 +39,41 @@ class Dripping(httpx.AsyncByteStream):
 
 
 @pytest.mark.parametrize(("lost_at", "steps"), [(1, ["lease"]), (2, ["lease", "post", "lease"])])
-async def test_a_worker_that_lost_its_lease_sends_nothing_and_judges_no_answer(
+async def test_a_worker_that_lost_its_lease_sends_nothing_and_ignores_the_response(
     lost_at: int, steps: list[str]
 ) -> None:
-    seen: list[str] = []
+    steps_taken: list[str] = []
 
     async def check() -> None:
-        seen.append("lease")
-        if seen.count("lease") == lost_at:
+        steps_taken.append("lease")
+        if steps_taken.count("lease") == lost_at:
             raise LeaseLost
 
-    def take(_: httpx.Request) -> httpx.Response:
-        seen.append("post")
+    def respond(_: httpx.Request) -> httpx.Response:
+        steps_taken.append("post")
         return httpx.Response(400)
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(take)) as http:
+    async with httpx.AsyncClient(transport=httpx.MockTransport(respond)) as http:
         before = check_lease.set(check)
         with pytest.raises(LeaseLost):
             await ForwardResult(http, "https://hud.test", lambda: "token")(EFFECT)
         check_lease.reset(before)
 
-    assert seen == steps
+    assert steps_taken == steps
 
 
-async def test_an_answer_that_drips_without_end_is_unsure_after_the_total_time() -> None:
+async def test_an_endless_slow_response_is_unsure_after_the_total_time() -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Dripping()))
     async with httpx.AsyncClient(transport=transport) as http, asyncio.timeout(5):
         with pytest.raises(OutsideUnsure, match="TimeoutError"):
             await ForwardResult(http, "https://hud.test", lambda: "token", total_s=0.1)(EFFECT)
 
 
-async def test_an_answer_that_never_begins_is_unsure_after_the_total_time() -> None:
-    async def never(_: httpx.Request) -> httpx.Response:
+async def test_a_response_that_never_begins_is_unsure_after_the_total_time() -> None:
+    async def hang(_: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(never)) as http, asyncio.timeout(5):
+    async with httpx.AsyncClient(transport=httpx.MockTransport(hang)) as http, asyncio.timeout(5):
         with pytest.raises(OutsideUnsure):
             await ForwardResult(http, "https://hud.test", lambda: "token", total_s=0.1)(EFFECT)

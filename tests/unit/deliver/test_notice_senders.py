@@ -1,4 +1,4 @@
-"""Sending notices out: only to public addresses, to the very address that was checked, and without following redirects."""
+"""Sending notices: only to public addresses, to exactly the address that was checked, and without following redirects."""
 
 import hashlib
 import hmac
@@ -54,24 +54,24 @@ MAIL = Mail("A subject", "A text\n", "crcr-batch-1")
         ("", False),
     ],
 )
-def test_an_address_that_points_inward_is_not_public(address: str, public: bool) -> None:
+def test_private_loopback_and_reserved_addresses_are_not_public(address: str, public: bool) -> None:
     assert is_public(address) is public
 
 
 class Resolver:
-    """Answers each question with the next list of addresses, the last one for ever."""
+    """Answers each query with the next list of addresses and repeats the last one."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     async def __call__(self, host: str, _: int) -> Sequence[str]:
-        self.asked.append(host)
+        self.queries.append(host)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 def tls_contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of a server on this machine, and of a client that trusts it."""
+    """Return the TLS contexts of a local server and of a client that trusts it."""
     authority = Authority.make()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*authority.serve(folder))
@@ -79,21 +79,21 @@ def tls_contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, client
 
 
-async def test_dns_rebinding_does_not_lead_to_the_inner_network(tmp_path: Path) -> None:
-    """The name is public when it is checked, and this machine's whenever it is resolved again."""
+async def test_dns_rebinding_does_not_reach_the_internal_network(tmp_path: Path) -> None:
+    """The name resolves to a public address at the check and to localhost at every later lookup."""
     server, client = tls_contexts(tmp_path)
     async with webhook_receiver(server) as receiver:
         resolver = Resolver(["93.184.216.34"], ["127.0.0.1"])
         sender = WebhookSender(resolver, verify=client, total_s=0.5)
         with pytest.raises((OutsideUnreachable, OutsideUnsure)):
             await sender.post(WebhookAddress(f"https://localhost:{receiver.port}/"), b"{}", {})
-        assert resolver.asked == ["localhost"]
+        assert resolver.queries == ["localhost"]
         with pytest.raises(OutsideRefused, match="not public"):
             await sender.post(WebhookAddress(f"https://localhost:{receiver.port}/"), b"{}", {})
         assert receiver.requests == []
 
 
-async def test_one_private_address_among_public_ones_is_enough_to_refuse() -> None:
+async def test_a_host_with_one_private_address_is_refused() -> None:
     sender = WebhookSender(Resolver(["93.184.216.34", "10.0.0.1"]))
     with pytest.raises(OutsideRefused, match=r"hooks\.example has an address that is not public") as refused:
         await sender.post(WebhookAddress("https://hooks.example/secret"), b"{}", {})
@@ -128,7 +128,7 @@ async def test_the_certificate_is_verified_against_the_name_and_not_the_address(
         (HANG_UP, OutsideUnsure),
     ],
 )
-async def test_an_answer_other_than_success_is_an_error_and_a_redirect_is_not_followed(
+async def test_a_response_other_than_success_is_an_error_and_redirects_are_not_followed(
     status: int, error: type[OutsideFault]
 ) -> None:
     async with webhook_receiver() as other, webhook_receiver() as receiver:
@@ -152,7 +152,7 @@ async def test_a_receiver_that_is_down_or_has_no_name_is_unreachable() -> None:
         await WebhookSender(Resolver([])).post(WebhookAddress("https://hooks.example/"), b"{}", {})
 
 
-def test_a_receiver_can_check_who_sent_the_body_and_when() -> None:
+def test_the_signature_headers_cover_the_body_and_the_time() -> None:
     headers = sign_body("key", 1_700_000_000, b'{"version": 1}')
     expected = hmac.new(b"key", b'1700000000.{"version": 1}', hashlib.sha256).hexdigest()
     assert headers == {"X-Crcr-Timestamp": "1700000000", "X-Crcr-Signature-256": f"sha256={expected}"}
@@ -172,7 +172,9 @@ async def test_a_mail_arrives_with_its_headers() -> None:
 
 
 @pytest.mark.parametrize(("reply", "error"), [("451 later", OutsideLimited), ("550 never", OutsideRefused)])
-async def test_a_mail_server_says_whether_to_try_again(reply: str, error: type[OutsideFault]) -> None:
+async def test_the_reply_code_of_a_mail_server_decides_about_a_retry(
+    reply: str, error: type[OutsideFault]
+) -> None:
     async with mail_receiver() as receiver:
         receiver.replies = [reply]
         with pytest.raises(error):

@@ -1,4 +1,4 @@
-"""The worker through its ports: what it claims, releases and survives."""
+"""The worker with test doubles for its ports: claims, releases, and errors of handlers and store."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ from support.data.events_and_reports import NOW, UPSTREAM
 
 
 class OneEffect:
-    """An outbox that hands out one effect, under a lease of this length, and remembers what became of it."""
+    """An outbox with one effect, under a lease of this length; it records the outcome."""
 
     def __init__(self, lease: timedelta) -> None:
         self.effect = ClaimedEffect(
@@ -76,7 +76,7 @@ class Counted:
 
 
 async def work(outbox: OneEffect, error: Exception | None = None) -> tuple[int, list[Exception]]:
-    """Let a worker run until it has nothing to do; return how often it began, and what crashed."""
+    """Run a worker until it is idle; return the number of effects that it began, and the crashes."""
     begun, crashes = [], list[Exception]()
 
     async def handle(effect: ClaimedEffect) -> None:
@@ -102,7 +102,7 @@ async def work(outbox: OneEffect, error: Exception | None = None) -> tuple[int, 
 
 
 @pytest.mark.parametrize(("lease_s", "begun"), [(20, 1), (12, 1), (10, 0), (-1, 0)])
-async def test_fault_10_what_may_soon_be_another_workers_is_given_back_unbegun(
+async def test_fault_10_an_effect_with_a_lease_about_to_expire_is_released_without_being_begun(
     lease_s: int, begun: int
 ) -> None:
     outbox = OneEffect(timedelta(seconds=lease_s))
@@ -110,7 +110,7 @@ async def test_fault_10_what_may_soon_be_another_workers_is_given_back_unbegun(
     assert outbox.released == ([] if begun else [outbox.effect])
 
 
-async def test_an_effect_that_crashes_is_tried_again_as_unsure_and_ends_nobody() -> None:
+async def test_an_effect_that_crashes_is_retried_as_unsure_and_does_not_end_the_worker() -> None:
     outbox, bug = OneEffect(timedelta(seconds=120)), ZeroDivisionError("a bug")
     assert await work(outbox, bug) == (1, [bug])
     [failure] = outbox.failures
@@ -130,7 +130,7 @@ async def test_an_effect_that_crashes_is_tried_again_as_unsure_and_ends_nobody()
         (NotFound("the body is gone"), False, False, True),
     ],
 )
-async def test_each_fault_leads_to_its_own_decision(
+async def test_each_error_leads_to_its_retry_decision(
     error: Exception, again: bool, unsure: bool, counts: bool
 ) -> None:
     outbox = OneEffect(timedelta(seconds=120))
@@ -162,8 +162,8 @@ class OneTarget:
             raise self._result
         return self._result
 
-    async def meets(self, result: Exception | bool) -> bool:
-        """One more effect, with this result; whether it was begun at all."""
+    async def run_effect(self, result: Exception | bool) -> bool:
+        """Run one more effect with this result; return whether it was begun at all."""
         self._result, self._begun = result, False
         self._outbox.put()
         await self._worker.drain()
@@ -173,44 +173,44 @@ class OneTarget:
 AWAY = OutsideUnreachable("refused")
 
 
-async def test_an_effect_that_was_pointless_does_not_make_a_failing_target_look_well() -> None:
+async def test_a_skipped_effect_does_not_reset_the_failure_count_of_its_target() -> None:
     target = OneTarget()
     for _ in range(TRIPS_AT - 1):
-        await target.meets(AWAY)
-    await target.meets(False)
-    assert await target.meets(AWAY)
-    assert not await target.meets(True)
+        await target.run_effect(AWAY)
+    await target.run_effect(False)
+    assert await target.run_effect(AWAY)
+    assert not await target.run_effect(True)
 
 
-async def test_an_effect_that_was_pointless_does_not_hold_back_the_next_one() -> None:
+async def test_a_skipped_effect_does_not_hold_back_the_next_one() -> None:
     target = OneTarget()
     for _ in range(TRIPS_AT):
-        await target.meets(AWAY)
+        await target.run_effect(AWAY)
     target.clock.advance(FIRST_PAUSE_S)
-    assert await target.meets(False)
-    assert await target.meets(AWAY)
-    assert not await target.meets(True)
+    assert await target.run_effect(False)
+    assert await target.run_effect(AWAY)
+    assert not await target.run_effect(True)
 
 
-async def test_an_effect_that_was_done_shows_that_the_target_is_well() -> None:
+async def test_a_successful_effect_resets_the_failure_count_of_its_target() -> None:
     target = OneTarget()
     for _ in range(TRIPS_AT - 1):
-        await target.meets(AWAY)
-    await target.meets(True)
-    assert await target.meets(AWAY)
-    assert await target.meets(True)
+        await target.run_effect(AWAY)
+    await target.run_effect(True)
+    assert await target.run_effect(AWAY)
+    assert await target.run_effect(True)
 
 
-class Forgetful(OneEffect):
-    """An outbox whose store is away for the next so many outcomes."""
+class OutboxWithOutage(OneEffect):
+    """An outbox whose store fails for the next `outages_left` outcomes."""
 
-    away = 0
+    outages_left = 0
 
     async def finish(
         self, effect: ClaimedEffect, *, began_at: datetime | None, now: datetime, shadowed: bool = False
     ) -> bool:
-        if self.away:
-            self.away -= 1
+        if self.outages_left:
+            self.outages_left -= 1
             raise StoreUnavailable("PostgreSQL is away")
         self.finished = True
         return True
@@ -219,11 +219,11 @@ class Forgetful(OneEffect):
 
 
 @pytest.mark.parametrize(("outages", "finished"), [(1, True), (60, True), (200, False)])
-async def test_fault_05_an_outcome_is_written_down_as_soon_as_the_store_is_back_while_the_lease_holds(
+async def test_fault_05_an_outcome_is_stored_once_the_store_is_back_while_the_lease_holds(
     outages: int, finished: bool
 ) -> None:
-    outbox, clock, begun = Forgetful(timedelta(seconds=120)), ManualClock(NOW), list[ClaimedEffect]()
-    outbox.away = outages
+    outbox, clock, begun = OutboxWithOutage(timedelta(seconds=120)), ManualClock(NOW), list[ClaimedEffect]()
+    outbox.outages_left = outages
 
     async def handle(effect: ClaimedEffect) -> None:
         begun.append(effect)

@@ -47,7 +47,7 @@ class Store(OneEffect):
 
 
 class FakePresence:
-    """Whether the others still see this worker."""
+    """A presence that counts as lapsed when other workers no longer see this worker."""
 
     def __init__(self, clock: ManualClock, store: Store) -> None:
         self._clock, self._store = clock, store
@@ -69,11 +69,11 @@ class FakePresence:
 
 
 class WorkerSetup:
-    """A worker in the middle of effects whose handlers wait, and then call outside once more."""
+    """A worker in the middle of effects; their handlers wait, and then make one more outside call."""
 
     def __init__(self, targets: int = 1, concurrency: int = 64) -> None:
         self.clock, self.store = ManualClock(NOW), Store(targets)
-        self.seen = FakePresence(self.clock, self.store)
+        self.presence = FakePresence(self.clock, self.store)
         self.go_on = asyncio.Event()
         self.calls = 0
         self._worker = Worker(
@@ -83,7 +83,7 @@ class WorkerSetup:
             chance=lambda: 0.5,
             monitoring=WorkerMonitoring(counters=Counted()),
             concurrency=concurrency,
-            presence=self.seen,
+            presence=self.presence,
         )
 
     async def _handle(self, _: ClaimedEffect) -> None:
@@ -94,7 +94,7 @@ class WorkerSetup:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        stopping, attending = asyncio.Event(), asyncio.create_task(self.seen.run())
+        stopping, attending = asyncio.Event(), asyncio.create_task(self.presence.run())
         running = asyncio.create_task(self._worker.run(asyncio.Event(), stopping))
         await settle()
         yield
@@ -105,7 +105,7 @@ class WorkerSetup:
         attending.cancel()
 
 
-async def test_a_lease_is_renewed_for_as_long_as_its_handler_takes() -> None:
+async def test_a_lease_is_renewed_until_its_handler_ends() -> None:
     setup = WorkerSetup()
     async with setup.running():
         await setup.clock.pass_time(300)
@@ -116,34 +116,32 @@ async def test_a_lease_is_renewed_for_as_long_as_its_handler_takes() -> None:
 
 
 @pytest.mark.parametrize("frozen_s", [9, 60])
-async def test_fault_72_a_thawed_worker_whose_claim_was_taken_over_calls_nobody_and_records_nothing(
+async def test_fault_72_a_thawed_worker_with_a_lost_claim_makes_no_call_and_records_nothing(
     frozen_s: float,
 ) -> None:
     setup = WorkerSetup()
     async with setup.running():
         setup.store.taken_over = True
         setup.go_on.set()
-        setup.clock.advance(frozen_s)  # all at once, as for a process that was stopped
+        setup.clock.advance(frozen_s)  # in one step, as for a process that was frozen
 
     assert (setup.calls, setup.store.finished) == (0, [])
 
 
-async def test_fault_72_a_claim_that_another_worker_took_by_its_lease_is_found_lost_before_the_next_call() -> (
-    None
-):
-    """Nobody counted this worker as gone, and yet its lease was over."""
+async def test_fault_72_a_claim_taken_over_after_its_lease_is_detected_before_the_next_call() -> None:
+    """No process declared this worker dead, but its lease has expired."""
     setup = WorkerSetup()
     async with setup.running():
         setup.store.taken_over = True
-        setup.seen.lapses = -1  # what `attend` adds for the row that was missing is taken away again
+        setup.presence.lapses = -1  # undoes the lapse that `beat` adds for the missing row
         setup.go_on.set()
         setup.clock.advance(LEASE)
-        setup.seen.lapses = 0
+        setup.presence.lapses = 0
 
     assert (setup.calls, setup.store.finished) == (0, [])
 
 
-async def test_a_pause_that_nobody_used_changes_nothing() -> None:
+async def test_a_freeze_without_a_takeover_changes_nothing() -> None:
     setup = WorkerSetup()
     async with setup.running():
         setup.go_on.set()
@@ -152,11 +150,11 @@ async def test_a_pause_that_nobody_used_changes_nothing() -> None:
     assert (setup.calls, setup.store.finished) == (1, [1])
 
 
-async def test_fault_72_what_was_claimed_and_not_begun_is_given_back_after_a_pause() -> None:
+async def test_fault_72_claimed_effects_not_yet_begun_are_released_after_a_freeze() -> None:
     setup = WorkerSetup(targets=3, concurrency=1)
     async with setup.running():
         setup.store.taken_over = True
         setup.clock.advance(GONE_AFTER)
 
     assert setup.calls == 0
-    assert sorted(each.effect_id for each in setup.store.released) == [2, 3]
+    assert sorted(effect.effect_id for effect in setup.store.released) == [2, 3]

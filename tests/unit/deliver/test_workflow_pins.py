@@ -1,4 +1,4 @@
-"""Relay pins found in a downstream's workflow files, in every place, without trusting the file."""
+"""Relay pins in a downstream's workflow files: found in every valid place, without trusting the file."""
 
 import time
 
@@ -14,35 +14,35 @@ RUN = "run: python3 .crcr/report.py"
 ACTION = f"uses: acme/relay/action@{'a' * 40}"
 
 
-def pinning_in(text: str) -> tuple[Pinning | None, tuple[str, ...]]:
+def find_pinning(text: str) -> tuple[Pinning | None, tuple[str, ...]]:
     facts = workflow_facts(".github/workflows/crcr.yml", "1", f"on: repository_dispatch\n{text}")
     return facts.pinning, facts.pins
 
 
-def steps(*each: str, top: str = "", job: str = "") -> str:
-    listed = ", ".join(f"{{{step}}}" for step in each)
+def make_workflow(*step_texts: str, top: str = "", job: str = "") -> str:
+    listed = ", ".join(f"{{{step}}}" for step in step_texts)
     return f"{top}\njobs: {{a: {{{job + ', ' if job else ''}steps: [{listed}]}}}}"
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        steps(RUN, top=f"env: {{CRCR_RELAYS: {PIN}}}"),
-        steps(RUN, job=f"env: {{CRCR_RELAYS: {PIN}}}"),
-        steps(f"{RUN}, env: {{CRCR_RELAYS: {PIN}}}"),
-        steps(f"run: 'python3 .crcr/report.py --relays \"{PIN}\" --status completed'"),
-        steps(f"{ACTION}, with: {{status: completed, relays: {PIN}}}"),
-        steps(f"{ACTION}, with: {{status: completed}}", top=f"env: {{CRCR_RELAYS: {PIN}}}"),
-        steps(
+        make_workflow(RUN, top=f"env: {{CRCR_RELAYS: {PIN}}}"),
+        make_workflow(RUN, job=f"env: {{CRCR_RELAYS: {PIN}}}"),
+        make_workflow(f"{RUN}, env: {{CRCR_RELAYS: {PIN}}}"),
+        make_workflow(f"run: 'python3 .crcr/report.py --relays \"{PIN}\" --status completed'"),
+        make_workflow(f"{ACTION}, with: {{status: completed, relays: {PIN}}}"),
+        make_workflow(f"{ACTION}, with: {{status: completed}}", top=f"env: {{CRCR_RELAYS: {PIN}}}"),
+        make_workflow(
             f"{ACTION}, with: {{status: completed, relays: '${{{{ env.CRCR_RELAYS }}}}'}}",
             top=f"env: {{CRCR_RELAYS: {PIN}}}",
         ),
-        steps(f"run: python3 .crcr/bridge.py, env: {{CRCR_RELAYS: {PIN}}}"),
-        steps(RUN, top="env: {CRCR_RELAYS: 'https://relay.example.org/   crcr '}"),
+        make_workflow(f"run: python3 .crcr/bridge.py, env: {{CRCR_RELAYS: {PIN}}}"),
+        make_workflow(RUN, top="env: {CRCR_RELAYS: 'https://relay.example.org/   crcr '}"),
     ],
 )
-def test_a_pin_is_found_wherever_it_may_stand(text: str) -> None:
-    assert pinning_in(text) == (Pinning.PINNED, (PIN,))
+def test_a_pin_is_found_in_every_valid_place(text: str) -> None:
+    assert find_pinning(text) == (Pinning.PINNED, (PIN,))
 
 
 @pytest.mark.parametrize(
@@ -55,49 +55,55 @@ def test_a_pin_is_found_wherever_it_may_stand(text: str) -> None:
         ('; CRCR_RELAYS="${{ github.event.client_payload.relay.callback_url }} a"', Pinning.EVENT),
     ],
 )
-def test_a_script_that_pins_in_another_way_is_not_taken_for_pinned_by_what_stands_around_it(
+def test_a_script_that_overrides_the_pin_is_not_counted_as_pinned_by_the_workflow(
     script: str, pinning: Pinning
 ) -> None:
     run = f"jobs:\n  a:\n    steps:\n    - run: |\n        python3 .crcr/report.py {script}\n"
-    assert pinning_in(f"env: {{CRCR_RELAYS: {PIN}}}\n{run}")[0] is pinning
+    assert find_pinning(f"env: {{CRCR_RELAYS: {PIN}}}\n{run}")[0] is pinning
 
 
-def test_a_step_that_sets_the_variable_for_those_after_it_is_found() -> None:
+def test_a_step_that_sets_the_variable_through_github_env_is_found() -> None:
     top = f"env: {{CRCR_RELAYS: {PIN}}}"
     sets = 'run: \'echo "CRCR_RELAYS=$OTHER" >> "$GITHUB_ENV"\''
-    assert pinning_in(steps(sets, f"{ACTION}, with: {{status: completed}}", top=top))[0] is Pinning.UNKNOWN
-    assert pinning_in(steps(sets, "run: make", top=top))[0] is Pinning.NONE
+    assert (
+        find_pinning(make_workflow(sets, f"{ACTION}, with: {{status: completed}}", top=top))[0]
+        is Pinning.UNKNOWN
+    )
+    assert find_pinning(make_workflow(sets, "run: make", top=top))[0] is Pinning.NONE
 
 
-def test_an_input_counts_in_any_case() -> None:
+def test_input_names_are_case_insensitive() -> None:
     top = f"env: {{CRCR_RELAYS: {PIN}}}"
-    given = "with: {status: completed, Relays: '${{ github.event.client_payload.relays }}'}"
-    assert pinning_in(steps(f"{ACTION}, {given}", top=top))[0] is Pinning.EVENT
+    inputs = "with: {status: completed, Relays: '${{ github.event.client_payload.relays }}'}"
+    assert find_pinning(make_workflow(f"{ACTION}, {inputs}", top=top))[0] is Pinning.EVENT
 
 
 @pytest.mark.parametrize(
     ("text", "pinning"),
     [
-        (steps(RUN), Pinning.MISSING),
-        (steps(f"{ACTION}, with: {{status: in_progress}}"), Pinning.MISSING),
-        (steps("run: python3 .crcr/bridge.py"), Pinning.MISSING),
-        (steps(f"{RUN}, env: {{CRCR_RELAYS: {PIN}}}", RUN), Pinning.MISSING),
-        (steps(RUN, top="env: {CRCR_RELAYS: https://relay.example.org}"), Pinning.MISSING),
-        (steps("run: python3 report.py, env: {CRCR_STATUS: completed}"), Pinning.MISSING),
+        (make_workflow(RUN), Pinning.MISSING),
+        (make_workflow(f"{ACTION}, with: {{status: in_progress}}"), Pinning.MISSING),
+        (make_workflow("run: python3 .crcr/bridge.py"), Pinning.MISSING),
+        (make_workflow(f"{RUN}, env: {{CRCR_RELAYS: {PIN}}}", RUN), Pinning.MISSING),
+        (make_workflow(RUN, top="env: {CRCR_RELAYS: https://relay.example.org}"), Pinning.MISSING),
+        (make_workflow("run: python3 report.py, env: {CRCR_STATUS: completed}"), Pinning.MISSING),
         (
-            steps(
+            make_workflow(
                 RUN, top="env: {CRCR_RELAYS: '${{ github.event.client_payload.relay.callback_url }} crcr'}"
             ),
             Pinning.EVENT,
         ),
         (
-            steps(f"{ACTION}, with: {{status: completed, relays: '${{{{ inputs.relays }}}}'}}"),
+            make_workflow(f"{ACTION}, with: {{status: completed, relays: '${{{{ inputs.relays }}}}'}}"),
             Pinning.EVENT,
         ),
-        (steps(RUN, top="env: {CRCR_RELAYS: '${{ vars.CRCR_RELAYS }}'}"), Pinning.UNKNOWN),
-        (steps("uses: pytorch/test-infra/.github/actions/cross-repo@main"), Pinning.FOREIGN),
-        (steps("run: make test", "run: ./coverage_report.py", "uses: actions/checkout@v6"), Pinning.NONE),
-        (steps("run: python3 tools/report.py"), Pinning.NONE),
+        (make_workflow(RUN, top="env: {CRCR_RELAYS: '${{ vars.CRCR_RELAYS }}'}"), Pinning.UNKNOWN),
+        (make_workflow("uses: pytorch/test-infra/.github/actions/cross-repo@main"), Pinning.FOREIGN),
+        (
+            make_workflow("run: make test", "run: ./coverage_report.py", "uses: actions/checkout@v6"),
+            Pinning.NONE,
+        ),
+        (make_workflow("run: python3 tools/report.py"), Pinning.NONE),
         (
             "jobs: {a: {steps: [1, {run: [x]}, {uses: {}}, {with: x, env: y, run: .crcr/report.py}]}}",
             Pinning.MISSING,
@@ -105,7 +111,7 @@ def test_an_input_counts_in_any_case() -> None:
     ],
 )
 def test_a_step_that_reports_without_a_pin_is_found(text: str, pinning: Pinning) -> None:
-    assert pinning_in(text)[0] is pinning
+    assert find_pinning(text)[0] is pinning
 
 
 @pytest.mark.parametrize(
@@ -118,21 +124,21 @@ def test_a_step_that_reports_without_a_pin_is_found(text: str, pinning: Pinning)
         ("a: [", Pinning.NONE),
     ],
 )
-def test_files_of_other_cis_are_looked_at_as_a_whole(text: str, pinning: Pinning) -> None:
+def test_files_of_other_cis_are_searched_as_a_whole(text: str, pinning: Pinning) -> None:
     assert find_pins_elsewhere(text)[0] is pinning
 
 
-def test_a_file_that_repeats_itself_by_aliases_is_too_large_to_be_read() -> None:
+def test_a_file_expanded_by_aliases_is_rejected_quickly_and_pins_are_limited() -> None:
     big = "x" * 100_000
     lines = [f"env: {{R: &r '{big} .crcr/report.py', P: &p '{PIN} {big}'}}", "a: &steps"]
     lines += ["  - {run: *r, env: {CRCR_RELAYS: *p}}"] * 2_000
     lines += ["jobs:", *(f"  j{number}: {{steps: *steps}}" for number in range(1_000))]
     began = time.perf_counter()
-    pinning, pins = pinning_in("\n".join(lines))
+    pinning, pins = find_pinning("\n".join(lines))
     assert time.perf_counter() - began < 10
     assert (pinning, len(pins)) == (None, 0)
     many = "\n".join(f"      https://r{number}.example.org x" for number in range(1_000))
-    assert len(pinning_in(steps(RUN, top=f"env:\n  CRCR_RELAYS: |\n{many}"))[1]) == MOST_PINS
+    assert len(find_pinning(make_workflow(RUN, top=f"env:\n  CRCR_RELAYS: |\n{many}"))[1]) == MOST_PINS
 
 
 @pytest.mark.parametrize(
@@ -147,11 +153,11 @@ def test_a_file_that_repeats_itself_by_aliases_is_too_large_to_be_read() -> None
         *("https://r.example/a?b", "http://127.0.0.1:8000", "relay", "", "https://R.example/GitHub/"),
     ],
 )
-def test_addresses_are_compared_as_the_reporter_and_the_bridge_do(address: str) -> None:
+def test_callback_urls_are_normalized_as_in_the_reporter_and_the_bridge(address: str) -> None:
     assert callback_address(address) == reporter.callback_address(address) == bridge.callback_address(address)
 
 
-def test_pins_are_read_as_the_reporter_does() -> None:
+def test_pins_are_parsed_as_in_the_reporter() -> None:
     text = f'\n {PIN}\n\thttps://second.example.org/  it\'s "ours" \n{PIN}\n'
     pinned = [f"{pin.url} {pin.audience}" for pin in reporter.parse_relays(text)]
     assert list(read_pins(text)) == pinned

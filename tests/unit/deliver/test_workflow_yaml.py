@@ -28,7 +28,7 @@ JOBS = "jobs:\n  report:\n    steps:\n      - run: make\n"
         ("on: &events\n  repository_dispatch: {types: &types [push]}\nother: *types", ("push",)),
     ],
 )
-def test_listening_is_seen_in_every_way_to_write_it(on: str, types: tuple[str, ...] | None) -> None:
+def test_dispatch_types_are_found_in_every_syntax_of_on(on: str, types: tuple[str, ...] | None) -> None:
     facts = read_facts(f"{on}\n{JOBS}")
     assert (facts.problem, facts.dispatch_types) == (None, types)
 
@@ -46,7 +46,7 @@ def test_listening_is_seen_in_every_way_to_write_it(on: str, types: tuple[str, .
         ("permissions: read-all\njobs: {}", False),
     ],
 )
-def test_a_jobs_permissions_take_the_place_of_the_workflows(text: str, granted: bool) -> None:
+def test_permissions_of_a_job_replace_those_of_the_workflow(text: str, granted: bool) -> None:
     assert read_facts(f"on: repository_dispatch\n{text}").id_token is granted
 
 
@@ -60,7 +60,7 @@ def test_a_jobs_permissions_take_the_place_of_the_workflows(text: str, granted: 
         ("{steps: [{run: make}]}", False, False),
     ],
 )
-def test_what_reports_and_what_calls_others_is_seen(job: str, reports: bool, calls: bool) -> None:
+def test_reporting_steps_and_reusable_workflow_calls_are_found(job: str, reports: bool, calls: bool) -> None:
     facts = read_facts(f"on: repository_dispatch\njobs: {{a: {job}}}")
     assert (facts.reports, facts.calls_others) == (reports, calls)
 
@@ -79,26 +79,26 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("text", "problem"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_file_is_told_and_breaks_nothing(text: str, problem: str) -> None:
+def test_a_hostile_file_is_reported_as_a_problem(text: str, problem: str) -> None:
     facts = read_facts(text)
     assert (facts.problem, facts.dispatch_types) == (problem, None)
 
 
-def test_aliases_of_aliases_do_not_grow() -> None:
+def test_nested_aliases_are_not_expanded() -> None:
     lines = ["on: repository_dispatch", "a0: &a0 [x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 60)]
     facts = read_facts("\n".join([*lines, "jobs: *a59"]))
     assert (facts.problem, facts.dispatch_types) == ("too large to be read", None)
 
 
-def test_a_merge_key_is_a_key_like_any_other() -> None:
+def test_a_merge_key_is_treated_as_an_ordinary_key() -> None:
     facts = read_facts(
         "base: &base {id-token: write}\non: repository_dispatch\njobs: {a: {permissions: {<<: *base}}}"
     )
     assert facts.id_token is False
 
 
-def test_the_depth_that_is_read_is_more_than_a_workflow_has() -> None:
+def test_nesting_up_to_the_maximum_depth_is_read() -> None:
     text = "on: repository_dispatch\nx: " + "[" * (MAX_DEPTH - 2) + "]" * (MAX_DEPTH - 2)
     assert read_facts(text).problem is None
 
@@ -114,5 +114,5 @@ def test_the_depth_that_is_read_is_more_than_a_workflow_has() -> None:
         ("jobs: {a: {steps: [{run: echo CRCR_BRIDGE_TO}]}}", ""),
     ],
 )
-def test_a_bridge_is_known_by_what_it_is_told(text: str, bridge_to: str) -> None:
+def test_a_bridge_is_recognized_by_its_environment_variable(text: str, bridge_to: str) -> None:
     assert read_facts(f"on: repository_dispatch\n{text}").bridge_to == bridge_to

@@ -1,4 +1,4 @@
-"""The documentation site as it is built from docs/: complete, without dead links, and with all that GitHub shows."""
+"""The documentation site built from docs/: complete, without dead links, and with the elements that GitHub renders."""
 
 import re
 from collections import Counter
@@ -27,7 +27,7 @@ TASKS = {
     "upgrade to a new release": ("tasks/upgrade", "crcr migrate"),
     "waive it": ("tasks/waive-failure", "/crcr waive"),
 }
-"""What a reader of the front page looks for, the page that its line leads to, and what that page must say."""
+"""Each task of the front page: its words, the page that it links to, and a text that the page must contain."""
 _COUNTED = {
     "list_item_open": "li",
     "fence": "pre",
@@ -56,19 +56,19 @@ class Article(HTMLParser):
 
 
 def page_of(site: Path, source: Path) -> Path:
-    place = source.relative_to(DOCS)
-    return site / (place.parent if place.name == "index.md" else place.with_suffix("")) / "index.html"
+    path = source.relative_to(DOCS)
+    return site / (path.parent if path.name == "index.md" else path.with_suffix("")) / "index.html"
 
 
-def test_the_site_shows_the_lists_tables_and_code_that_github_shows(built_site: Path) -> None:
-    """The generator's Markdown is another dialect: without these, a nested list would become plain text."""
+def test_the_site_has_the_lists_tables_and_code_blocks_that_github_renders(built_site: Path) -> None:
+    """The generator uses another Markdown dialect, in which a nested list could become plain text."""
     markdown = MarkdownIt("commonmark").enable("table")
     different = {}
     for source in DOCS.rglob("*.md"):
         tokens = markdown.parse(source.read_text("utf-8"))
-        meant = Counter(_COUNTED[token.type] for token in tokens if token.type in _COUNTED)
-        if (found := Article(page_of(built_site, source)).elements) != meant:
-            different[str(source.relative_to(DOCS))] = {"docs": meant, "site": found}
+        expected = Counter(_COUNTED[token.type] for token in tokens if token.type in _COUNTED)
+        if (elements := Article(page_of(built_site, source)).elements) != expected:
+            different[str(source.relative_to(DOCS))] = {"docs": expected, "site": elements}
     assert different == {}
 
 
@@ -82,15 +82,15 @@ def test_a_task_is_one_click_from_the_front_page(built_site: Path, task: str) ->
     assert answer in text
 
 
-def test_every_page_but_a_decision_is_in_the_navigation() -> None:
-    # The configuration has a tag for one of the generator's functions, which no safe loader knows.
+def test_every_page_except_the_adrs_is_in_the_navigation() -> None:
+    # The configuration has a Python tag for one of the generator's functions, which a safe loader rejects.
     text = re.sub(r"!!python/\S+", "", (ROOT / "mkdocs.yml").read_text("utf-8"))
     listed = set(re.findall(r"[\w/-]+\.md", yaml.safe_dump(yaml.safe_load(text)["nav"])))
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.parent.name != "adr"}
     assert pages <= listed
 
 
-def test_the_site_loads_nothing_from_elsewhere_and_shows_no_script_that_its_policy_refuses(
+def test_the_site_loads_nothing_from_other_hosts_and_has_no_inline_handlers_or_styles(
     built_site: Path,
 ) -> None:
     pages = list(built_site.rglob("*.html"))
@@ -101,7 +101,7 @@ def test_the_site_loads_nothing_from_elsewhere_and_shows_no_script_that_its_poli
         assert not re.search(r"<[^>]+\s(?:style|on\w+)=", text), page
 
 
-def test_links_without_a_target_and_resources_of_other_hosts_are_found(tmp_path: Path) -> None:
+def test_the_link_check_finds_dead_links_and_resources_of_other_hosts(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "index.html").write_text('<h2 id="there">there</h2><a href="..">up</a>')
     (tmp_path / "index.html").write_text(
@@ -117,14 +117,14 @@ def test_links_without_a_target_and_resources_of_other_hosts_are_found(tmp_path:
     ]
 
 
-def test_a_link_to_a_file_that_does_not_exist_stops_the_build(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_file_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Front\n\n[gone](../deploy/gone.yml)\n")
     with pytest.raises(site_builder.SiteError, match=r"\.\./deploy/gone\.yml does not exist"):
         site_builder.SiteSource(tmp_path, tmp_path / "out").write()
 
 
-def test_files_outside_of_the_docs_become_part_of_the_site(tmp_path: Path) -> None:
+def test_linked_files_outside_the_docs_become_part_of_the_site(tmp_path: Path) -> None:
     for name, text in {
         "docs/index.md": "[c](../code.py) [r](../README.md) [f](../deploy)\n\n```\n[no](../link)\n```\n",
         "README.md": "[back](docs/index.md)",

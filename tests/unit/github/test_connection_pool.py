@@ -53,7 +53,7 @@ async def listening() -> AsyncIterator[Listener]:
         await server.wait_closed()
 
 
-async def test_requests_in_turn_share_a_connection_and_at_once_do_not() -> None:
+async def test_sequential_requests_share_a_connection_and_concurrent_requests_do_not() -> None:
     async with listening() as listener, httpx.AsyncClient(transport=ConnectionPool()) as http:
         for _ in range(5):
             assert (await http.get(f"{listener.url}/")).text == "ok"
@@ -66,7 +66,7 @@ async def test_requests_in_turn_share_a_connection_and_at_once_do_not() -> None:
         assert listener.connections == 4
 
 
-async def test_the_pool_serves_again_after_a_failure() -> None:
+async def test_the_pool_works_after_a_failed_and_a_cancelled_request() -> None:
     transport = ConnectionPool()
     async with listening() as listener, httpx.AsyncClient(transport=transport) as http:
         with pytest.raises(httpx.RemoteProtocolError):
@@ -83,8 +83,8 @@ async def test_the_pool_serves_again_after_a_failure() -> None:
 
 
 @pytest.mark.parametrize("steps", range(24))
-async def test_a_request_cancelled_at_any_step_leaves_no_connection_that_nobody_can_use(steps: int) -> None:
-    """A worker that was frozen cancels its calls in all states; each connection left unusable would fail for ever."""
+async def test_a_request_cancelled_at_any_step_leaves_no_unusable_connection(steps: int) -> None:
+    """A frozen worker cancels its calls in all states; each connection that stays unusable would fail for ever."""
     transport = ConnectionPool()
     async with listening() as listener, httpx.AsyncClient(transport=transport, timeout=2.0) as http:
         listener.release.set()
@@ -99,7 +99,7 @@ async def test_a_request_cancelled_at_any_step_leaves_no_connection_that_nobody_
         assert len(transport._busy) == 0
 
 
-async def test_an_answer_left_unread_frees_its_connection() -> None:
+async def test_a_response_left_unread_frees_its_connection() -> None:
     transport = ConnectionPool()
     async with listening() as listener, httpx.AsyncClient(transport=transport) as http:
         async with http.stream("GET", f"{listener.url}/"):
@@ -108,7 +108,7 @@ async def test_an_answer_left_unread_frees_its_connection() -> None:
         assert (await http.get(f"{listener.url}/")).text == "ok"
 
 
-async def test_the_environments_proxy_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening() as listener:
         monkeypatch.setenv("http_proxy", listener.url)
         monkeypatch.setenv("no_proxy", "inside.test")

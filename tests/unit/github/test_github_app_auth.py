@@ -23,7 +23,7 @@ def pem(
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock or NoEncryption()).decode()
 
 
-def test_the_token_claims_what_github_wants() -> None:
+def test_the_jwt_has_the_claims_that_github_requires() -> None:
     clock = ManualClock()
     now = clock.now().timestamp()
     token = AppAuth("1234", pem(KEY), clock).token()
@@ -36,7 +36,7 @@ def test_the_token_claims_what_github_wants() -> None:
     assert claims == {"iat": now - 60, "exp": now + 540, "iss": "1234"}
 
 
-def test_one_token_serves_until_two_minutes_before_its_end() -> None:
+def test_one_jwt_is_reused_until_two_minutes_before_its_expiry() -> None:
     clock = ManualClock()
     auth = AppAuth("1234", pem(KEY), clock)
     first = auth.token()
@@ -46,7 +46,7 @@ def test_one_token_serves_until_two_minutes_before_its_end() -> None:
     assert auth.token() is not first
 
 
-def test_a_refused_token_is_dropped_but_not_its_successor() -> None:
+def test_forgetting_an_old_jwt_does_not_drop_its_successor() -> None:
     auth = AppAuth("1234", pem(KEY), ManualClock())
     first = auth.token()
     auth.forget(first)
@@ -56,7 +56,7 @@ def test_a_refused_token_is_dropped_but_not_its_successor() -> None:
     assert auth.token() is second
 
 
-def test_the_key_is_loaded_once_and_its_text_not_kept() -> None:
+def test_the_key_is_loaded_once_and_its_text_is_not_kept() -> None:
     auth = AppAuth("1234", pem(KEY), ManualClock())
     token = auth.token()
     kept = [getattr(auth, name) for name in AppAuth.__slots__]
@@ -65,7 +65,7 @@ def test_the_key_is_loaded_once_and_its_text_not_kept() -> None:
     assert token.value not in repr(token)
 
 
-def test_a_key_written_on_one_line_is_understood() -> None:
+def test_a_key_with_escaped_line_breaks_is_loaded() -> None:
     key = load_private_key(pem(KEY).replace("\n", "\\n"))
     assert key.private_numbers() == KEY.private_numbers()
 
@@ -81,7 +81,7 @@ def test_a_key_written_on_one_line_is_understood() -> None:
         (pem(rsa.generate_private_key(65537, 1024)), "fewer than 2,048 bits"),  # noqa: S505 - refused
     ],
 )
-def test_a_bad_key_is_named_without_being_shown(text: str, why: str) -> None:
+def test_a_bad_key_is_rejected_with_a_reason_and_without_its_text(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why) as caught:
         AppAuth("1234", text, ManualClock())
     assert not text or text[:40] not in str(caught.value)

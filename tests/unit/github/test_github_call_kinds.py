@@ -67,9 +67,9 @@ def _argument(parameter: inspect.Parameter) -> Any:
 
 
 @pytest.mark.parametrize(("name", "call"), calls(), ids=lambda value: value if isinstance(value, str) else "")
-def test_every_call_there_is_has_a_kind(name: str, call: Any) -> None:
-    wanted = inspect.signature(call).parameters.values()
-    arguments = {each.name: _argument(each) for each in wanted if each.default is each.empty}
+def test_every_call_of_the_api_modules_has_a_kind(name: str, call: Any) -> None:
+    parameters = inspect.signature(call).parameters.values()
+    arguments = {each.name: _argument(each) for each in parameters if each.default is each.empty}
     assert call_kind(call(**arguments).path) is not CallKind.OTHER
 
 
@@ -86,13 +86,13 @@ def test_every_call_there_is_has_a_kind(name: str, call: Any) -> None:
         ("/", "other"),
     ],
 )
-def test_a_kind_is_read_off_its_place_in_the_address(path: str, kind: str) -> None:
+def test_a_kind_is_derived_from_the_position_in_the_path(path: str, kind: str) -> None:
     assert call_kind(path).value == kind
 
 
-@pytest.mark.parametrize(("status", "told"), [(204, "2xx"), (304, "3xx"), (599, "5xx"), (999, "other")])
-def test_statuses_are_counted_by_their_class(status: int, told: str) -> None:
-    assert status_class(status) == told
+@pytest.mark.parametrize(("status", "expected"), [(204, "2xx"), (304, "3xx"), (599, "5xx"), (999, "other")])
+def test_statuses_are_counted_by_their_class(status: int, expected: str) -> None:
+    assert status_class(status) == expected
 
 
 class RecordedMetrics:
@@ -108,10 +108,10 @@ class RecordedMetrics:
         self.pauses.append((reason, urgency))
 
 
-async def ask(
+async def dispatch_to_fake(
     *answers: httpx.Response | Exception, times: int = 1
 ) -> tuple[RecordedMetrics, GitHubRateLimiter, ManualClock]:
-    """Dispatch so often to a GitHub that answers so."""
+    """Send `times` dispatches to a fake GitHub that returns the given responses."""
     clock, tally, governor = ManualClock(), RecordedMetrics(), GitHubRateLimiter()
     github = FakeGitHub(clock)
     github.will("/repos/org/repo/dispatches", *answers)
@@ -142,8 +142,8 @@ async def ask(
         (httpx.ConnectError("refused"), "unreachable"),
     ],
 )
-async def test_each_call_is_counted_with_how_it_went(answer: httpx.Response | Exception, status: str) -> None:
-    tally, _, _ = await ask(answer)
+async def test_each_call_is_counted_with_its_outcome(answer: httpx.Response | Exception, status: str) -> None:
+    tally, _, _ = await dispatch_to_fake(answer)
     assert tally.calls == [("token", "2xx"), ("dispatch", status)]
     assert tally.pauses == []
 
@@ -151,8 +151,8 @@ async def test_each_call_is_counted_with_how_it_went(answer: httpx.Response | Ex
 @pytest.mark.parametrize(
     ("headers", "reason"), [({"retry-after": "30"}, "secondary"), ({"x-ratelimit-remaining": "0"}, "hour")]
 )
-async def test_a_limit_is_counted_by_whose_it_is(headers: dict[str, str], reason: str) -> None:
-    tally, governor, clock = await ask(httpx.Response(403, headers=headers, json={}), times=2)
+async def test_a_pause_is_counted_by_the_limit_that_caused_it(headers: dict[str, str], reason: str) -> None:
+    tally, governor, clock = await dispatch_to_fake(httpx.Response(403, headers=headers, json={}), times=2)
     assert tally.calls[1:] == [("dispatch", "4xx")]
     assert tally.pauses == [(reason, Urgency.FIRST)] * 2  # the second was held back before it was sent
     assert [each.blocked for each in governor.budgets(clock.now().timestamp())].count(True) == 1
@@ -161,7 +161,7 @@ async def test_a_limit_is_counted_by_whose_it_is(headers: dict[str, str], reason
 async def test_a_budget_is_known_until_its_hour_is_over() -> None:
     reset = str(int(ManualClock().now().timestamp()) + 600)
     left = {"x-ratelimit-remaining": "40", "x-ratelimit-limit": "5000", "x-ratelimit-reset": reset}
-    _, governor, clock = await ask(httpx.Response(204, headers=left))
+    _, governor, clock = await dispatch_to_fake(httpx.Response(204, headers=left))
     short = Budget(40, 5000, blocked=False, resets_at=float(reset), held=(Urgency.CHECKS, Urgency.DETAILS))
     assert short in governor.budgets(clock.now().timestamp())
     clock.advance(601)

@@ -25,7 +25,7 @@ from support.github.fake_github import FakeGitHub
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REPO = RepoName("org/up")
-HERE = Target(REPO, 9, 5)
+TARGET = Target(REPO, 9, 5)
 MINT = "/app/installations/5/access_tokens"
 CHECKS = "/repos/org/up/check-runs"
 FOUND = "/repos/org/up/commits/abc/check-runs"
@@ -40,7 +40,7 @@ Call = Callable[[GitHubClient], Awaitable[object]]
 
 
 def page(body: object, *, more: bool = False) -> httpx.Response:
-    # An address elsewhere: it is never asked.
+    # An address on another host: it must never be requested.
     headers = {"Link": '<https://evil.test/?page=2>; rel="next"'} if more else {}
     return httpx.Response(200, json=body, headers=headers)
 
@@ -51,98 +51,98 @@ def requested_pages(server: FakeGitHub, path: str) -> list[str]:
 
 async def create(github: GitHubClient, urgency: Urgency = Urgency.FIRST) -> int:
     return await github.checks.create(
-        HERE, head_sha="abc", name="crcr/gate", external_id="g/1", content=SHOWN, urgency=urgency
+        TARGET, head_sha="abc", name="crcr/gate", external_id="g/1", content=SHOWN, urgency=urgency
     )
 
 
 PERMISSIONS: list[tuple[Call, str, object, dict[str, str]]] = [
     (create, CHECKS, {"id": 4}, {"checks": "write"}),
-    (lambda g: g.checks.update(HERE, 4, SHOWN), f"{CHECKS}/4", {"id": 4}, {"checks": "write"}),
-    (lambda g: g.checks.find(HERE, "abc", "x"), FOUND, {"check_runs": []}, {"checks": "read"}),
+    (lambda g: g.checks.update(TARGET, 4, SHOWN), f"{CHECKS}/4", {"id": 4}, {"checks": "write"}),
+    (lambda g: g.checks.find(TARGET, "abc", "x"), FOUND, {"check_runs": []}, {"checks": "read"}),
     (
-        lambda g: g.pull_requests.list_files(HERE, 7),
+        lambda g: g.pull_requests.list_files(TARGET, 7),
         "/repos/org/up/pulls/7/files",
         [],
         {"pull_requests": "read"},
     ),
     (
-        lambda g: g.pull_requests.find_from_branch(HERE, "b", "main"),
+        lambda g: g.pull_requests.find_from_branch(TARGET, "b", "main"),
         "/repos/org/up/pulls",
         [],
         {"pull_requests": "read"},
     ),
     (
-        lambda g: g.pull_requests.create(HERE, head="b", base="main", title="t", body=""),
+        lambda g: g.pull_requests.create(TARGET, head="b", base="main", title="t", body=""),
         "/repos/org/up/pulls",
         {"number": 3},
         {"pull_requests": "write"},
     ),
     (
-        lambda g: g.branches.read_sha(HERE, "a/b"),
+        lambda g: g.branches.read_sha(TARGET, "a/b"),
         "/repos/org/up/git/ref/heads/a/b",
         {"object": {"type": "commit", "sha": "d"}},
         {"contents": "read"},
     ),
-    (lambda g: g.branches.create(HERE, "b", "d"), "/repos/org/up/git/refs", {}, {"contents": "write"}),
+    (lambda g: g.branches.create(TARGET, "b", "d"), "/repos/org/up/git/refs", {}, {"contents": "write"}),
     (
-        lambda g: g.branches.read_file(HERE, "a/b.yml", "main"),
+        lambda g: g.branches.read_file(TARGET, "a/b.yml", "main"),
         "/repos/org/up/contents/a/b.yml",
         {},
         {"contents": "read"},
     ),
     (
-        lambda g: g.branches.write_file(HERE, "a/b.yml", "", branch="b", replaces="d", message="m"),
+        lambda g: g.branches.write_file(TARGET, "a/b.yml", "", branch="b", replaces="d", message="m"),
         "/repos/org/up/contents/a/b.yml",
         {},
         {"contents": "write"},
     ),
     (
-        lambda g: g.commits.compare(HERE, "a", "b"),
+        lambda g: g.commits.compare(TARGET, "a", "b"),
         "/repos/org/up/compare/a...b",
         {"total_commits": 0, "commits": []},
         {"contents": "read"},
     ),
     (
-        lambda g: g.commits.read_tree_sha(HERE, "abc"),
+        lambda g: g.commits.read_tree_sha(TARGET, "abc"),
         "/repos/org/up/git/commits/abc",
         {"tree": {"sha": "d"}},
         {"contents": "read"},
     ),
     (
-        lambda g: g.commits.list_open_pulls(HERE, "abc"),
+        lambda g: g.commits.list_open_pulls(TARGET, "abc"),
         "/repos/org/up/commits/abc/pulls",
         [],
         {"pull_requests": "read"},
     ),
     (
-        lambda g: g.comments.read_role(HERE, "me"),
+        lambda g: g.comments.read_role(TARGET, "me"),
         "/repos/org/up/collaborators/me/permission",
         {"permission": "read"},
         {"metadata": "read"},
     ),
-    (lambda g: g.comments.create(HERE, 7, "x"), COMMENTS, {"id": 8}, {"pull_requests": "write"}),
-    (lambda g: g.comments.list_since(HERE, 7, NOW), COMMENTS, [], {"pull_requests": "read"}),
+    (lambda g: g.comments.create(TARGET, 7, "x"), COMMENTS, {"id": 8}, {"pull_requests": "write"}),
+    (lambda g: g.comments.list_since(TARGET, 7, NOW), COMMENTS, [], {"pull_requests": "read"}),
     (
-        lambda g: g.comments.react(HERE, 8, "eyes"),
+        lambda g: g.comments.react(TARGET, 8, "eyes"),
         "/repos/org/up/issues/comments/8/reactions",
         {},
         {"pull_requests": "write"},
     ),
     (
-        lambda g: g.actions.rerun(HERE, 3, failed_only=True),
+        lambda g: g.actions.rerun(TARGET, 3, failed_only=True),
         "/repos/org/up/actions/runs/3/rerun-failed-jobs",
         {},
         {"actions": "write"},
     ),
-    (lambda g: g.actions.read_run(HERE, 3), "/repos/org/up/actions/runs/3", RUN, {"actions": "read"}),
+    (lambda g: g.actions.read_run(TARGET, 3), "/repos/org/up/actions/runs/3", RUN, {"actions": "read"}),
     (
-        lambda g: g.actions.list_runs(HERE, event="push", since=NOW, until=NOW),
+        lambda g: g.actions.list_runs(TARGET, event="push", since=NOW, until=NOW),
         "/repos/org/up/actions/runs",
         {"workflow_runs": [RUN]},
         {"actions": "read"},
     ),
     (
-        lambda g: g.actions.list_jobs(HERE, 3, 1),
+        lambda g: g.actions.list_jobs(TARGET, 3, 1),
         "/repos/org/up/actions/runs/3/attempts/1/jobs",
         {"jobs": []},
         {"actions": "read"},
@@ -151,7 +151,7 @@ PERMISSIONS: list[tuple[Call, str, object, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("call", "path", "body", "permissions"), PERMISSIONS)
-async def test_a_token_is_minted_for_one_repository_and_one_use(
+async def test_a_token_is_minted_for_one_repository_and_one_permission(
     github: GitHubClient,
     server: FakeGitHub,
     call: Call,
@@ -181,7 +181,7 @@ async def test_a_refusal_keeps_githubs_message_and_status(
     assert "This workflow is already running" in str(caught.value)
 
 
-async def test_a_repository_whose_id_is_unknown_is_named_to_the_token(
+async def test_a_token_for_a_repository_of_unknown_id_is_requested_by_name(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     server.will("/repos/org/up/actions/runs/3", httpx.Response(200, json=RUN))
@@ -189,41 +189,43 @@ async def test_a_repository_whose_id_is_unknown_is_named_to_the_token(
     assert json.loads(server.asked[0].content)["repositories"] == ["up"]
 
 
-async def test_a_check_comes_back_with_its_id(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_a_created_check_returns_its_id(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(CHECKS, httpx.Response(201, json={"id": 44}))
     assert await create(github) == 44
-    await github.checks.update(HERE, 44, SHOWN)
+    await github.checks.update(TARGET, 44, SHOWN)
     assert [request.method for request in server.asked] == ["POST", "POST", "PATCH"]
 
 
-async def test_pages_are_read_to_the_last(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_all_pages_of_a_list_are_read(github: GitHubClient, server: FakeGitHub) -> None:
     pages = [page({"check_runs": [{"id": n, "external_id": "e"}]}, more=n < 3) for n in (1, 2, 3)]
     server.will(FOUND, *pages)
-    assert await github.checks.find(HERE, "abc", "crcr/gate") == tuple(ListedCheck(n, "e") for n in (1, 2, 3))
+    assert await github.checks.find(TARGET, "abc", "crcr/gate") == tuple(
+        ListedCheck(n, "e") for n in (1, 2, 3)
+    )
     assert requested_pages(server, FOUND) == ["1", "2", "3"]
     assert {request.url.host for request in server.asked} == {"api.github.test"}
     assert server.asked[-1].url.params["check_name"] == "crcr/gate"
 
 
 ENDLESS: list[tuple[Call, str, object, int]] = [
-    (lambda g: g.checks.find(HERE, "abc", "x"), FOUND, {"check_runs": []}, 5),
-    (lambda g: g.pull_requests.list_files(HERE, 7), "/repos/org/up/pulls/7/files", [], 30),
+    (lambda g: g.checks.find(TARGET, "abc", "x"), FOUND, {"check_runs": []}, 5),
+    (lambda g: g.pull_requests.list_files(TARGET, 7), "/repos/org/up/pulls/7/files", [], 30),
     (
-        lambda g: g.commits.compare(HERE, "a", "b"),
+        lambda g: g.commits.compare(TARGET, "a", "b"),
         "/repos/org/up/compare/a...b",
         {"total_commits": 1, "commits": []},
         10,
     ),
-    (lambda g: g.commits.list_open_pulls(HERE, "abc"), "/repos/org/up/commits/abc/pulls", [], 10),
-    (lambda g: g.comments.list_since(HERE, 7, NOW), COMMENTS, [], 10),
+    (lambda g: g.commits.list_open_pulls(TARGET, "abc"), "/repos/org/up/commits/abc/pulls", [], 10),
+    (lambda g: g.comments.list_since(TARGET, 7, NOW), COMMENTS, [], 10),
     (
-        lambda g: g.actions.list_runs(HERE, event="push", since=NOW, until=NOW),
+        lambda g: g.actions.list_runs(TARGET, event="push", since=NOW, until=NOW),
         "/repos/org/up/actions/runs",
         {"workflow_runs": []},
         10,
     ),
     (
-        lambda g: g.actions.list_jobs(HERE, 3, 1),
+        lambda g: g.actions.list_jobs(TARGET, 3, 1),
         "/repos/org/up/actions/runs/3/attempts/1/jobs",
         {"jobs": []},
         10,
@@ -232,7 +234,7 @@ ENDLESS: list[tuple[Call, str, object, int]] = [
 
 
 @pytest.mark.parametrize(("call", "path", "body", "most"), ENDLESS)
-async def test_a_list_without_an_end_is_left(
+async def test_an_endless_list_is_read_up_to_its_page_limit(
     github: GitHubClient, server: FakeGitHub, call: Call, path: str, body: object, most: int
 ) -> None:
     server.will(path, page(body, more=True))
@@ -240,68 +242,68 @@ async def test_a_list_without_an_end_is_left(
     assert requested_pages(server, path) == [str(number) for number in range(1, most + 1)]
 
 
-async def test_a_fault_on_a_later_page_is_the_fault_of_the_call(
-    github: GitHubClient, server: FakeGitHub
-) -> None:
+async def test_an_error_on_a_later_page_fails_the_call(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(COMMENTS, page([{"id": 1, "body": "a"}], more=True), httpx.Response(502))
     with pytest.raises(OutsideUnsure):
-        await github.comments.list_since(HERE, 7, NOW)
+        await github.comments.list_since(TARGET, 7, NOW)
 
 
-async def test_changes_too_large_to_read_are_said_to_be_incomplete(
+async def test_changes_too_large_to_read_are_marked_incomplete(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     files = "/repos/org/up/pulls/7/files"
     large = httpx.Response(200, content=b" " * (MAX_LIST_BYTES + 1), headers={"Link": '<x>; rel="next"'})
     server.will(files, page([{"filename": "a"}], more=True), large)
     server.will("/repos/org/up/compare/a...b", large)
-    changed = await github.pull_requests.list_files(HERE, 7)
-    between = await github.commits.compare(HERE, "a", "b")
+    changed = await github.pull_requests.list_files(TARGET, 7)
+    between = await github.commits.compare(TARGET, "a", "b")
     assert (changed.paths, changed.complete) == (("a",), False)
     assert (between.files.complete, between.complete) == (False, False)
     assert requested_pages(server, files) == ["1", "2"]
 
 
-async def test_a_list_of_another_kind_that_is_too_large_is_no_answer(
+async def test_a_too_large_list_of_checks_raises_outside_unsure(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     server.will(FOUND, httpx.Response(200, content=b" " * (MAX_LIST_BYTES + 1)))
     with pytest.raises(OutsideUnsure, match="larger than"):
-        await github.checks.find(HERE, "abc", "x")
+        await github.checks.find(TARGET, "abc", "x")
 
 
-async def test_a_login_travels_as_one_segment(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_a_login_is_sent_as_one_path_segment(github: GitHubClient, server: FakeGitHub) -> None:
     server.will("/repos/org/up/collaborators/a[bot]/permission", page({"permission": "write"}))
-    assert await github.comments.read_role(HERE, "a[bot]") is Role.WRITE
+    assert await github.comments.read_role(TARGET, "a[bot]") is Role.WRITE
     assert server.asked[-1].url.raw_path.decode() == ROLE
 
 
-async def test_somebody_github_does_not_know_has_no_role(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_a_login_unknown_to_github_has_no_role(github: GitHubClient, server: FakeGitHub) -> None:
     path = "/repos/org/up/collaborators/ghost/permission"
     server.will(path, httpx.Response(404), httpx.Response(500))
-    assert await github.comments.read_role(HERE, "ghost") is Role.NONE
+    assert await github.comments.read_role(TARGET, "ghost") is Role.NONE
     with pytest.raises(OutsideUnsure):
-        await github.comments.read_role(HERE, "ghost")
+        await github.comments.read_role(TARGET, "ghost")
 
 
-async def test_comments_are_written_read_and_reacted_to(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_comments_are_created_listed_and_reacted_to(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(COMMENTS, httpx.Response(201, json={"id": 8}), page([{"id": 8, "body": "Done."}]))
-    assert await github.comments.create(HERE, 7, "Done.") == 8
-    assert await github.comments.list_since(HERE, 7, NOW) == (PostedComment(8, "Done."),)
+    assert await github.comments.create(TARGET, 7, "Done.") == 8
+    assert await github.comments.list_since(TARGET, 7, NOW) == (PostedComment(8, "Done."),)
     assert server.asked[-1].url.params["since"] == "2026-01-01T00:00:00Z"
     for status in (200, 201):
         server.will("/repos/org/up/issues/comments/8/reactions", httpx.Response(status, json={"id": 1}))
-        await github.comments.react(HERE, 8, "eyes")
+        await github.comments.react(TARGET, 8, "eyes")
 
 
 async def test_a_rerun_has_no_body(github: GitHubClient, server: FakeGitHub) -> None:
     server.will("/repos/org/up/actions/runs/3/rerun", httpx.Response(201, json={}))
-    await github.actions.rerun(HERE, 3, failed_only=False)
+    await github.actions.rerun(TARGET, 3, failed_only=False)
     assert server.asked[-1].content == b""
     assert server.asked[-1].headers["content-length"] == "0"
 
 
-async def test_urgent_checks_go_when_others_wait(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_checks_are_sent_while_lower_urgencies_are_held_back(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
     server.will(CHECKS, httpx.Response(201, json={"id": 4}))
     for _ in range(108):
         await create(github, urgency=Urgency.DETAILS)
@@ -310,27 +312,27 @@ async def test_urgent_checks_go_when_others_wait(github: GitHubClient, server: F
     assert caught.value.retry_after_s == 60
     await create(github, urgency=Urgency.CHECKS)
     with pytest.raises(OutsideLimited):
-        await github.checks.update(HERE, 4, SHOWN, urgency=Urgency.DETAILS)
-    await github.checks.update(HERE, 4, SHOWN)
+        await github.checks.update(TARGET, 4, SHOWN, urgency=Urgency.DETAILS)
+    await github.checks.update(TARGET, 4, SHOWN)
 
 
-async def test_the_81st_comment_of_a_minute_waits_and_checks_do_not(
+async def test_the_81st_comment_of_a_minute_is_held_back_and_checks_are_not(
     github: GitHubClient, server: FakeGitHub, clock: ManualClock
 ) -> None:
     server.will(COMMENTS, httpx.Response(201, json={"id": 8}))
     server.will(CHECKS, httpx.Response(201, json={"id": 4}))
     for _ in range(80):
-        await github.comments.create(HERE, 7, "x")
+        await github.comments.create(TARGET, 7, "x")
     with pytest.raises(OutsideLimited) as caught:
-        await github.comments.create(HERE, 7, "x")
+        await github.comments.create(TARGET, 7, "x")
     assert caught.value.held_by is HeldBy.CONTENT
     await create(github)
     clock.advance(60)
-    await github.comments.create(HERE, 7, "x")
+    await github.comments.create(TARGET, 7, "x")
     assert server.paths().count(COMMENTS) == 81
 
 
-async def test_the_log_is_read_in_the_apps_name(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_the_delivery_log_is_read_with_the_apps_jwt(github: GitHubClient, server: FakeGitHub) -> None:
     following = {"Link": '<https://api.github.test/app/hook/deliveries?cursor=v1_7>; rel="next"'}
     server.will(LOG, httpx.Response(200, json=[], headers=following), page([]))
     assert await github.delivery_log.read_page(None) == DeliveryLogPage((), "v1_7")
@@ -350,7 +352,7 @@ async def test_a_logged_delivery_may_be_as_large_as_a_webhook(
     assert (guid, event, json.loads(data)) == ("g", "push", payload)
 
 
-async def test_a_delivery_that_the_log_no_longer_has_is_refused(
+async def test_a_delivery_that_is_no_longer_in_the_log_is_refused(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     server.will(f"{LOG}/7", httpx.Response(404, json={"message": "Not Found"}))

@@ -1,4 +1,4 @@
-"""The client against a small GitHub: calls made, tokens used, and what every failure becomes."""
+"""The client against a fake GitHub: the requests, their tokens, and the error for every failure."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ async def test_the_client_keeps_its_tokens_out_of_its_repr(github: GitHubClient)
     assert "ghs_" not in repr((github, vars(github)))
 
 
-async def test_a_dispatch_is_one_call_once_the_token_is_known(
+async def test_a_dispatch_is_one_request_when_its_token_is_cached(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     for _ in range(3):
@@ -46,13 +46,17 @@ async def test_a_dispatch_is_one_call_once_the_token_is_known(
     assert server.asked[1].content == BODY
 
 
-async def test_a_hundred_dispatches_at_once_mint_one_token(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_a_hundred_concurrent_dispatches_mint_one_token(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
     await asyncio.gather(*(github.repositories.dispatch(TARGET, BODY) for _ in range(100)))
     assert server.paths().count(MINT) == 1
     assert server.paths().count(DISPATCHES) == 100
 
 
-async def test_every_request_says_who_asks_and_how(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_every_request_has_user_agent_version_and_timeouts(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
     await github.repositories.dispatch(TARGET, BODY)
     for request in server.asked:
         assert request.headers["user-agent"] == f"crcr/{__version__}"
@@ -64,7 +68,7 @@ async def test_every_request_says_who_asks_and_how(github: GitHubClient, server:
     assert server.bearers(DISPATCHES) == ["Bearer ghs_1_x.y-z"]
 
 
-async def test_tokens_are_minted_for_their_use_only(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_tokens_are_minted_for_one_permission_only(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(
         "/repos/org/backend", httpx.Response(200, json={"id": 9, "full_name": "a/b", "owner": {"id": 2}})
     )
@@ -114,7 +118,7 @@ async def test_a_second_401_is_a_refusal(github: GitHubClient, server: FakeGitHu
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 422, 500, 502, 503])
-async def test_nothing_but_a_401_is_sent_again(github: GitHubClient, server: FakeGitHub, status: int) -> None:
+async def test_only_a_401_is_retried(github: GitHubClient, server: FakeGitHub, status: int) -> None:
     server.will(DISPATCHES, httpx.Response(status))
     with pytest.raises(OutsideUnsure if status >= 500 else OutsideRefused):
         await github.repositories.dispatch(TARGET, BODY)
@@ -137,7 +141,7 @@ UNKNOWN = [
     ("error", "kind"),
     [*((error, OutsideUnreachable) for error in NEVER_SENT), *((error, OutsideUnsure) for error in UNKNOWN)],
 )
-async def test_fault_31_a_broken_connection_is_named_and_shows_no_token(
+async def test_fault_31_a_connection_error_is_named_without_a_token(
     github: GitHubClient, server: FakeGitHub, error: type[httpx.TransportError], kind: type[OutsideFault]
 ) -> None:
     server.will(DISPATCHES, error("Illegal header value b'Bearer ghs_1_x.y-z'"))
@@ -149,7 +153,7 @@ async def test_fault_31_a_broken_connection_is_named_and_shows_no_token(
     assert error.__name__ in str(caught.value)
 
 
-async def test_an_answer_that_never_comes_is_given_up(clock: ManualClock) -> None:
+async def test_a_request_without_a_response_times_out(clock: ManualClock) -> None:
     never = asyncio.Event()
 
     async def silent(_: httpx.Request) -> httpx.Response:
@@ -160,7 +164,7 @@ async def test_an_answer_that_never_comes_is_given_up(clock: ManualClock) -> Non
         await connect(silent, clock, total_s=0.001).repositories.dispatch(TARGET, BODY)
 
 
-async def test_a_limit_blocks_the_installation_without_asking_again(
+async def test_a_rate_limit_blocks_the_installation_without_another_request(
     github: GitHubClient, server: FakeGitHub, clock: ManualClock
 ) -> None:
     server.will(DISPATCHES, httpx.Response(429, headers={"Retry-After": "30"}), httpx.Response(204))
@@ -180,7 +184,7 @@ async def test_a_limit_blocks_the_installation_without_asking_again(
     assert server.paths().count(DISPATCHES) == 2
 
 
-async def test_limits_without_a_time_grow(
+async def test_rate_limits_without_a_time_double_the_wait(
     github: GitHubClient, server: FakeGitHub, clock: ManualClock
 ) -> None:
     server.will(
@@ -208,7 +212,7 @@ async def test_the_181st_write_of_a_minute_is_not_sent(
     await github.repositories.dispatch(TARGET, BODY)
 
 
-async def test_an_hour_used_up_is_not_overdrawn(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_an_exhausted_hourly_limit_is_not_overdrawn(github: GitHubClient, server: FakeGitHub) -> None:
     reset = str(int(server.clock.now().timestamp()) + 90)
     used_up = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}
     server.will(DISPATCHES, httpx.Response(204, headers=used_up))
@@ -219,7 +223,7 @@ async def test_an_hour_used_up_is_not_overdrawn(github: GitHubClient, server: Fa
     assert server.paths().count(DISPATCHES) == 1
 
 
-async def test_a_thousand_installations_are_reached_from_a_cold_start(
+async def test_a_cold_start_dispatches_to_a_thousand_installations(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     targets = [Target(RepoName(f"org/r{i}"), i, i) for i in range(1, 1001)]
@@ -227,24 +231,26 @@ async def test_a_thousand_installations_are_reached_from_a_cold_start(
     assert len(server.asked) == 2000
 
 
-async def test_a_moved_repository_is_read_where_it_is_now(github: GitHubClient, server: FakeGitHub) -> None:
-    there = "https://api.github.test/repositories/9"
-    server.will("/repos/org/backend", httpx.Response(301, headers={"Location": there}))
+async def test_a_read_of_a_moved_repository_follows_the_redirect(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
+    new_url = "https://api.github.test/repositories/9"
+    server.will("/repos/org/backend", httpx.Response(301, headers={"Location": new_url}))
     facts = {"id": 9, "full_name": "new/name", "owner": {"id": 2}}
     server.will("/repositories/9", httpx.Response(200, json=facts))
     assert await github.repositories.read(REPO, 5) == RepositoryFacts(9, 2, "new/name")
 
 
-async def test_a_second_move_is_not_followed(github: GitHubClient, server: FakeGitHub) -> None:
-    there = httpx.Response(301, headers={"Location": "/repos/org/backend"})
-    server.will("/repos/org/backend", there)
+async def test_a_second_redirect_is_not_followed(github: GitHubClient, server: FakeGitHub) -> None:
+    redirect = httpx.Response(301, headers={"Location": "/repos/org/backend"})
+    server.will("/repos/org/backend", redirect)
     with pytest.raises(OutsideRefused, match="the repository has moved"):
         await github.repositories.read(REPO, 5)
     assert server.paths().count("/repos/org/backend") == 2
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_no_token_travels_to_another_host(
+async def test_no_token_is_sent_to_another_host(
     github: GitHubClient, server: FakeGitHub, status: int
 ) -> None:
     elsewhere = httpx.Response(status, headers={"Location": "https://evil.test/repositories/9"})
@@ -257,7 +263,7 @@ async def test_no_token_travels_to_another_host(
     assert {request.url.host for request in server.asked} == {"api.github.test"}
 
 
-async def test_a_moved_target_is_not_dispatched_to(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_a_dispatch_to_a_moved_repository_is_refused(github: GitHubClient, server: FakeGitHub) -> None:
     server.will(DISPATCHES, httpx.Response(307, headers={"Location": "/repositories/9/dispatches"}))
     with pytest.raises(OutsideRefused, match="the repository has moved") as caught:
         await github.repositories.dispatch(TARGET, BODY)
@@ -267,10 +273,10 @@ async def test_a_moved_target_is_not_dispatched_to(github: GitHubClient, server:
 
 INSTALLATION = "/repos/org/backend/installation"
 FILE = "/repos/org/backend/contents/allow.yml"
-PLACE = FileLocation(REPO, "main", "allow.yml")
+ALLOWLIST_FILE = FileLocation(REPO, "main", "allow.yml")
 
 
-async def test_fault_9_an_app_that_is_not_installed_is_said_so(
+async def test_fault_9_a_missing_installation_is_named_in_the_error(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     server.will(INSTALLATION, httpx.Response(404))
@@ -279,11 +285,13 @@ async def test_fault_9_an_app_that_is_not_installed_is_said_so(
     assert caught.value.status == 404
 
 
-async def test_a_file_is_read_raw_and_asked_for_by_its_etag(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_a_file_is_read_raw_and_revalidated_by_its_etag(
+    github: GitHubClient, server: FakeGitHub
+) -> None:
     server.will(INSTALLATION, httpx.Response(200, json={"id": 5}))
     server.will(FILE, httpx.Response(200, text="L1: [ü/x]", headers={"ETag": '"e1"'}), httpx.Response(304))
-    assert await github.repositories.read_file(PLACE, etag=None) == FileText("L1: [ü/x]", '"e1"')
-    assert await github.repositories.read_file(PLACE, etag='"e1"') is None
+    assert await github.repositories.read_file(ALLOWLIST_FILE, etag=None) == FileText("L1: [ü/x]", '"e1"')
+    assert await github.repositories.read_file(ALLOWLIST_FILE, etag='"e1"') is None
     assert server.paths() == [INSTALLATION, MINT, FILE, FILE]
     first, second = server.asked[2:]
     assert first.headers["accept"] == "application/vnd.github.raw+json"
@@ -292,18 +300,18 @@ async def test_a_file_is_read_raw_and_asked_for_by_its_etag(github: GitHubClient
     assert second.url.params["ref"] == "main"
 
 
-async def test_a_refused_file_makes_us_look_for_the_installation_again(
+async def test_a_refused_file_triggers_a_new_lookup_of_the_installation(
     github: GitHubClient, server: FakeGitHub
 ) -> None:
     server.will(INSTALLATION, httpx.Response(200, json={"id": 5}), httpx.Response(200, json={"id": 6}))
     server.will(MINT, httpx.Response(404))
     server.will(FILE, httpx.Response(200, text="L1: []"))
     with pytest.raises(OutsideRefused):
-        await github.repositories.read_file(PLACE, etag=None)
-    assert await github.repositories.read_file(PLACE, etag=None) == FileText("L1: []", None)
+        await github.repositories.read_file(ALLOWLIST_FILE, etag=None)
+    assert await github.repositories.read_file(ALLOWLIST_FILE, etag=None) == FileText("L1: []", None)
 
 
-async def test_an_endless_answer_is_cut_off(github: GitHubClient, server: FakeGitHub) -> None:
+async def test_a_response_over_the_size_limit_is_cut_off(github: GitHubClient, server: FakeGitHub) -> None:
     server.will("/repos/org/backend", httpx.Response(200, content=b" " * (MAX_ANSWER_BYTES + 1)))
     with pytest.raises(OutsideUnsure, match="larger than"):
         await github.repositories.read(REPO, 5)
@@ -318,7 +326,7 @@ async def test_a_failed_mint_leaves_the_dispatch_unsent(github: GitHubClient, se
 
 
 @pytest.mark.parametrize(("passes", "sent"), [(0, 0), (1, 1)])
-async def test_fault_72_nothing_is_sent_for_a_lost_lease_and_its_late_answer_is_not_handed_on(
+async def test_fault_72_a_lost_lease_sends_nothing_and_drops_a_late_response(
     github: GitHubClient, server: FakeGitHub, passes: int, sent: int
 ) -> None:
     checks = 0

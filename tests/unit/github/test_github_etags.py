@@ -14,13 +14,13 @@ from crcr.github.http.transport import EtagCache, conditional
 from support.clock import ManualClock
 from support.github.fake_github import connect
 
-HERE = Target(RepoName("org/up"), 9, 5)
+TARGET = Target(RepoName("org/up"), 9, 5)
 READS = (("contents", "read"),)
-HERE_READS = TokenScope(5, 9, READS)
+TARGET_SCOPE = TokenScope(5, 9, READS)
 
 
 class TaggingGitHub:
-    """Gives every answer an ETag, answers 304 to whom it has that already, and counts the hour as GitHub does."""
+    """Sends an ETag with every response, answers 304 when the client's ETag matches, and counts the hour as GitHub does."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
@@ -52,21 +52,19 @@ def github(server: TaggingGitHub) -> GitHubClient:
     return connect(server, server.clock)
 
 
-async def test_a_repeated_read_is_answered_from_memory_until_it_changes(
+async def test_a_repeated_read_is_served_from_the_cache_until_it_changes(
     github: GitHubClient, server: TaggingGitHub
 ) -> None:
-    assert [await github.comments.read_role(HERE, "ann") for _ in range(3)] == [Role.WRITE] * 3
+    assert [await github.comments.read_role(TARGET, "ann") for _ in range(3)] == [Role.WRITE] * 3
     server.role = "admin"
-    assert [await github.comments.read_role(HERE, "ann") for _ in range(2)] == [Role.ADMIN] * 2
+    assert [await github.comments.read_role(TARGET, "ann") for _ in range(2)] == [Role.ADMIN] * 2
     assert server.statuses == [200, 304, 304, 200, 304]
 
 
-async def test_an_unchanged_answer_takes_nothing_of_the_hour(
-    github: GitHubClient, server: TaggingGitHub
-) -> None:
+async def test_a_304_costs_nothing_of_the_hourly_limit(github: GitHubClient, server: TaggingGitHub) -> None:
     server.remaining = 2
     for _ in range(10):
-        assert await github.comments.read_role(HERE, "ann") is Role.WRITE
+        assert await github.comments.read_role(TARGET, "ann") is Role.WRITE
     assert server.statuses == [200, *[304] * 9]
 
 
@@ -76,14 +74,14 @@ def answer(text: str, *, status: int = 200, etag: str | None = '"1"') -> Respons
 
 def keep(answers: EtagCache, path: str, text: str) -> None:
     request = Request("GET", path)
-    answers.resolve(request, HERE_READS, answer(text), answers.find(request, HERE_READS))
+    answers.resolve(request, TARGET_SCOPE, answer(text), answers.find(request, TARGET_SCOPE))
 
 
 OTHERS = {
-    "another page": (Request("GET", "/files?page=2"), HERE_READS),
-    "another form": (Request("GET", "/files", accept="application/vnd.github.raw+json"), HERE_READS),
-    "a write": (Request("POST", "/files", writes=True), HERE_READS),
-    "a read that names its own answer": (Request("GET", "/files", etag='"mine"'), HERE_READS),
+    "another page": (Request("GET", "/files?page=2"), TARGET_SCOPE),
+    "another form": (Request("GET", "/files", accept="application/vnd.github.raw+json"), TARGET_SCOPE),
+    "a write": (Request("POST", "/files", writes=True), TARGET_SCOPE),
+    "a read that names its own answer": (Request("GET", "/files", etag='"mine"'), TARGET_SCOPE),
     "another repository": (Request("GET", "/files"), TokenScope(5, 10, READS)),
     "another installation": (Request("GET", "/files"), TokenScope(6, 9, READS)),
     "another permission": (Request("GET", "/files"), TokenScope(5, 9, (("checks", "read"),))),
@@ -91,7 +89,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("request_", "scope"), OTHERS.values(), ids=OTHERS)
-def test_no_other_request_gets_the_answer(request_: Request, scope: TokenScope) -> None:
+def test_another_request_never_gets_the_cached_response(request_: Request, scope: TokenScope) -> None:
     answers = EtagCache()
     keep(answers, "/files", "a")
     assert answers.find(request_, scope) is None
@@ -107,26 +105,26 @@ def test_no_other_request_gets_the_answer(request_: Request, scope: TokenScope) 
         Response(200, {"etag": "1"}, b"a", cut=True),
     ],
 )
-def test_what_cannot_be_asked_for_again_is_not_kept(not_kept: Response) -> None:
+def test_a_response_that_cannot_be_revalidated_is_not_cached(not_kept: Response) -> None:
     answers, request = EtagCache(largest_bytes=10), Request("GET", "/files")
     keep(answers, "/files", "old")
-    assert answers.resolve(request, HERE_READS, not_kept, None) is not_kept
-    assert answers.find(request, HERE_READS) is None
+    assert answers.resolve(request, TARGET_SCOPE, not_kept, None) is not_kept
+    assert answers.find(request, TARGET_SCOPE) is None
 
 
-def test_the_least_recently_used_answers_make_room() -> None:
+def test_the_least_recently_used_responses_are_evicted() -> None:
     answers = EtagCache(most_bytes=3 * 1100)
     for path in ("/a", "/b", "/c"):
         keep(answers, path, "x")
-    answers.find(Request("GET", "/a"), HERE_READS)
+    answers.find(Request("GET", "/a"), TARGET_SCOPE)
     keep(answers, "/d", "x")
-    found = [path for path in ("/a", "/b", "/c", "/d") if answers.find(Request("GET", path), HERE_READS)]
-    assert found == ["/a", "/c", "/d"]
+    cached = [path for path in ("/a", "/b", "/c", "/d") if answers.find(Request("GET", path), TARGET_SCOPE)]
+    assert cached == ["/a", "/c", "/d"]
 
 
-def test_an_answer_that_made_room_while_github_was_asked_still_counts() -> None:
+def test_a_response_evicted_during_its_revalidation_is_still_used() -> None:
     answers, request = EtagCache(most_bytes=1100), Request("GET", "/a")
     keep(answers, "/a", "x")
-    kept = answers.find(request, HERE_READS)
+    kept = answers.find(request, TARGET_SCOPE)
     keep(answers, "/b", "x")
-    assert answers.resolve(request, HERE_READS, answer("", status=304), kept) is kept
+    assert answers.resolve(request, TARGET_SCOPE, answer("", status=304), kept) is kept

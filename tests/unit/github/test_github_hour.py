@@ -9,7 +9,7 @@ from crcr.github.http.hour_budget import ANSWER_S, BURST_S, HourCount, Spending,
 from crcr.github.http.rate_limiter import GitHubRateLimiter
 
 T = 1_767_225_600.0
-HOME = 5
+INSTALLATION = 5
 FIRST, CHECKS, DETAILS = Urgency
 FULL_BURST = Spending(paced_until=T - BURST_S)
 NO_BURST = Spending(paced_until=T)
@@ -26,30 +26,30 @@ def count(remaining: int, *, minutes: float = 60) -> HourCount:
         pytest.param(count(5_000), NO_BURST, (0, 0.9, 450.9), id="4,000 in 3,600 s: a call each 0.9 s"),
         pytest.param(count(3_000, minutes=30), NO_BURST, (0, 0.9, 450.9), id="half of both gone: the same pace"),
         pytest.param(count(4_600, minutes=30), NO_BURST, (0, 0.5, 450.5), id="a quiet half hour: a faster pace"),
-        pytest.param(count(4_000, minutes=5), NO_BURST, (0, 0.1, 315), id="what the hour's end leaves is not saved"),
+        pytest.param(count(4_000, minutes=5), NO_BURST, (0, 0.1, 315), id="a remainder at the end of the hour is not saved"),
         pytest.param(count(1_001), FULL_BURST, (0, 2_700, 3_150), id="the last call above the reserve"),
         pytest.param(count(1_000), FULL_BURST, (0, 3_605, 3_615), id="only the reserve is left"),
         pytest.param(count(1, minutes=10), FULL_BURST, (0, 605, 615), id="the last call of the reserve"),
         pytest.param(count(0, minutes=10), FULL_BURST, (600, 605, 615), id="nothing is left"),
         pytest.param(count(0, minutes=-0.05), FULL_BURST, (0, 2, 12), id="the next hour, before its first answer"),
         pytest.param(count(0, minutes=-1), FULL_BURST, (0, 0, 0), id="a minute into the next hour"),
-        pytest.param(count(3), Spending(in_flight=3), (ANSWER_S, 3_605, 3_615), id="as many under way as are left"),
+        pytest.param(count(3), Spending(in_flight=3), (ANSWER_S, 3_605, 3_615), id="as many in flight as are left"),
         pytest.param(count(1_003), Spending(in_flight=3), (0, *[ANSWER_S] * 2), id="the same above the reserve"),
     ],
 )  # fmt: skip
-def test_how_long_each_class_waits(hour: HourCount, spending: Spending, waits: tuple[float, ...]) -> None:
-    found = [max(hour_wait_s(hour, spending, urgency, T), 0) for urgency in Urgency]
-    assert found == pytest.approx(waits)
+def test_the_wait_of_each_urgency(hour: HourCount, spending: Spending, waits: tuple[float, ...]) -> None:
+    wait_times = [max(hour_wait_s(hour, spending, urgency, T), 0) for urgency in Urgency]
+    assert wait_times == pytest.approx(waits)
 
 
 class Hour:
-    """A governor and a GitHub that counts its calls; answers come in any order."""
+    """A rate limiter and a GitHub that counts its calls; responses arrive in any order."""
 
     def __init__(self, left: int, limit: int = 100) -> None:
         self.now, self.left, self.limit = T, left, limit
         self.governor = GitHubRateLimiter(points_per_minute=1_000_000)
         self.under_way: list[dict[str, str]] = []
-        self.governor.observe(HOME, self._headers(), T)
+        self.governor.observe(INSTALLATION, self._headers(), T)
 
     def _headers(self) -> dict[str, str]:
         return {
@@ -60,7 +60,7 @@ class Hour:
 
     def call(self, urgency: Urgency) -> float:
         """Send a call, or return the seconds that it is held back."""
-        hold = self.governor.reserve(HOME, 1, self.now, urgency=urgency)
+        hold = self.governor.reserve(INSTALLATION, 1, self.now, urgency=urgency)
         if hold is not None:
             return hold.wait_s
         self.left -= 1
@@ -70,8 +70,8 @@ class Hour:
     def answer(self, which: int) -> None:
         if self.under_way:
             headers = self.under_way.pop(which % len(self.under_way))
-            self.governor.release(HOME, 1)
-            self.governor.observe(HOME, headers, self.now)
+            self.governor.release(INSTALLATION, 1)
+            self.governor.observe(INSTALLATION, headers, self.now)
 
 
 STEPS = st.lists(
@@ -80,7 +80,7 @@ STEPS = st.lists(
 
 
 @given(st.integers(0, 100), STEPS)
-def test_the_reserve_is_left_to_the_first_class_which_nothing_but_githubs_count_stops(
+def test_the_reserve_is_kept_for_the_first_urgency_which_only_githubs_count_stops(
     left: int, steps: list[tuple[float, Urgency, int, int]]
 ) -> None:
     hour = Hour(left)
@@ -100,7 +100,7 @@ def test_the_reserve_is_left_to_the_first_class_which_nothing_but_githubs_count_
 
 
 @given(st.lists(st.tuples(st.floats(0, 120), st.sampled_from([CHECKS, DETAILS])), max_size=200))
-def test_a_call_that_waited_as_long_as_it_was_held_back_goes(steps: list[tuple[float, Urgency]]) -> None:
+def test_a_call_is_granted_after_the_returned_wait(steps: list[tuple[float, Urgency]]) -> None:
     hour = Hour(100)
     for pause, urgency in steps:
         hour.now += pause
@@ -110,7 +110,7 @@ def test_a_call_that_waited_as_long_as_it_was_held_back_goes(steps: list[tuple[f
         hour.answer(0)
 
 
-def test_a_burst_is_not_held_back_and_the_rest_of_the_hour_gets_its_share() -> None:
+def test_a_burst_is_not_held_back_and_later_calls_get_their_share_of_the_hour() -> None:
     hour, sent = Hour(5_000, 5_000), []
     for _ in range(3_600):
         granted = 0
@@ -134,7 +134,7 @@ def test_details_leave_half_of_a_burst_to_checks() -> None:
     assert granted == pytest.approx({DETAILS: 470, CHECKS: 430}, abs=20)
 
 
-def test_of_several_workers_each_keeps_to_its_share_of_the_pace() -> None:
+def test_each_of_several_workers_keeps_to_its_share_of_the_pace() -> None:
     hour = Hour(5_000, 5_000)
     hour.governor.share_among(4)
     granted = 0

@@ -36,14 +36,14 @@ def mint(clock: ManualClock) -> Mint:
     return Mint(clock)
 
 
-async def test_a_hundred_callers_at_once_mint_one_token(clock: ManualClock, mint: Mint) -> None:
+async def test_a_hundred_concurrent_callers_mint_one_token(clock: ManualClock, mint: Mint) -> None:
     cache = TokenCache(clock)
     tokens = await asyncio.gather(*(cache.get(SCOPE, mint) for _ in range(100)))
     assert len(mint.scopes) == 1
     assert len({token.value for token in tokens}) == 1
 
 
-async def test_a_token_is_renewed_five_minutes_before_its_end(clock: ManualClock, mint: Mint) -> None:
+async def test_a_token_is_renewed_five_minutes_before_its_expiry(clock: ManualClock, mint: Mint) -> None:
     cache = TokenCache(clock)
     first = await cache.get(SCOPE, mint)
     clock.advance(55 * 60 - 1)
@@ -66,7 +66,7 @@ async def test_each_scope_has_its_own_token(clock: ManualClock, mint: Mint) -> N
     assert len({token.value for token in tokens}) == len(scopes)
 
 
-async def test_a_failed_mint_fails_its_waiters_and_the_next_call_tries_again(
+async def test_a_failed_mint_fails_its_waiters_and_the_next_call_retries(
     clock: ManualClock, mint: Mint
 ) -> None:
     cache = TokenCache(clock)
@@ -78,7 +78,7 @@ async def test_a_failed_mint_fails_its_waiters_and_the_next_call_tries_again(
     assert len(mint.scopes) == 2
 
 
-async def test_the_first_waiter_leaving_does_not_harm_the_others(clock: ManualClock, mint: Mint) -> None:
+async def test_cancelling_the_first_waiter_does_not_affect_the_others(clock: ManualClock, mint: Mint) -> None:
     cache = TokenCache(clock)
     mint.go.clear()
     waiters = [asyncio.create_task(cache.get(SCOPE, mint)) for _ in range(3)]
@@ -86,13 +86,15 @@ async def test_the_first_waiter_leaving_does_not_harm_the_others(clock: ManualCl
     waiters[0].cancel()
     await settle()
     mint.go.set()
-    left, *stayed = await asyncio.gather(*waiters, return_exceptions=True)
-    assert isinstance(left, asyncio.CancelledError)
-    assert all(isinstance(token, Token) for token in stayed)
+    cancelled, *tokens = await asyncio.gather(*waiters, return_exceptions=True)
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert all(isinstance(token, Token) for token in tokens)
     assert len(mint.scopes) == 1
 
 
-async def test_a_mint_that_everybody_left_may_fail_in_silence(clock: ManualClock, mint: Mint) -> None:
+async def test_a_failed_mint_without_waiters_does_not_fail_the_next_call(
+    clock: ManualClock, mint: Mint
+) -> None:
     cache = TokenCache(clock)
     mint.go.clear()
     mint.broken = True
@@ -105,7 +107,9 @@ async def test_a_mint_that_everybody_left_may_fail_in_silence(clock: ManualClock
     assert (await cache.get(SCOPE, mint)).value == "ghs_2"
 
 
-async def test_a_refused_token_is_minted_anew_once_for_all_who_had_it(clock: ManualClock, mint: Mint) -> None:
+async def test_a_refused_token_is_minted_again_once_for_all_its_callers(
+    clock: ManualClock, mint: Mint
+) -> None:
     cache = TokenCache(clock)
     old = await cache.get(SCOPE, mint)
 
@@ -119,7 +123,7 @@ async def test_a_refused_token_is_minted_anew_once_for_all_who_had_it(clock: Man
     assert {token.value for token in [*renewed, late]} == {"ghs_2"}
 
 
-async def test_the_least_recently_used_makes_room(clock: ManualClock, mint: Mint) -> None:
+async def test_the_least_recently_used_token_is_evicted(clock: ManualClock, mint: Mint) -> None:
     cache = TokenCache(clock, size=2)
     one, two, three = (TokenScope(number, None, CONTENTS_READ) for number in (1, 2, 3))
     for scope in (one, two, one, three, one, two):

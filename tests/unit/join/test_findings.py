@@ -81,33 +81,33 @@ GOOD = SetupFacts(
 )
 
 
-HERE = hint_links("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=False)
+HINT_LINKS = hint_links("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=False)
 
 
 def examine(facts: SetupFacts, now: datetime) -> tuple[SetupFinding, ...]:
-    return examine_for(facts, now, HERE)
+    return examine_for(facts, now, HINT_LINKS)
 
 
 def find_finding(name: str, facts: SetupFacts) -> SetupFinding:
-    return next(each for each in examine(facts, NOW) if each.name == name)
+    return next(finding for finding in examine(facts, NOW) if finding.name == name)
 
 
-def at_level(level: Level, **more: Any) -> AllowlistEntry:
+def entry_at_level(level: Level, **more: Any) -> AllowlistEntry:
     return AllowlistEntry(name=REPO, level=level, events=frozenset({"pull_request", "push"}), **more)
 
 
-def workflows(*each: WorkflowFacts, **more: Any) -> Inspection:
-    return replace(INSPECTION, workflows=each, **more)
+def inspection_of(*workflow_facts_list: WorkflowFacts, **more: Any) -> Inspection:
+    return replace(INSPECTION, workflows=workflow_facts_list, **more)
 
 
-def rights(**permissions: str) -> Inspection:
+def inspection_with(**permissions: str) -> Inspection:
     return replace(INSPECTION, installation=InstallationFacts(installation_id=1, permissions=permissions))
 
 
-def test_a_good_set_up_is_all_ok() -> None:
+def test_a_complete_set_up_is_ok_in_every_finding() -> None:
     findings = examine(GOOD, NOW)
-    assert {each.state for each in findings} == {State.OK}
-    names = [each.name for each in findings]
+    assert {finding.state for finding in findings} == {State.OK}
+    names = [finding.name for finding in findings]
     assert names == [
         *("allowlist", "standing", "app", "permissions", "identity", "workflow", "events", "id_token"),
         "pins",
@@ -117,20 +117,20 @@ def test_a_good_set_up_is_all_ok() -> None:
     assert "up/stream@main:allowlist.yml" in findings[0].text
 
 
-def test_of_who_is_not_listed_nothing_is_looked_at_and_that_is_said() -> None:
+def test_an_unlisted_repository_is_not_inspected_and_the_findings_explain_it() -> None:
     only, *rest = examine(replace(GOOD, entry=None), NOW)
     assert (only.name, only.state) == ("allowlist", State.PROBLEM)
     assert "not on the allowlist" in only.text
-    assert [(each.name, each.state) for each in rest] == [
+    assert [(finding.name, finding.state) for finding in rest] == [
         ("app", State.UNKNOWN),
         ("workflow", State.UNKNOWN),
     ]
-    assert all("once you are listed" in each.text for each in rest)
+    assert all("once you are listed" in finding.text for finding in rest)
     none, *_ = examine(replace(GOOD, entry=None, has_allowlist=False), NOW)
     assert "no valid allowlist" in none.text
 
 
-def test_hints_are_complete_addresses_and_commands_and_on_the_page_its_own_steps() -> None:
+def test_hints_have_full_urls_and_commands_and_on_the_page_step_numbers() -> None:
     new = replace(GOOD, entry=None)
     page = "https://relay.example.org/crcr/onboarding?repository=Org/backend"
     assert page in (examine(new, NOW)[0].hint or "")
@@ -139,8 +139,8 @@ def test_hints_are_complete_addresses_and_commands_and_on_the_page_its_own_steps
     command = "crcr doctor --relay https://relay.example.org --repo Org/backend"
     assert f"`{command} --test`" in (find_finding("dispatch", quiet).hint or "")
     named = hint_links("https://relay.example.org", UPSTREAM, REPO, audience="crcr", several=True)
-    [told] = [each for each in examine_for(quiet, NOW, named) if each.name == "dispatch"]
-    assert f"{command} --upstream up/stream --test" in (told.hint or "")
+    [dispatch_finding] = [finding for finding in examine_for(quiet, NOW, named) if finding.name == "dispatch"]
+    assert f"{command} --upstream up/stream --test" in (dispatch_finding.hint or "")
 
 
 CASES: list[tuple[str, State, str, dict[str, Any]]] = [
@@ -167,47 +167,47 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     # It was rebound since.
     ("app", State.UNKNOWN, "were not checked yet", {"inspection": Inspection(installed=None, other_id=7)}),
     ("identity", State.OK, "Bound to", {"inspection": Inspection(installed=None, other_id=7)}),
-    ("permissions", State.PROBLEM, "may not write Contents", {"inspection": rights(contents="read", metadata="read")}),
-    ("permissions", State.OK, "", {"inspection": rights(contents="write", metadata="read")}),
-    ("permissions", State.WARNING, "may not read Actions", {"inspection": rights(contents="write"), "entry": at_level(Level.L3)}),
-    ("permissions", State.PROBLEM, "gate cannot know", {"inspection": rights(contents="write"), "entry": at_level(Level.L4)}),
+    ("permissions", State.PROBLEM, "may not write Contents", {"inspection": inspection_with(contents="read", metadata="read")}),
+    ("permissions", State.OK, "", {"inspection": inspection_with(contents="write", metadata="read")}),
+    ("permissions", State.WARNING, "may not read Actions", {"inspection": inspection_with(contents="write"), "entry": entry_at_level(Level.L3)}),
+    ("permissions", State.PROBLEM, "gate cannot know", {"inspection": inspection_with(contents="write"), "entry": entry_at_level(Level.L4)}),
     (
         "permissions",
         State.WARNING,
         "may not read Actions",
-        {"inspection": rights(contents="write"), "entry": at_level(Level.L4, jobs=("build",))},
+        {"inspection": inspection_with(contents="write"), "entry": entry_at_level(Level.L4, jobs=("build",))},
     ),
     (
         "permissions",
         State.WARNING,
         "fresh dispatches",
-        {"inspection": rights(contents="admin", actions="read"), "entry": at_level(Level.L4)},
+        {"inspection": inspection_with(contents="admin", actions="read"), "entry": entry_at_level(Level.L4)},
     ),
     ("identity", State.PROBLEM, "identity changed", {"alarm": "identity_changed"}),
     ("identity", State.UNKNOWN, "does not know", {"repository_id": None, "confirmed": False}),
     ("identity", State.WARNING, "first report", {"confirmed": False}),
-    ("workflow", State.PROBLEM, "There is no workflow on main", {"inspection": workflows()}),
-    ("workflow", State.PROBLEM, "The only workflow on main does not listen", {"inspection": workflows(replace(WORKFLOW, dispatch_types=None))}),
+    ("workflow", State.PROBLEM, "There is no workflow on main", {"inspection": inspection_of()}),
+    ("workflow", State.PROBLEM, "The only workflow on main does not listen", {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=None))}),
     (
         "workflow",
         State.PROBLEM,
         "it is not YAML",
-        {"inspection": workflows(WorkflowFacts(path=PATH, sha="1", problem="it is not YAML"))},
+        {"inspection": inspection_of(WorkflowFacts(path=PATH, sha="1", problem="it is not YAML"))},
     ),
-    ("workflow", State.PROBLEM, "disabled manually", {"inspection": workflows(replace(WORKFLOW, state="disabled_manually"))}),
-    ("workflow", State.OK, PATH, {"inspection": workflows(replace(WORKFLOW, state=None))}),
+    ("workflow", State.PROBLEM, "disabled manually", {"inspection": inspection_of(replace(WORKFLOW, state="disabled_manually"))}),
+    ("workflow", State.OK, PATH, {"inspection": inspection_of(replace(WORKFLOW, state=None))}),
     (
         "workflow",
         State.UNKNOWN,
         "4 more",
-        {"inspection": workflows(replace(WORKFLOW, dispatch_types=None), files_left=4)},
+        {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=None), files_left=4)},
     ),
     ("workflow", State.UNKNOWN, "could not be read", {"inspection": replace(INSPECTION, workflows=None)}),
-    ("events", State.PROBLEM, "pull_request and push", {"inspection": workflows(replace(WORKFLOW, dispatch_types=("other",)))}),
-    ("events", State.WARNING, "No workflow listens to push", {"inspection": workflows(replace(WORKFLOW, dispatch_types=("pull_request",)))}),
-    ("events", State.OK, "pull_request", {"inspection": workflows(replace(WORKFLOW, dispatch_types=()))}),
-    ("id_token", State.PROBLEM, "may not request an OIDC token", {"inspection": workflows(replace(WORKFLOW, id_token=False))}),
-    ("id_token", State.UNKNOWN, "reusable", {"inspection": workflows(replace(WORKFLOW, id_token=False, calls_others=True))}),
+    ("events", State.PROBLEM, "pull_request and push", {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=("other",)))}),
+    ("events", State.WARNING, "No workflow listens to push", {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=("pull_request",)))}),
+    ("events", State.OK, "pull_request", {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=()))}),
+    ("id_token", State.PROBLEM, "may not request an OIDC token", {"inspection": inspection_of(replace(WORKFLOW, id_token=False))}),
+    ("id_token", State.UNKNOWN, "reusable", {"inspection": inspection_of(replace(WORKFLOW, id_token=False, calls_others=True))}),
     ("dispatch", State.UNKNOWN, "Nothing has been sent", {"last_dispatch": None}),
     ("dispatch", State.OK, "crcr test", {"last_dispatch": None, "last_test": replace(SENT, event="crcr_test")}),
     ("dispatch", State.OK, "started no run", {"last_dispatch": replace(SENT, answer=DispatchAnswer.NEVER_STARTED)}),
@@ -286,93 +286,97 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "state", "words", "facts"), CASES)
-def test_each_finding_is_told_as_it_is(name: str, state: State, words: str, facts: dict[str, Any]) -> None:
+def test_each_finding_has_the_state_and_text_of_its_facts(
+    name: str, state: State, words: str, facts: dict[str, Any]
+) -> None:
     finding = find_finding(name, replace(GOOD, **facts))
     assert (finding.state, words in finding.text) == (state, True), finding.text
     assert finding.hint or state is State.OK or "more were not read" in finding.text
 
 
-def test_every_text_is_a_sentence_and_no_hint_points_to_nowhere() -> None:
-    odd = replace(REFUSED, detail="no in_progress was recorded for run 1 attempt 1")
+def test_every_text_is_a_sentence_and_hints_have_full_commands_and_urls() -> None:
+    unpunctuated = replace(REFUSED, detail="no in_progress was recorded for run 1 attempt 1")
     cases: list[dict[str, Any]] = [facts for *_, facts in CASES]
-    cases.append({"last_refusal": odd, "last_callback": replace(TAKEN, at=NOW)})
+    cases.append({"last_refusal": unpunctuated, "last_callback": replace(TAKEN, at=NOW)})
     for facts in cases:
-        for each in examine(replace(GOOD, **facts), NOW):
-            assert each.text.endswith("."), each.text
-            assert "attempt 1 Later" not in each.text
-            assert not (each.hint or "").endswith((".", ";")), each.hint
+        for finding in examine(replace(GOOD, **facts), NOW):
+            assert finding.text.endswith("."), finding.text
+            assert "attempt 1 Later" not in finding.text
+            assert not (finding.hint or "").endswith((".", ";")), finding.hint
             for word in ("crcr doctor`", " /crcr/onboarding", "(/crcr/onboarding"):
-                assert word not in (each.hint or "")
+                assert word not in (finding.hint or "")
 
 
-def test_every_problem_says_what_to_do() -> None:
+def test_every_problem_has_a_hint() -> None:
     problems = [
         find_finding(name, replace(GOOD, **facts))
         for name, state, _, facts in CASES
         if state is State.PROBLEM
     ]
-    assert all(each.hint for each in problems)
+    assert all(problem.hint for problem in problems)
 
 
 def test_an_l1_backend_needs_no_reports() -> None:
-    told = replace(
+    l1_facts = replace(
         GOOD,
-        entry=at_level(Level.L1),
+        entry=entry_at_level(Level.L1),
         last_callback=None,
-        inspection=workflows(replace(WORKFLOW, id_token=False)),
+        inspection=inspection_of(replace(WORKFLOW, id_token=False)),
     )
-    names = {each.name for each in examine(told, NOW)}
+    names = {finding.name for finding in examine(l1_facts, NOW)}
     assert names.isdisjoint({"id_token", "callback", "refusal", "silence"})
-    assert {each.state for each in examine(told, NOW)} == {State.OK}
+    assert {finding.state for finding in examine(l1_facts, NOW)} == {State.OK}
 
 
 OTHER_CIS = [ci for ci in Ci if ci is not Ci.GITHUB]
 
 
-def generated(ci: Ci) -> Inspection:
-    files = [each for each in generate(join_request(ci)) if each.path.startswith(".github/workflows/")]
-    return workflows(*(workflow_facts(each.path, "1", each.text) for each in files))
+def inspection_of_generated(ci: Ci) -> Inspection:
+    files = [file for file in generate(join_request(ci)) if file.path.startswith(".github/workflows/")]
+    return inspection_of(*(workflow_facts(file.path, "1", file.text) for file in files))
 
 
 @pytest.mark.parametrize("ci", OTHER_CIS)
-def test_behind_a_bridge_reports_come_from_the_other_ci_and_nobody_is_sent_to_give_the_bridge_a_token(
+def test_behind_a_bridge_a_missing_oidc_permission_is_ok_without_a_hint(
     ci: Ci,
 ) -> None:
-    told = replace(GOOD, inspection=generated(ci))
-    finding = find_finding("id_token", told)
+    facts = replace(GOOD, inspection=inspection_of_generated(ci))
+    finding = find_finding("id_token", facts)
     assert (finding.state, finding.hint) == (State.OK, None), finding
     assert finding.text.startswith(f"Reports come from {ci.title}; its tokens count once the operator")
-    assert {each.state for each in examine(told, NOW)} == {State.OK}
+    assert {other_finding.state for other_finding in examine(facts, NOW)} == {State.OK}
 
 
 @pytest.mark.parametrize("ci", list(Ci))
-def test_the_doctor_says_how_to_test_a_generated_workflow_without_a_token(ci: Ci) -> None:
-    finding = find_finding("test run", replace(GOOD, inspection=generated(ci)))
+def test_a_finding_explains_how_to_test_a_generated_workflow_without_a_token(ci: Ci) -> None:
+    finding = find_finding("test run", replace(GOOD, inspection=inspection_of_generated(ci)))
     assert (finding.state, "press Run workflow" in finding.text, "no token" in finding.text) == (
         State.OK,
         True,
         True,
     )
     older = replace(WORKFLOW, requests_tests=None)
-    assert "test run" not in {each.name for each in examine(replace(GOOD, inspection=workflows(older)), NOW)}
+    assert "test run" not in {
+        other_finding.name for other_finding in examine(replace(GOOD, inspection=inspection_of(older)), NOW)
+    }
 
 
-def test_generated_workflows_of_github_report_themselves() -> None:
+def test_generated_github_workflows_may_request_an_oidc_token() -> None:
     assert (
         "may request an OIDC token"
-        in find_finding("id_token", replace(GOOD, inspection=generated(Ci.GITHUB))).text
+        in find_finding("id_token", replace(GOOD, inspection=inspection_of_generated(Ci.GITHUB))).text
     )
 
 
 @pytest.mark.parametrize(
     ("bridge_to", "private"), [("buildkite", True), ("<b>x", False), ("${{ vars.CI }}", False)]
 )
-def test_neither_a_private_repositorys_ci_nor_a_word_of_its_file_is_told(
+def test_the_ci_of_a_private_repository_and_unknown_ci_names_are_not_shown(
     bridge_to: str, private: bool
 ) -> None:
     branch = BranchFacts(repository_id=7, full_name="Org/backend", default_branch="main", private=private)
     bridge = replace(WORKFLOW, id_token=False, bridge_to=bridge_to)
-    finding = find_finding("id_token", replace(GOOD, inspection=workflows(bridge, branch=branch)))
+    finding = find_finding("id_token", replace(GOOD, inspection=inspection_of(bridge, branch=branch)))
     assert (finding.state, "come from another CI;" in finding.text) == (State.OK, True), finding.text
 
 
@@ -394,13 +398,13 @@ def test_neither_a_private_repositorys_ci_nor_a_word_of_its_file_is_told(
     ],
 )
 @pytest.mark.parametrize("private", [False, True])
-def test_what_pins_no_relay_or_another_is_found_in_every_workflow_that_reports(
+def test_missing_or_foreign_pins_are_found_in_every_reporting_workflow(
     pinning: Pinning, pins: tuple[str, ...], state: State, words: str, *, private: bool
 ) -> None:
-    """A nightly listens to no dispatch, and is told of all the same."""
+    """A nightly workflow is included although it listens to no dispatch."""
     nightly = replace(WORKFLOW, path="n.yml", dispatch_types=None, pinning=pinning, pins=pins)
     branch = BranchFacts(repository_id=7, full_name="Org/backend", default_branch="main", private=private)
-    finding = find_finding("pins", replace(GOOD, inspection=workflows(WORKFLOW, nightly, branch=branch)))
+    finding = find_finding("pins", replace(GOOD, inspection=inspection_of(WORKFLOW, nightly, branch=branch)))
     assert finding.state is state
     assert ("n.yml" in finding.text) is not private
     if state is not State.OK:
@@ -409,10 +413,10 @@ def test_what_pins_no_relay_or_another_is_found_in_every_workflow_that_reports(
         assert f'CRCR_RELAYS: "{PIN}"' in (finding.hint or "")
 
 
-def test_of_pins_that_nobody_looked_for_nothing_is_told() -> None:
+def test_without_pin_facts_there_is_no_pin_finding() -> None:
     for pinning in (None, Pinning.NONE):
-        told = replace(GOOD, inspection=workflows(replace(WORKFLOW, pinning=pinning, pins=())))
-        assert "pins" not in {each.name for each in examine(told, NOW)}
+        facts = replace(GOOD, inspection=inspection_of(replace(WORKFLOW, pinning=pinning, pins=())))
+        assert "pins" not in {finding.name for finding in examine(facts, NOW)}
 
 
 @pytest.mark.parametrize(
@@ -427,21 +431,21 @@ def test_of_pins_that_nobody_looked_for_nothing_is_told() -> None:
         (502, "GitHub has an outage"),
     ],
 )
-def test_what_github_answered_is_understood_as_the_client_words_it(status: int, words: str) -> None:
+def test_error_texts_of_the_github_client_are_translated_in_the_finding(status: int, words: str) -> None:
     fault = error_from_response(
         create_dispatch(REPO, b"{}"), Response(status, {}, b'{"message": "secret"}'), NOW
     )
     assert fault is not None
-    for said in (fault.detail, str(fault)):
-        parked = replace(SENT, state=DispatchState.PARKED, error=said)
+    for error_text in (fault.detail, str(fault)):
+        parked = replace(SENT, state=DispatchState.PARKED, error=error_text)
         assert (
             f"is undelivered: {words}." in find_finding("dispatch", replace(GOOD, last_dispatch=parked)).text
         )
 
 
-def test_what_github_said_is_for_administrators_only() -> None:
-    said = "GitHub answered 422 to POST /repos/org/backend/dispatches: secret words"
-    parked = replace(GOOD, last_dispatch=replace(SENT, state=DispatchState.PARKED, error=said))
+def test_error_texts_of_github_are_shown_to_administrators_only() -> None:
+    error_text = "GitHub answered 422 to POST /repos/org/backend/dispatches: secret words"
+    parked = replace(GOOD, last_dispatch=replace(SENT, state=DispatchState.PARKED, error=error_text))
     public, admin = (
         find_finding("dispatch", parked),
         find_finding("dispatch", replace(parked, for_admin=True)),
@@ -450,27 +454,27 @@ def test_what_github_said_is_for_administrators_only() -> None:
     assert "secret words" in admin.text
 
 
-def test_a_workflow_that_does_not_seem_to_report_is_a_hint_and_no_more() -> None:
+def test_a_workflow_that_seems_not_to_report_is_a_warning_with_a_hint() -> None:
     long_ago = NOW - timedelta(days=1)
     quiet = replace(
         GOOD,
         last_callback=None,
         first_sent_at=long_ago,
-        inspection=workflows(replace(WORKFLOW, reports=False)),
+        inspection=inspection_of(replace(WORKFLOW, reports=False)),
     )
     finding = find_finding("callback", quiet)
     assert finding.state is State.WARNING
     assert "crcr init" in (finding.hint or "")
 
 
-def test_the_test_event_is_offered_where_nobody_listens_to_it() -> None:
-    only = workflows(replace(WORKFLOW, dispatch_types=("pull_request", "push")))
+def test_the_test_event_is_recommended_when_no_workflow_listens_to_it() -> None:
+    only = inspection_of(replace(WORKFLOW, dispatch_types=("pull_request", "push")))
     finding = find_finding("events", replace(GOOD, inspection=only))
     assert (finding.state, "crcr_test" in (finding.hint or "")) == (State.OK, True)
 
 
 @pytest.mark.parametrize(
-    ("past", "words"),
+    ("age", "words"),
     [
         (timedelta(seconds=3), "just now"),
         (timedelta(minutes=1), "1 minute ago"),
@@ -479,5 +483,5 @@ def test_the_test_event_is_offered_where_nobody_listens_to_it() -> None:
         (-timedelta(minutes=3), "just now"),
     ],
 )
-def test_times_are_told_as_people_say_them(past: timedelta, words: str) -> None:
-    assert format_age(NOW - past, NOW) == words
+def test_ages_are_shown_in_words(age: timedelta, words: str) -> None:
+    assert format_age(NOW - age, NOW) == words

@@ -1,4 +1,4 @@
-"""What each CI needs beside the files: complete, and without promises that the CI does not keep."""
+"""The manual steps of each CI: complete, and without promises that the CI does not keep."""
 
 import re
 from typing import Any
@@ -17,33 +17,33 @@ PLACES: dict[Ci, dict[str, Any]] = {
 }
 
 
-def test_github_actions_takes_nothing_more() -> None:
+def test_github_actions_needs_no_manual_steps() -> None:
     assert manual_steps(join_request()) == ()
     assert "no secret is shared" in describe_effort(Ci.GITHUB)
     assert "without a token" in describe_safety(Ci.GITHUB)
 
 
 @pytest.mark.parametrize("ci", PLACES)
-def test_elsewhere_nothing_is_claimed_that_does_not_hold(ci: Ci) -> None:
-    said = f"{describe_effort(ci)} {describe_safety(ci)}"
-    assert "one workflow" not in said
-    assert "Safe by default" not in said
+def test_texts_for_other_cis_do_not_claim_the_properties_of_github_actions(ci: Ci) -> None:
+    texts = f"{describe_effort(ci)} {describe_safety(ci)}"
+    assert "one workflow" not in texts
+    assert "Safe by default" not in texts
     for word in ("bridge", "secret of your repository", "registration"):
         assert word in describe_effort(ci)
     assert ("every" in describe_safety(ci)) is (ci is not Ci.GITLAB)
 
 
 @pytest.mark.parametrize("ci", PLACES)
-def test_every_secret_and_environment_of_the_files_is_listed(ci: Ci) -> None:
-    wanted = join_request(ci=ci, place=PLACES[ci], branch="dev")
-    told = "\n".join(map(str, manual_steps(wanted)))
-    text = "\n".join(each.text for each in generate(wanted))
+def test_every_secret_environment_and_context_of_the_files_is_in_the_steps(ci: Ci) -> None:
+    request = join_request(ci=ci, place=PLACES[ci], branch="dev")
+    steps_text = "\n".join(map(str, manual_steps(request)))
+    text = "\n".join(item.text for item in generate(request))
     for secret in set(re.findall(r"secrets\.([A-Z_]+)", text)):
-        assert f"secret {secret}" in told
+        assert f"secret {secret}" in steps_text
     for name in set(re.findall(r"^\s+environment: (\w+)$", text, re.MULTILINE)):
-        assert f"environment {name}" in told
+        assert f"environment {name}" in steps_text
     for name in set(re.findall(r"^\s+context: (\w+)$", text, re.MULTILINE)):
-        assert f"context {name}" in told
-    assert "dev" in told
-    assert all(each.where and each.why for each in manual_steps(wanted))
-    assert all(str(value) in told for value in PLACES[ci].values())
+        assert f"context {name}" in steps_text
+    assert "dev" in steps_text
+    assert all(item.where and item.why for item in manual_steps(request))
+    assert all(str(value) in steps_text for value in PLACES[ci].values())

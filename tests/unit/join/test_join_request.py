@@ -30,15 +30,15 @@ HOSTILE = (
 )
 
 
-def test_every_kind_of_sensible_wish_is_fine() -> None:
-    assert [problem for wanted in all_join_requests() for problem in check_request(wanted)] == []
+def test_every_kind_of_valid_request_is_accepted() -> None:
+    assert [problem for request in all_join_requests() for problem in check_request(request)] == []
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=ascii)
 @pytest.mark.parametrize(
     "name", ["audience", "job_name", "junit", "runs_on", "branch", "action", "relay_url", "device"]
 )
-def test_a_value_that_could_mean_something_in_a_file_is_refused(name: str, value: str) -> None:
+def test_a_value_with_yaml_shell_or_expression_syntax_is_refused(name: str, value: str) -> None:
     level = Level.L3 if name == "device" else Level.L2
     changes: dict[str, Any] = {"level": level, name: value}
     [problem] = check_request(join_request(**changes))
@@ -60,7 +60,7 @@ def test_hostile_oncalls_and_places_are_refused(value: str) -> None:
     ["", "   ", "make\nmake install", "make ${{ github.token }}", "echo << x >>", "a\u202eb", "x" * 1001],
     ids=ascii,
 )
-def test_a_command_that_a_ci_would_change_is_refused(command: str) -> None:
+def test_a_command_that_a_ci_would_expand_is_refused(command: str) -> None:
     assert check_request(join_request(command=command))
 
 
@@ -68,7 +68,7 @@ def test_a_command_that_a_ci_would_change_is_refused(command: str) -> None:
     "command",
     ["make test", 'pytest -k "not slow" && echo "$HOME"', "./ci/run --cuda=12 | tee log", "test '#' = '#'"],
 )
-def test_a_command_is_any_line_of_shell(command: str) -> None:
+def test_any_single_line_of_shell_is_an_accepted_command(command: str) -> None:
     assert check_request(join_request(command=command)) == ()
 
 
@@ -89,12 +89,12 @@ def test_a_command_is_any_line_of_shell(command: str) -> None:
         ({"place": {"pipeline": "crcr"}}, "GitHub Actions has no 'pipeline'"),
     ],
 )
-def test_what_makes_no_sense_together_is_told(changes: dict[str, Any], words: str) -> None:
+def test_contradicting_values_are_refused_with_the_reason(changes: dict[str, Any], words: str) -> None:
     assert any(words in problem for problem in check_request(join_request(**changes)))
 
 
 @pytest.mark.parametrize(
     "value", ["http://127.0.0.1:8000", "http://localhost:8000", "https://relay.example.org/crcr/"]
 )
-def test_a_relay_on_this_machine_or_below_a_path_is_fine(value: str) -> None:
+def test_a_relay_on_localhost_or_below_a_path_is_accepted(value: str) -> None:
     assert check_request(join_request(relay_url=value)) == ()

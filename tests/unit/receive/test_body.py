@@ -15,7 +15,7 @@ from crcr.show.http.forms import read_form
 
 
 def request(*parts: bytes, length: str | None = None, ends: bool = True) -> Request:
-    """A request whose body comes in these parts; without `ends` its sender then goes away."""
+    """A request whose body arrives in these parts; without `ends` the client then disconnects."""
     messages: list[Message] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     if ends:
         messages[-1]["more_body"] = False
@@ -29,29 +29,29 @@ def request(*parts: bytes, length: str | None = None, ends: bool = True) -> Requ
 
 
 @pytest.mark.parametrize("parts", [[b""], [b"abc"], [b"ab", b"c"], [b"", b"abc", b""]])
-async def test_a_body_is_the_same_in_however_many_parts_it_comes(parts: Sequence[bytes]) -> None:
+async def test_a_body_is_the_same_in_any_number_of_chunks(parts: Sequence[bytes]) -> None:
     async with BodyReader(10).read(request(*parts), 5) as body:
         assert body == b"".join(parts)
 
 
-@pytest.mark.parametrize("asked", [request(b"123456"), request(b"123", b"456"), request(b"1", length="6")])
-async def test_more_than_the_cap_is_refused_announced_or_not(asked: Request) -> None:
+@pytest.mark.parametrize("incoming", [request(b"123456"), request(b"123", b"456"), request(b"1", length="6")])
+async def test_a_body_over_the_limit_is_refused_with_and_without_content_length(incoming: Request) -> None:
     with pytest.raises(TooLarge):
-        async with BodyReader(10).read(asked, 5):
+        async with BodyReader(10).read(incoming, 5):
             pass
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "1e3", "\xb2", "9" * 5000])
-async def test_a_length_that_is_no_number_is_a_bad_request(length: str) -> None:
-    asked = Request(
+async def test_an_invalid_content_length_is_a_bad_request(length: str) -> None:
+    incoming = Request(
         {"type": "http", "method": "POST", "headers": [(b"content-length", length.encode("latin-1"))]}
     )
     with pytest.raises(BadRequest):
-        async with BodyReader(10).read(asked, 5):
+        async with BodyReader(10).read(incoming, 5):
             pass
 
 
-async def test_bodies_share_a_cap_while_they_are_held_and_give_it_back() -> None:
+async def test_concurrent_bodies_share_one_limit_and_release_their_memory() -> None:
     bodies = BodyReader(8)
     async with bodies.read(request(b"12345"), 5):
         with pytest.raises(Unavailable):
@@ -61,7 +61,7 @@ async def test_bodies_share_a_cap_while_they_are_held_and_give_it_back() -> None
         assert body == b"67890"
 
 
-async def test_what_a_sender_left_unfinished_is_given_back() -> None:
+async def test_the_memory_of_an_unfinished_body_is_released() -> None:
     bodies = BodyReader(5)
     with pytest.raises(ClientDisconnect):
         async with bodies.read(request(b"123", ends=False), 5):
@@ -71,7 +71,7 @@ async def test_what_a_sender_left_unfinished_is_given_back() -> None:
 
 
 def slow(*parts: bytes) -> Request:
-    """A form whose body begins with these parts, and never ends."""
+    """A form whose body begins with these parts and never ends."""
     messages: list[Message] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
 
     async def receive() -> Message:
@@ -82,7 +82,7 @@ def slow(*parts: bytes) -> Request:
 
 
 @pytest.mark.parametrize("parts", [[], [b""], [b"a=1"], [b"a", b"="]])
-async def test_a_body_or_form_that_does_not_arrive_in_time_is_given_up(parts: Sequence[bytes]) -> None:
+async def test_a_body_or_form_that_does_not_arrive_in_time_is_a_bad_request(parts: Sequence[bytes]) -> None:
     bodies = BodyReader(5, deadline_s=0)
     with pytest.raises(BadRequest, match="did not arrive"):
         async with bodies.read(slow(*parts), 5):
@@ -94,7 +94,7 @@ async def test_a_body_or_form_that_does_not_arrive_in_time_is_given_up(parts: Se
 
 
 class Sender:
-    """Sends what the test gives it, when the test gives it."""
+    """A client that sends the chunks of the test one by one."""
 
     def __init__(self, bodies: BodyReader, address: str = "192.0.2.1", length: int | None = None) -> None:
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
@@ -102,8 +102,8 @@ class Sender:
         scope = {"type": "http", "method": "POST", "headers": headers, "client": (address, 1)}
         self._task = asyncio.create_task(self._read(bodies, Request(scope, self._messages.get)))
 
-    async def _read(self, bodies: BodyReader, asked: Request) -> bytes:
-        async with bodies.read(asked, 100) as body:
+    async def _read(self, bodies: BodyReader, incoming: Request) -> bytes:
+        async with bodies.read(incoming, 100) as body:
             return body
 
     async def send(self, part: bytes, *, more: bool = True) -> None:
@@ -122,7 +122,7 @@ class Sender:
         return refused
 
 
-async def test_a_full_memory_gives_up_the_body_that_has_been_arriving_for_the_longest() -> None:
+async def test_when_memory_is_full_the_body_that_has_been_arriving_longest_is_refused() -> None:
     bodies = BodyReader(10)
     senders = [Sender(bodies) for _ in range(3)]
     for sender in senders:
@@ -133,7 +133,7 @@ async def test_a_full_memory_gives_up_the_body_that_has_been_arriving_for_the_lo
         assert body == b"1234567890"
 
 
-async def test_large_bodies_take_half_of_the_memory_and_give_each_other_up_first() -> None:
+async def test_large_bodies_share_half_of_the_memory_and_evict_each_other_first() -> None:
     bodies = BodyReader(40, large_bytes=8)
     small = Sender(bodies)
     await small.send(b"small")
@@ -144,7 +144,7 @@ async def test_large_bodies_take_half_of_the_memory_and_give_each_other_up_first
     assert [await sender.end() for sender in (small, *large[1:])] == [b"small", b"0123456789", b"0123456789"]
 
 
-async def test_a_body_that_alone_is_more_than_large_ones_may_take_is_refused() -> None:
+async def test_a_body_larger_than_the_share_of_large_bodies_is_refused() -> None:
     bodies = BodyReader(40, large_bytes=8)
     with pytest.raises(Unavailable):
         async with bodies.read(request(b"x" * 21), 30):
@@ -154,7 +154,7 @@ async def test_a_body_that_alone_is_more_than_large_ones_may_take_is_refused() -
 
 
 @pytest.mark.parametrize("length", [None, 9])
-async def test_of_one_address_four_large_bodies_are_read_at_once(length: int | None) -> None:
+async def test_one_address_may_send_four_large_bodies_at_once(length: int | None) -> None:
     bodies = BodyReader(1000, large_bytes=8)
     senders = [Sender(bodies, length=length) for _ in range(LARGE_PER_ADDRESS)]
     for sender in senders:
@@ -172,7 +172,7 @@ async def test_of_one_address_four_large_bodies_are_read_at_once(length: int | N
 
 
 class Piece(bytes):
-    """A part of a body that says when it is gone."""
+    """A chunk of a body that counts its living instances."""
 
     alive = 0
 
@@ -185,8 +185,8 @@ class Piece(bytes):
 
 
 @pytest.mark.parametrize("reason", ["given up", "too late"])
-async def test_the_memory_of_a_body_that_is_broken_off_is_free_at_once(reason: str) -> None:
-    """It waited for the collector of garbage, so that 600 slow bodies took 900 MB of a budget of 128 MB."""
+async def test_the_memory_of_a_refused_body_is_freed_at_once(reason: str) -> None:
+    """It waited for the garbage collector, so that 600 slow bodies took 900 MB of a budget of 128 MB."""
     bodies = BodyReader(100, deadline_s=0.01 if reason == "too late" else 60.0)
     never = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Fault 25: only a token that an issuer of the table signed for us, now, becomes an identity."""
+"""Fault 25: only a token that a trusted issuer signed for the relay, and that is valid now, becomes an identity."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ OTHER_AUDIENCE = "https://relay.example"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = int(START.timestamp())
 KEY = generate_private_key(public_exponent=65537, key_size=2048)
-STRANGER = generate_private_key(public_exponent=65537, key_size=2048)
+OTHER_KEY = generate_private_key(public_exponent=65537, key_size=2048)
 HEADER = {"typ": "JWT", "alg": "RS256", "kid": "k1"}
 CLAIMS: dict[str, Any] = {
     "iss": GITHUB_ACTIONS,
@@ -71,13 +71,13 @@ def sign_raw(header: bytes, claims: bytes, sign: Callable[[bytes], bytes] = rs25
 def token(
     *, header: dict[str, Any] | None = None, sign: Callable[[bytes], bytes] = rs256, **claims: Any
 ) -> str:
-    """Sign the good claims with the given ones in their place; an Ellipsis takes a claim out."""
+    """Sign the valid claims, with the given ones in their place; an Ellipsis removes a claim."""
     kept = {name: value for name, value in {**CLAIMS, **claims}.items() if value is not ...}
     return sign_raw(json.dumps(HEADER | (header or {})).encode(), json.dumps(kept).encode(), sign)
 
 
 def token_with(member: bytes) -> str:
-    """Sign the good claims with one more member, written as it is: of two equal names the last counts."""
+    """Sign the valid claims with one more member, written as it is: of two equal names the last counts."""
     return sign_raw(json.dumps(HEADER).encode(), json.dumps(CLAIMS).encode()[:-1] + b"," + member + b"}")
 
 
@@ -88,7 +88,7 @@ def jwks(**keys: RSAPrivateKey) -> bytes:
 
 @dataclass
 class VerifierSetup:
-    """A verifier over the real key cache; `published` is what every issuer's endpoint answers."""
+    """A verifier over the real key cache; every issuer's endpoint returns `published`."""
 
     published: bytes | None = field(default_factory=lambda: jwks(k1=KEY))
     issuers: tuple[TrustedIssuer, ...] = ()
@@ -118,7 +118,7 @@ class VerifierSetup:
         return caught.value
 
 
-async def test_a_good_token_becomes_an_identity_of_signed_claims_only() -> None:
+async def test_a_valid_token_becomes_an_identity_of_signed_claims_only() -> None:
     assert await VerifierSetup().verifier.verify(token()) == Identity(
         issuer=GITHUB_ACTIONS,
         kind=IssuerKind.GITHUB,
@@ -154,7 +154,7 @@ async def test_a_good_token_becomes_an_identity_of_signed_claims_only() -> None:
     ],
     ids=str,
 )
-async def test_tokens_at_the_edge_of_what_is_good_are_taken(claims: dict[str, Any]) -> None:
+async def test_tokens_at_the_limits_of_validity_are_accepted(claims: dict[str, Any]) -> None:
     identity = await VerifierSetup().verifier.verify(token(**claims))
     assert identity.run_id == "303"
 
@@ -182,11 +182,11 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "alg RS512, not pinned": (token(header={"alg": "RS512"}), "signs with RS256"),
     "alg rs256 in small letters": (token(header={"alg": "rs256"}), "signs with RS256"),
     "alg as a list": (token(header={"alg": ["RS256"]}), "not an OIDC token"),
-    "signed by a stranger": (token(sign=lambda data: rs256(data, STRANGER)), "signature is not by"),
+    "signed by a stranger": (token(sign=lambda data: rs256(data, OTHER_KEY)), "signature is not by"),
     "own key in the header": (
         token(
-            header={"jwk": RSAAlgorithm.to_jwk(STRANGER.public_key(), as_dict=True)},
-            sign=lambda data: rs256(data, STRANGER),
+            header={"jwk": RSAAlgorithm.to_jwk(OTHER_KEY.public_key(), as_dict=True)},
+            sign=lambda data: rs256(data, OTHER_KEY),
         ),
         "signature is not by",
     ),
@@ -252,7 +252,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-async def test_a_hostile_token_is_not_authentic_and_the_refusal_says_which_check(case: str) -> None:
+async def test_a_hostile_token_is_not_authentic_and_the_error_names_the_failed_check(case: str) -> None:
     unverified_token, reason = HOSTILE[case]
     refusal = await VerifierSetup().refusal(unverified_token)
     assert type(refusal) is NotAuthentic
@@ -261,7 +261,7 @@ async def test_a_hostile_token_is_not_authentic_and_the_refusal_says_which_check
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-async def test_a_refusal_neither_holds_the_token_nor_grows_with_it(case: str) -> None:
+async def test_an_error_neither_contains_the_token_nor_grows_with_it(case: str) -> None:
     unverified_token, _ = HOSTILE[case]
     refusal = await VerifierSetup().refusal(unverified_token)
     parts = [part for part in unverified_token.split(".") if len(part) > 20]
@@ -276,7 +276,9 @@ REQUIRED = ("repository", "repository_id", "repository_owner_id", "run_id", "run
 
 @pytest.mark.parametrize("name", REQUIRED)
 @pytest.mark.parametrize("value", [..., None, "", 303, -1, True, 3.5, ["303"], {"a": "b"}], ids=str)
-async def test_a_required_claim_that_is_missing_or_not_text_is_refused_by_name(name: str, value: Any) -> None:
+async def test_a_required_claim_that_is_missing_or_not_text_is_named_in_the_error(
+    name: str, value: Any
+) -> None:
     refusal = await VerifierSetup().refusal(token(**{name: value}))
     assert type(refusal) is NotAuthentic
     assert f"claim '{name}'" in refusal.detail
@@ -290,7 +292,7 @@ async def test_a_required_claim_that_is_missing_or_not_text_is_refused_by_name(n
     ["0", "-303", "+303", "0303", " 303", "303\n", "3.0", "1e3", "0x1", "٣", "9" * 19, "303a"],
     ids=ascii,
 )
-async def test_an_id_that_is_not_plain_digits_is_refused_by_name(name: str, value: str) -> None:
+async def test_an_id_that_is_not_plain_digits_is_named_in_the_error(name: str, value: str) -> None:
     claims: dict[str, Any] = {name: value}
     refusal = await VerifierSetup().refusal(token(**claims))
     assert type(refusal) is NotAuthentic
@@ -298,7 +300,7 @@ async def test_an_id_that_is_not_plain_digits_is_refused_by_name(name: str, valu
 
 
 @pytest.mark.parametrize("repository", ["pytorch", "a/b/c", "a/..", "a/b\n", "<script>/x", "a b/c"])
-async def test_a_repository_claim_that_is_no_name_is_refused(repository: str) -> None:
+async def test_a_repository_claim_that_is_not_owner_and_name_is_refused(repository: str) -> None:
     refusal = await VerifierSetup().refusal(token(repository=repository))
     assert refusal.detail == "the claim 'repository' must be owner/name"
 
@@ -313,25 +315,25 @@ async def test_a_repository_claim_that_is_no_name_is_refused(repository: str) ->
         ("nonsense", None),
     ],
 )
-async def test_the_workflow_is_the_path_in_its_signed_ref(workflow_ref: str, path: str | None) -> None:
+async def test_the_workflow_path_is_read_from_its_signed_ref(workflow_ref: str, path: str | None) -> None:
     identity = await VerifierSetup().verifier.verify(token(workflow_ref=workflow_ref))
     assert identity.workflow_path == path
 
 
-async def test_an_enterprise_server_is_an_issuer_by_configuration_and_signs_no_check_run() -> None:
-    world = VerifierSetup(
+async def test_an_enterprise_server_can_be_configured_as_issuer_and_signs_no_check_run() -> None:
+    setup = VerifierSetup(
         issuers=(complete_issuer("https://ghe.example/_services/token", IssuerKind.GITHUB),)
     )
     signed = token(iss="https://ghe.example/_services/token", check_run_id=...)
-    identity = await world.verifier.verify(signed)
+    identity = await setup.verifier.verify(signed)
     assert (identity.kind, identity.check_run_id) == (IssuerKind.GITHUB, None)
-    assert world.fetched == ["https://ghe.example/_services/token/.well-known/jwks"]
+    assert setup.fetched == ["https://ghe.example/_services/token/.well-known/jwks"]
 
 
 ORGANISATION = "https://oidc.circleci.com/org/d1f8a4a3-0f6c-4b3e-9f6d-000000000001"
 UNREGISTERED = ("https://agent.buildkite.com", "https://gitlab.com", ORGANISATION, "https://ci.example")
 FORGED: dict[str, dict[str, Any]] = {
-    "signed by a stranger": {"sign": lambda data: rs256(data, STRANGER)},
+    "signed by a stranger": {"sign": lambda data: rs256(data, OTHER_KEY)},
     "a key that was never published": {"header": {"kid": "k2"}},
     "another algorithm": {"header": {"alg": "HS256"}, "sign": hs256_with_public_pem},
     "expired": {"iat": NOW - 1200, "nbf": NOW - 1200, "exp": NOW - 600},
@@ -347,17 +349,17 @@ def without_registrations() -> VerifierSetup:
 
 
 @pytest.mark.parametrize("issuer", UNREGISTERED)
-async def test_an_authentic_token_of_an_unregistered_pipeline_is_told_so(issuer: str) -> None:
-    world = without_registrations()
-    refusal = await world.refusal(token(iss=issuer))
+async def test_an_authentic_token_of_an_unregistered_pipeline_raises_not_registered(issuer: str) -> None:
+    setup = without_registrations()
+    refusal = await setup.refusal(token(iss=issuer))
     assert type(refusal) is NotRegistered
     assert issuer in refusal.detail
-    assert [url.startswith(issuer) for url in world.fetched] == [True]
+    assert [url.startswith(issuer) for url in setup.fetched] == [True]
 
 
 @pytest.mark.parametrize("case", FORGED)
 @pytest.mark.parametrize("issuer", UNREGISTERED)
-async def test_a_forged_token_is_not_authentic_whether_its_pipeline_is_registered_or_not(
+async def test_a_forged_token_is_not_authentic_for_registered_and_unregistered_pipelines(
     issuer: str, case: str
 ) -> None:
     refusal = await without_registrations().refusal(token(iss=issuer, **FORGED[case]))
@@ -375,70 +377,72 @@ async def test_a_forged_token_is_not_authentic_whether_its_pipeline_is_registere
         ORGANISATION.replace("https://", "https://evil.example/"),
     ],
 )
-async def test_only_an_organisations_own_address_at_circleci_is_asked_for_keys(issuer: str) -> None:
-    world = VerifierSetup()
-    assert type(await world.refusal(token(iss=issuer))) is NotAuthentic
-    assert world.fetched == []
+async def test_keys_of_circleci_are_fetched_only_from_an_organisations_own_url(issuer: str) -> None:
+    setup = VerifierSetup()
+    assert type(await setup.refusal(token(iss=issuer))) is NotAuthentic
+    assert setup.fetched == []
 
 
-async def test_callers_cannot_make_the_relay_read_keys_of_many_unlisted_organisations() -> None:
-    world = VerifierSetup(published=None)
+async def test_tokens_of_many_unlisted_organisations_cause_one_key_fetch_per_second() -> None:
+    setup = VerifierSetup(published=None)
     for number in range(100):
-        refusal = await world.refusal(token(iss=f"{ORGANISATION[:-4]}{number:04}"))
+        refusal = await setup.refusal(token(iss=f"{ORGANISATION[:-4]}{number:04}"))
         assert type(refusal) is NotAuthentic
-    assert len(world.fetched) == 1
-    world.clock.advance(1)
-    await world.refusal(token(iss=ORGANISATION))
-    assert len(world.fetched) == 2
+    assert len(setup.fetched) == 1
+    setup.clock.advance(1)
+    await setup.refusal(token(iss=ORGANISATION))
+    assert len(setup.fetched) == 2
 
 
-async def test_keys_that_cannot_be_read_are_no_verdict_about_the_token() -> None:
+async def test_unreadable_keys_raise_keys_unavailable_instead_of_a_verdict() -> None:
     assert type(await VerifierSetup(published=None).refusal(token())) is KeysUnavailable
 
 
-async def test_a_token_may_be_shown_many_times_but_not_after_its_end() -> None:
-    world = VerifierSetup()
-    first = await world.verifier.verify(token())
-    world.clock.advance(359)
-    assert await world.verifier.verify(token()) is first
-    world.clock.advance(1)
-    assert "expired 60 s ago" in (await world.refusal(token())).detail
+async def test_a_token_may_be_used_many_times_but_not_after_its_expiry() -> None:
+    setup = VerifierSetup()
+    first = await setup.verifier.verify(token())
+    setup.clock.advance(359)
+    assert await setup.verifier.verify(token()) is first
+    setup.clock.advance(1)
+    assert "expired 60 s ago" in (await setup.refusal(token())).detail
 
 
-async def test_a_long_lived_token_that_was_taken_ends_with_its_age() -> None:
-    world = VerifierSetup()
-    identity = await world.verifier.verify(token(exp=NOW + 9_000))
+async def test_an_accepted_long_lived_token_expires_at_the_maximum_age() -> None:
+    setup = VerifierSetup()
+    identity = await setup.verifier.verify(token(exp=NOW + 9_000))
     assert identity.expires_at == START + timedelta(minutes=10)
-    world.clock.advance(660)
-    assert "660 s old" in (await world.refusal(token(exp=NOW + 9_000))).detail
+    setup.clock.advance(660)
+    assert "660 s old" in (await setup.refusal(token(exp=NOW + 9_000))).detail
 
 
-@pytest.mark.parametrize("published", [jwks(k2=STRANGER), jwks(k1=STRANGER)], ids=["kid gone", "kid reused"])
-async def test_a_token_that_was_taken_falls_with_its_key(published: bytes) -> None:
-    world = VerifierSetup(
+@pytest.mark.parametrize(
+    "published", [jwks(k2=OTHER_KEY), jwks(k1=OTHER_KEY)], ids=["kid gone", "kid reused"]
+)
+async def test_an_accepted_token_becomes_invalid_when_its_key_is_withdrawn(published: bytes) -> None:
+    setup = VerifierSetup(
         issuers=(TrustedIssuer(GITHUB_ACTIONS, IssuerKind.GITHUB, "https://keys.example", max_age_s=9_000),)
     )
     good = token(exp=NOW + 9_000)
-    await world.verifier.verify(good)
-    world.clock.advance(3_601)
-    world.published = published
-    await world.verifier.verify(good)  # starts the renewal, and does not wait for it
-    await world.clock.pass_time(0)
-    assert type(await world.refusal(good)) is NotAuthentic
+    await setup.verifier.verify(good)
+    setup.clock.advance(3_601)
+    setup.published = published
+    await setup.verifier.verify(good)  # starts the renewal without waiting for it
+    await setup.clock.pass_time(0)
+    assert type(await setup.refusal(good)) is NotAuthentic
 
 
-async def test_remembered_tokens_are_bounded_and_the_least_recent_goes_first() -> None:
-    world = VerifierSetup(max_proofs=2)
-    shown = [token(run_id=str(number)) for number in (1, 2, 3)]
-    first, second = [await world.verifier.verify(each) for each in shown[:2]]
-    assert await world.verifier.verify(shown[0]) is first
-    await world.verifier.verify(shown[2])
-    assert await world.verifier.verify(shown[0]) is first
-    assert await world.verifier.verify(shown[1]) is not second
+async def test_the_cache_of_verified_tokens_is_bounded_and_evicts_the_least_recently_used() -> None:
+    setup = VerifierSetup(max_proofs=2)
+    tokens = [token(run_id=str(number)) for number in (1, 2, 3)]
+    first, second = [await setup.verifier.verify(each) for each in tokens[:2]]
+    assert await setup.verifier.verify(tokens[0]) is first
+    await setup.verifier.verify(tokens[2])
+    assert await setup.verifier.verify(tokens[0]) is first
+    assert await setup.verifier.verify(tokens[1]) is not second
 
 
 @pytest.mark.parametrize("audiences", [(), ("",), (AUDIENCE, "")])
-def test_a_verifier_without_an_audience_cannot_be_made(audiences: tuple[str, ...]) -> None:
+def test_a_verifier_without_an_audience_cannot_be_created(audiences: tuple[str, ...]) -> None:
     clock = ManualClock()
     with pytest.raises(ValueError, match="audience"):
         OidcVerifier(issuer_table(), audiences, KeyCache(VerifierSetup()._fetch, clock), clock)
@@ -461,6 +465,6 @@ def test_an_unsafe_issuer_cannot_be_configured(url: str, algorithms: tuple[str, 
         TrustedIssuer("https://ci.example", IssuerKind.GENERIC, url, algorithms)
 
 
-def test_an_issuer_on_this_machine_may_be_configured_without_tls() -> None:
+def test_an_issuer_on_loopback_may_be_configured_without_tls() -> None:
     keys = complete_issuer("http://127.0.0.1:8100", IssuerKind.GITHUB).jwks_url
     assert keys == "http://127.0.0.1:8100/.well-known/jwks"

@@ -27,7 +27,7 @@ MINUTES, HOURS = 60, 3600
 
 
 def jwk(key: rsa.RSAPublicKey, **members: Any) -> dict[str, Any]:
-    """Describe a key; an Ellipsis takes a member out."""
+    """Describe a key; an Ellipsis removes a member."""
     described = {**RSAAlgorithm.to_jwk(key, as_dict=True), "use": "sig", "alg": "RS256", **members}
     return {name: value for name, value in described.items() if value is not ...}
 
@@ -38,7 +38,7 @@ def jwks(*keys: dict[str, Any]) -> bytes:
 
 @dataclass
 class Endpoint:
-    """A JWKS endpoint by hand: `answer` None is an outage, a cleared `gate` holds every read."""
+    """A fake JWKS endpoint: `answer` None is an outage, a cleared `gate` holds every read."""
 
     answer: bytes | None = field(default_factory=lambda: jwks(jwk(OLD, kid="old")))
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -62,14 +62,14 @@ class Endpoint:
         return caught.value
 
 
-async def test_keys_are_read_once_and_shared_by_all_who_wait() -> None:
+async def test_keys_are_read_once_for_all_concurrent_callers() -> None:
     endpoint = Endpoint()
-    found = await asyncio.gather(*(endpoint.keys.find(GITHUB, "old") for _ in range(50)))
-    assert found == [OLD] * 50
+    keys = await asyncio.gather(*(endpoint.keys.find(GITHUB, "old") for _ in range(50)))
+    assert keys == [OLD] * 50
     assert endpoint.reads == [GITHUB.jwks_url]
 
 
-async def test_a_caller_who_leaves_does_not_take_the_read_from_the_others() -> None:
+async def test_cancelling_one_caller_does_not_cancel_the_read_of_the_others() -> None:
     endpoint = Endpoint()
     endpoint.gate.clear()
     leaving, staying = (asyncio.create_task(endpoint.keys.find(GITHUB, "old")) for _ in range(2))
@@ -81,7 +81,7 @@ async def test_a_caller_who_leaves_does_not_take_the_read_from_the_others() -> N
     assert len(endpoint.reads) == 1
 
 
-async def test_down_from_the_start_is_unavailable_with_a_true_time_to_come_back() -> None:
+async def test_down_from_the_start_is_unavailable_with_a_correct_retry_after() -> None:
     endpoint = Endpoint(answer=None)
     first = await endpoint.refusal("old")
     endpoint.clock.advance(10)
@@ -94,7 +94,7 @@ async def test_down_from_the_start_is_unavailable_with_a_true_time_to_come_back(
     assert await endpoint.keys.find(GITHUB, "old") == OLD
 
 
-async def test_down_later_known_keys_work_for_a_day_and_then_no_longer() -> None:
+async def test_down_later_cached_keys_work_for_a_day_only() -> None:
     endpoint = Endpoint()
     await endpoint.keys.find(GITHUB, "old")
     endpoint.answer = None
@@ -106,7 +106,7 @@ async def test_down_later_known_keys_work_for_a_day_and_then_no_longer() -> None
     assert isinstance(await endpoint.refusal("old"), KeysUnavailable)
 
 
-async def test_down_an_unknown_kid_is_no_proof_of_anything() -> None:
+async def test_down_an_unknown_kid_raises_keys_unavailable() -> None:
     endpoint = Endpoint()
     await endpoint.keys.find(GITHUB, "old")
     endpoint.answer = None
@@ -116,7 +116,7 @@ async def test_down_an_unknown_kid_is_no_proof_of_anything() -> None:
     assert len(endpoint.reads) == 2
 
 
-async def test_slow_a_known_kid_proceeds_at_once_while_the_renewal_hangs() -> None:
+async def test_slow_a_known_kid_is_served_while_the_renewal_hangs() -> None:
     endpoint = Endpoint()
     await endpoint.keys.find(GITHUB, "old")
     endpoint.gate.clear()
@@ -128,7 +128,7 @@ async def test_slow_a_known_kid_proceeds_at_once_while_the_renewal_hangs() -> No
     await endpoint.keys.aclose()
 
 
-async def test_slow_a_known_kid_is_not_held_by_a_caller_with_an_unknown_one() -> None:
+async def test_slow_a_known_kid_does_not_wait_for_a_request_with_an_unknown_kid() -> None:
     endpoint = Endpoint()
     await endpoint.keys.find(GITHUB, "old")
     endpoint.gate.clear()
@@ -170,7 +170,7 @@ async def test_rotated_away_a_kid_is_refused_after_the_renewal() -> None:
     assert await endpoint.keys.find(GITHUB, "new") == NEW
 
 
-async def test_hammered_by_unknown_kids_it_reads_once_per_cooldown_and_remembers_none() -> None:
+async def test_hammered_by_unknown_kids_it_reads_once_per_cooldown_and_caches_none() -> None:
     endpoint = Endpoint()
     await endpoint.keys.find(GITHUB, "old")
     for second in range(1, 91):
@@ -203,7 +203,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-async def test_malformed_is_an_outage_and_keeps_the_keys_that_are_known(case: str) -> None:
+async def test_malformed_keys_count_as_an_outage_and_cached_keys_stay(case: str) -> None:
     endpoint = Endpoint()
     await endpoint.keys.find(GITHUB, "old")
     endpoint.answer = MALFORMED[case]
@@ -232,18 +232,18 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_an_unusable_key_is_passed_over_and_the_others_are_taken(case: str) -> None:
+def test_an_unusable_key_is_skipped_and_the_others_are_accepted(case: str) -> None:
     assert parse_jwks(jwks(UNUSABLE[case], jwk(NEW, kid="new")), ("RS256",)) == {"new": NEW}
 
 
 @pytest.mark.parametrize(
     "members", [{"use": ..., "alg": ...}, {"d": "AQAB"}], ids=["bare", "with a private part"]
 )
-def test_a_key_is_taken_by_its_public_part(members: dict[str, Any]) -> None:
+def test_only_the_public_part_of_a_key_is_used(members: dict[str, Any]) -> None:
     assert parse_jwks(jwks(jwk(OLD, kid="k", **members)), ("RS256",)) == {"k": OLD}
 
 
-async def test_closing_ends_the_read_that_is_under_way() -> None:
+async def test_closing_cancels_the_read_in_flight() -> None:
     endpoint = Endpoint()
     endpoint.gate.clear()
     waiting = asyncio.create_task(endpoint.refusal("old"))
@@ -285,7 +285,7 @@ async def test_over_http_everything_but_a_small_200_is_unavailable(case: str) ->
             await http_fetcher(client)("https://keys.example/jwks")
 
 
-async def test_over_http_the_bytes_come_back_as_they_are() -> None:
+async def test_over_http_the_bytes_are_returned_unchanged() -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=b"x" * MAX_JWKS_BYTES))
     async with httpx.AsyncClient(transport=transport) as client:
         assert await http_fetcher(client)("https://keys.example/jwks") == b"x" * MAX_JWKS_BYTES

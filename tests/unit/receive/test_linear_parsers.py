@@ -1,8 +1,8 @@
-"""Parsers of untrusted text take linear time: eight times the text, about eight times the time.
+"""Parsers of untrusted text take linear time: eight times the text takes about eight times as long.
 
-Cost is counted in executed lines of Python, which is exact, and in processor time, which also sees what regular
-expressions do inside. The time is the best of several, so that a busy machine does not fail the test; a quadratic
-parser takes eight times more than is allowed.
+Cost is measured in executed lines of Python, which is exact, and in processor time, which includes regular expressions. The time is
+the best of several runs, so that a busy machine does not fail the test; a quadratic parser takes 64 times as long, and 20 times are
+allowed.
 """
 
 import gc
@@ -70,7 +70,7 @@ class Parser:
 
 
 def repeat(piece: str, *, before: str = "", after: str = "") -> Callable[[int], str]:
-    """The piece over and over, up to a number of characters."""
+    """The piece repeated up to a number of characters."""
     return lambda size: before + (piece * (size // len(piece) + 1))[:size] + after
 
 
@@ -190,7 +190,7 @@ NAMES = {
 
 
 def _failed_tests(names: Callable[[int], str]) -> Callable[[int], Any]:
-    """Failed tests with texts as long as a report may hold."""
+    """Failed tests with texts as long as a report may contain."""
 
     def made(size: int) -> Any:
         text = names(1_000)
@@ -281,7 +281,7 @@ def _judged(history: tuple[list[BaseResult], list[RecordedFailure]]) -> object:
 
 
 def _nights(size: int) -> tuple[list[BaseResult], list[RecordedFailure]]:
-    """Results of the base that name no commit."""
+    """Results of the base branch that name no commit."""
     at = [NOON - timedelta(minutes=number) for number in range(size // 32)]
     return [BaseResult(sha=None, position=None, at=one, nightly=True, passed=True) for one in at], []
 
@@ -300,7 +300,7 @@ LOGS = {text: repeat(text) for text in ("a\n", "x", "1%\r", "err\n", "::add-mask
 
 
 def _scanned(text: str) -> object:
-    """Read as a file is, in pieces of an odd size."""
+    """Feed the text in chunks of an odd size, as from a file."""
     scan, data = reporter.LogScan(), text.encode()
     for start in range(0, len(data), 999):
         scan.feed(data[start : start + 999])
@@ -359,14 +359,14 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def _no_collection() -> Iterator[None]:
-    """A collection of garbage that falls into one of two runs would be counted to it."""
+    """A garbage collection during one of two runs would be counted in its time."""
     gc.disable()
     yield
     gc.enable()
 
 
 @pytest.mark.parametrize(("parser", "make"), CASES)
-def test_cost_grows_with_the_text_and_no_faster(parser: Parser, make: Callable[[int], Any]) -> None:
+def test_parsing_time_grows_linearly_with_the_text(parser: Parser, make: Callable[[int], Any]) -> None:
     small, large = make(parser.size), make(parser.size * GROWTH)
     assert _steepness(parser.parse, small, large) < TOO_STEEP
     few, many = _count_lines(parser.parse, small), _count_lines(parser.parse, large)
@@ -374,7 +374,7 @@ def test_cost_grows_with_the_text_and_no_faster(parser: Parser, make: Callable[[
 
 
 def _steepness(parse: Callable[[Any], object], small: Any, large: Any) -> float:
-    """How much more processor time the large text takes, by the best time of each; measured until it is good."""
+    """How much more processor time the large text takes, by the best time of each; repeated until it is below the limit."""
     best_small, best_large = float("inf"), float("inf")
     for _ in range(_TRIES):
         best_small = min(best_small, _took_s(parse, small))
@@ -407,9 +407,9 @@ def _count_lines(parse: Callable[[Any], object], text: Any) -> int:
     return count
 
 
-def test_the_measure_tells_a_square_from_a_line() -> None:
+def test_the_measurement_tells_quadratic_from_linear_growth() -> None:
     def square(text: str) -> int:
-        return sum(text.count(letter, place) for place, letter in enumerate(text))
+        return sum(text.count(letter, index) for index, letter in enumerate(text))
 
     text = repeat("ab")
     assert _steepness(square, text(2_048), text(2_048 * GROWTH)) > TOO_STEEP

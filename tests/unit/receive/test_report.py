@@ -47,7 +47,7 @@ def _refusal(body: bytes) -> str:
     return caught.value.detail
 
 
-def test_the_protocols_own_example_is_read_in_full() -> None:
+def test_the_example_of_the_protocol_is_parsed_in_full() -> None:
     report = _report(
         schema_version="1",
         url="https://ci.example/1",
@@ -86,7 +86,7 @@ def test_the_protocols_own_example_is_read_in_full() -> None:
     )
 
 
-def test_the_least_that_a_report_may_say() -> None:
+def test_the_smallest_valid_report_is_accepted() -> None:
     body = {
         "delivery_id": "g",
         "workflow": {"status": "in_progress", "name": "CI", "run_id": 1, "job_name": "x"},
@@ -98,12 +98,12 @@ def test_the_least_that_a_report_may_say() -> None:
 
 @pytest.mark.parametrize("value", [ABSENT, None, ""])
 @pytest.mark.parametrize("field", ["status", "name", "run_id", "job_name"])
-def test_a_required_field_of_the_workflow_is_missed_by_name(field: str, value: Any) -> None:
+def test_a_missing_required_field_of_the_workflow_is_named_in_the_error(field: str, value: Any) -> None:
     assert f"workflow.{field} is missing" in _refusal(_body(**{field: value}))
 
 
 @pytest.mark.parametrize("value", [ABSENT, None, ""])
-def test_a_missing_delivery_or_workflow_is_named(value: Any) -> None:
+def test_a_missing_delivery_or_workflow_is_named_in_the_error(value: Any) -> None:
     assert "delivery_id is missing" in _refusal(_body(top={"delivery_id": value}))
     assert "workflow is missing" in _refusal(_body(top={"workflow": value}))
 
@@ -128,11 +128,11 @@ def test_null_and_empty_text_mean_absent(value: Any) -> None:
     "name",
     ["3", "build:linux", "a/b", "🚀 test", "x" * 256, "🚀" * 150, "\u202eabc", "tab\there", " ", "'; --"],
 )
-def test_fault_15_any_job_name_is_data(name: str) -> None:
+def test_fault_15_any_text_is_accepted_as_a_job_name(name: str) -> None:
     assert _report(job_name=name).job_name == name
 
 
-def test_fault_15_a_job_name_of_10_000_characters_is_refused_by_name() -> None:
+def test_fault_15_a_job_name_of_10_000_characters_is_refused() -> None:
     assert "workflow.job_name has 10,000 characters" in _refusal(_body(job_name="x" * 10_000))
 
 
@@ -152,49 +152,49 @@ def test_fault_16_a_run_id_is_a_number_or_any_text(given_id: Any, run_id: str) -
 
 
 @pytest.mark.parametrize("run_id", [-1, "-1", 1.5, 1.0, True, False, [], {}, "x" * 257, None, "", ABSENT])
-def test_fault_16_a_run_id_that_names_no_run_is_refused_by_name(run_id: Any) -> None:
+def test_fault_16_an_invalid_run_id_is_named_in_the_error(run_id: Any) -> None:
     assert "workflow.run_id" in _refusal(_body(run_id=run_id))
 
 
 @pytest.mark.parametrize(("attempt", "number"), [("1", 1), (2, 2), ("10000", 10_000), (None, 1), (ABSENT, 1)])
-def test_an_attempt_is_a_number_however_written(attempt: Any, number: int) -> None:
+def test_an_attempt_may_be_a_number_or_its_text(attempt: Any, number: int) -> None:
     assert _report(run_attempt=attempt).run_attempt == number
 
 
 @pytest.mark.parametrize("attempt", [0, -1, 10_001, "0", "-1", "1.0", 1.0, True, "x", "٣", "9" * 5_000, []])
-def test_an_attempt_that_is_none_is_refused_by_name(attempt: Any) -> None:
+def test_an_invalid_attempt_is_named_in_the_error(attempt: Any) -> None:
     assert "workflow.run_attempt" in _refusal(_body(run_attempt=attempt))
 
 
 @pytest.mark.parametrize("conclusion", LEGAL)
-def test_the_seven_conclusions_are_taken(conclusion: str) -> None:
+def test_the_seven_conclusions_are_accepted(conclusion: str) -> None:
     assert _report(conclusion=conclusion).conclusion == conclusion
 
 
 @pytest.mark.parametrize("conclusion", [ABSENT, None, ""])
-def test_fault_17_completed_without_a_conclusion_is_taken_and_marked(conclusion: Any) -> None:
+def test_fault_17_completed_without_a_conclusion_is_accepted_and_marked(conclusion: Any) -> None:
     assert _report(conclusion=conclusion).conclusion is Conclusion.NONE
 
 
 @pytest.mark.parametrize("conclusion", ["passed", "SUCCESS", "none", "stale", 1, ["success"], "x" * 10_000])
-def test_fault_17_an_unknown_conclusion_is_refused_with_the_legal_ones(conclusion: Any) -> None:
+def test_fault_17_an_unknown_conclusion_is_refused_with_a_list_of_the_valid_ones(conclusion: Any) -> None:
     detail = _refusal(_body(conclusion=conclusion))
     assert "workflow.conclusion" in detail
     assert all(legal in detail for legal in LEGAL)
 
 
 @pytest.mark.parametrize("conclusion", ["success", "nonsense", 3, None])
-def test_fault_17_in_progress_has_no_conclusion_whatever_it_says(conclusion: Any) -> None:
+def test_fault_17_in_progress_has_no_conclusion_even_if_it_names_one(conclusion: Any) -> None:
     assert _report(status="in_progress", conclusion=conclusion).conclusion is None
 
 
 @pytest.mark.parametrize("status", ["queued", "COMPLETED", 1, True])
-def test_an_unknown_status_is_refused_by_name(status: Any) -> None:
+def test_an_unknown_status_is_named_in_the_error(status: Any) -> None:
     assert "workflow.status" in _refusal(_body(status=status))
 
 
 @pytest.mark.parametrize("event_type", ["nightly", "periodic"])
-def test_a_self_report_is_sent_once_when_completed(event_type: str) -> None:
+def test_a_self_report_must_be_completed(event_type: str) -> None:
     assert parse_report(_body(top={"event_type": event_type})).event_type == event_type
     in_progress = _body(top={"event_type": event_type}, status="in_progress")
     assert "workflow.status" in _refusal(in_progress)
@@ -205,7 +205,7 @@ OWN = {"event_type": "nightly"}
 
 
 @pytest.mark.parametrize(
-    ("said", "commit"),
+    ("named", "commit"),
     [
         ({"delivery_id": SHA.upper()}, SHA),
         ({"delivery_id": SHA, "payload": {"head_sha": OTHER_SHA}}, SHA),
@@ -221,13 +221,13 @@ OWN = {"event_type": "nightly"}
         ({"delivery_id": None, "payload": None}, None),
     ],
 )
-def test_fault_24_a_self_report_says_its_commit_as_a_whole_sha_or_not_at_all(
-    said: dict[str, Any], commit: str | None
+def test_fault_24_the_commit_of_a_self_report_is_a_full_sha_or_absent(
+    named: dict[str, Any], commit: str | None
 ) -> None:
-    assert parse_report(_body(top={**OWN, **said})).said_commit == commit
+    assert parse_report(_body(top={**OWN, **named})).said_commit == commit
 
 
-def test_the_workflow_may_name_the_commit_last_of_all() -> None:
+def test_the_workflows_commit_is_used_only_when_the_payload_names_none() -> None:
     assert parse_report(_body(top=OWN, pytorch_head_sha=SHA)).said_commit == SHA
     first = parse_report(_body(top={**OWN, "payload": {"after": OTHER_SHA}}, pytorch_head_sha=SHA))
     assert first.said_commit == OTHER_SHA
@@ -243,12 +243,12 @@ def test_the_workflow_may_name_the_commit_last_of_all() -> None:
         ({}, None),
     ],
 )
-def test_a_self_report_names_its_upstream_as_github_does(payload: Any, upstream: str | None) -> None:
+def test_a_self_report_names_its_upstream_by_full_name(payload: Any, upstream: str | None) -> None:
     assert parse_report(_body(top={**OWN, "payload": payload})).said_upstream == upstream
 
 
 @pytest.mark.parametrize("event_type", ["pull_request", "push", ABSENT, "Nightly"])
-def test_what_was_dispatched_names_neither_and_must_name_its_delivery(event_type: Any) -> None:
+def test_a_dispatched_report_ignores_commit_and_upstream_and_must_name_its_delivery(event_type: Any) -> None:
     payload = {"head_sha": SHA, "repository": {"full_name": "up/stream"}}
     report = parse_report(_body(top={"event_type": event_type, "delivery_id": SHA, "payload": payload}))
     assert (report.said_commit, report.said_upstream) == (None, None)
@@ -256,19 +256,19 @@ def test_what_was_dispatched_names_neither_and_must_name_its_delivery(event_type
 
 
 @pytest.mark.parametrize("missing", [ABSENT, None, ""])
-def test_a_self_report_need_not_name_a_delivery(missing: Any) -> None:
+def test_a_self_report_needs_no_delivery_id(missing: Any) -> None:
     assert parse_report(_body(top={**OWN, "delivery_id": missing})).delivery_id == ""
 
 
 @pytest.mark.parametrize("path", ["delivery_id", "event_type", "workflow.name", "workflow.job_name"])
 @pytest.mark.parametrize("value", ["a\0b", "a\ud800b", "\udc00", 5, True, [], {"a": 1}, "x" * 257])
-def test_a_text_that_cannot_be_stored_is_refused_by_name(path: str, value: Any) -> None:
+def test_a_text_that_cannot_be_stored_is_named_in_the_error(path: str, value: Any) -> None:
     name = path.removeprefix("workflow.")
     body = _body(top={name: value}) if name == path else _body(**{name: value})
     assert path in _refusal(body)
 
 
-def test_a_broken_character_in_a_tests_message_does_not_lose_the_result() -> None:
+def test_an_invalid_character_in_the_message_of_a_failed_test_is_replaced() -> None:
     body = _body(failed_tests=[{"name": "t", "message": r"c:\ud800 " + "\udc80 🚀"}], job_name="job 🚀")
     report = parse_report(body)
     assert report.failed_tests == (FailedTest("t", None, r"c:\ud800 " + "\ufffd 🚀"),)
@@ -277,18 +277,18 @@ def test_a_broken_character_in_a_tests_message_does_not_lose_the_result() -> Non
 
 
 @pytest.mark.parametrize(("late", "is_late"), [(True, True), ("true", False), (1, False), (None, False)])
-def test_only_true_is_late(late: Any, is_late: bool) -> None:
+def test_only_the_literal_true_means_late(late: Any, is_late: bool) -> None:
     assert _report(late=late).late is is_late
 
 
-def test_untrusted_keeps_every_key_but_the_payload_and_is_compact() -> None:
+def test_untrusted_keeps_every_key_except_the_payload_as_compact_json() -> None:
     body = json.loads(_body(top={"surprise": [1, {"x": "é"}]}, pytorch_head_sha="a" * 40))
     untrusted = parse_report(json.dumps(body, indent=2).encode()).untrusted
     del body["payload"]
     assert untrusted == json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def test_the_echoed_payload_is_never_read() -> None:
+def test_the_echoed_payload_is_ignored() -> None:
     payload = json.loads(example("pull_request", "opened"))
     echoes: list[Any] = [payload, None, 5, "x", [], {"workflow": {"status": "completed"}}]
     for echo in echoes:
@@ -307,11 +307,11 @@ def test_the_echoed_payload_is_never_read() -> None:
         b'{"delivery_id":"g","workflow":{"x":' + b"9" * 5_000 + b"}}",
     ],
 )
-def test_what_is_not_a_json_object_of_ours_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_a_valid_json_object_is_refused(body: bytes) -> None:
     assert _refusal(body)
 
 
-def test_of_two_equal_keys_the_last_counts_and_only_it_is_kept() -> None:
+def test_the_last_of_two_equal_keys_counts_and_only_it_is_kept() -> None:
     body = _body().replace(b'{"event_type"', b'{"delivery_id": "other", "event_type"', 1)
     report = parse_report(body)
     assert report.delivery_id == json.loads(report.untrusted)["delivery_id"] == "guid-1"
@@ -330,7 +330,7 @@ JSON = st.recursive(
 
 
 def _check(body: bytes) -> None:
-    """Take or refuse it; what was taken can be stored and read again."""
+    """Parse or refuse the body; an accepted report can be stored and read again."""
     with suppress(BadReport):
         report = parse_report(body)
         json.loads(report.untrusted.decode())
@@ -342,7 +342,7 @@ def _check(body: bytes) -> None:
 
 @settings(deadline=None)
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
-def test_whatever_comes_is_a_report_or_refused(body: bytes) -> None:
+def test_any_body_is_a_report_or_a_bad_report(body: bytes) -> None:
     _check(body)
 
 
@@ -350,7 +350,7 @@ def test_whatever_comes_is_a_report_or_refused(body: bytes) -> None:
 @given(
     st.dictionaries(st.sampled_from(KEYS) | TEXT, JSON, max_size=6), st.dictionaries(TEXT, JSON, max_size=3)
 )
-def test_a_report_with_anything_in_its_fields_is_taken_or_refused(
+def test_any_values_in_the_fields_give_a_report_or_a_bad_report(
     workflow: dict[str, Any], top: dict[str, Any]
 ) -> None:
     _check(_body(top=top, **{key: value for key, value in workflow.items() if key != "top"}))

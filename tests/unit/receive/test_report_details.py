@@ -10,7 +10,7 @@ from crcr.receive.callback import report_details as details
 @pytest.mark.parametrize(
     "link", ["https://ci.example/1?x=y#z", "HTTP://x", "https://x/é", "https://x/" + "y" * 2_038]
 )
-def test_a_web_link_is_kept_as_it_is(link: str) -> None:
+def test_a_web_link_is_kept_unchanged(link: str) -> None:
     assert details.link(link) == link
 
 
@@ -30,12 +30,12 @@ def test_a_web_link_is_kept_as_it_is(link: str) -> None:
         *("https://x/\u202eabc", "https://x/\n", "https://x/\0", "https://x/" + "y" * 2_048),
     ],
 )
-def test_a_link_that_is_none_is_dropped_not_refused(link: Any) -> None:
+def test_an_invalid_link_is_dropped_and_the_report_accepted(link: Any) -> None:
     assert details.link(link) is None
 
 
 @pytest.mark.parametrize("time", ["yesterday", "", 5, None, "0001-01-01T00:00:00+05:00", "2026-13-01", {}])
-def test_a_time_that_is_none_is_dropped(time: Any) -> None:
+def test_an_invalid_time_is_dropped(time: Any) -> None:
     assert details.time(time) is None
 
 
@@ -54,18 +54,18 @@ def test_a_time_without_a_zone_is_utc() -> None:
         ("12", None),
     ],
 )
-def test_counts_that_are_nonsense_are_unknown(results: Any, counts: TestCounts | None) -> None:
+def test_invalid_counts_are_dropped(results: Any, counts: TestCounts | None) -> None:
     assert details.test_counts(results) == counts
 
 
-def test_failed_tests_over_the_caps_are_cut_and_counted() -> None:
+def test_failed_tests_over_the_limits_are_truncated_and_counted() -> None:
     long = {"name": "é" * 5_000, "file": "f" * 5_000, "message": "🚀" * 5_000}
     kept, cut = details.failed_tests([long] * 1_500)
     assert (len(kept), cut) == (1_000, 500)
     assert kept[0] == FailedTest("é" * 512, "f" * 1_024, "🚀" * 256)
 
 
-def test_failed_tests_without_a_name_are_left_out_and_counted() -> None:
+def test_failed_tests_without_a_name_are_dropped_and_counted() -> None:
     given_tests = ["test_a", {"name": "b\0", "file": 3}, {"file": "x"}, 5, None, {"name": ""}]
     kept, cut = details.failed_tests(given_tests)
     assert kept == (FailedTest("test_a", None, None), FailedTest("b\ufffd", None, None))
@@ -73,7 +73,7 @@ def test_failed_tests_without_a_name_are_left_out_and_counted() -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, [], "npu", 5, {"x": "y" * 4_096}, {"nul": "\0"}])
-def test_an_environment_that_cannot_be_kept_is_dropped(environment: Any) -> None:
+def test_an_invalid_environment_is_dropped(environment: Any) -> None:
     assert details.environment(environment) is None
 
 
@@ -81,5 +81,5 @@ def test_an_environment_that_cannot_be_kept_is_dropped(environment: Any) -> None
     ("check", "text"),
     [("1-2", "1-2"), (456, "456"), ("x" * 257, None), (True, None), (1.5, None), ("\0", None)],
 )
-def test_the_bodys_check_run_is_only_text(check: Any, text: str | None) -> None:
+def test_the_check_run_of_the_body_is_kept_as_text_only(check: Any, text: str | None) -> None:
     assert details.check_run_text(check) == text

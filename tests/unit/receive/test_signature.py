@@ -13,7 +13,7 @@ BODY = b"Hello, World!"
 VECTOR = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
 
 
-def test_githubs_published_vector_is_signed_and_taken() -> None:
+def test_githubs_published_example_is_signed_and_verified() -> None:
     assert sign(SECRET, BODY) == VECTOR
     verify_signature(SECRET, BODY, VECTOR)
 
@@ -48,7 +48,7 @@ def test_one_changed_byte_of_body_or_secret_is_refused() -> None:
         verify_signature(SECRET + b" ", BODY, VECTOR)
 
 
-def test_an_empty_secret_opens_nothing() -> None:
+def test_an_empty_secret_is_refused() -> None:
     header = "sha256=" + hmac.new(b"", BODY, hashlib.sha256).hexdigest()
     with pytest.raises(ValueError, match="secret is empty"):
         verify_signature(b"", BODY, header)
@@ -56,7 +56,7 @@ def test_an_empty_secret_opens_nothing() -> None:
 
 @settings(deadline=None)
 @given(st.binary(min_size=1), st.binary(), st.text())
-def test_only_the_signature_itself_is_taken(secret: bytes, body: bytes, other: str) -> None:
+def test_only_the_exact_signature_is_accepted(secret: bytes, body: bytes, other: str) -> None:
     verify_signature(secret, body, sign(secret, body))
     with pytest.raises(BadSignature):
         verify_signature(secret, body, other)
@@ -75,10 +75,10 @@ def test_only_the_signature_itself_is_taken(secret: bytes, body: bytes, other: s
         [VECTOR, VECTOR],
     ],
 )
-def test_a_request_needs_exactly_one_header_in_the_form_of_a_signature(headers: list[str]) -> None:
+def test_a_request_needs_exactly_one_well_formed_signature_header(headers: list[str]) -> None:
     with pytest.raises(BadSignature):
         require_signature(headers)
 
 
-def test_a_signature_in_the_right_form_may_still_be_wrong() -> None:
+def test_a_well_formed_signature_is_required_but_not_yet_verified() -> None:
     assert require_signature(["sha256=" + "0" * 64]) == "sha256=" + "0" * 64

@@ -57,7 +57,7 @@ def _refusal(name: str, body: Any) -> str:
     return caught.value.detail
 
 
-def test_every_published_example_is_taken() -> None:
+def test_every_published_example_is_parsed() -> None:
     events = Counter(type(parse_event(name, body)).__name__ for name, body in webhook_examples())
     assert events == {
         "PullRequestEvent": 19,
@@ -76,12 +76,12 @@ def test_every_published_example_is_taken() -> None:
     }
 
 
-def test_every_published_payload_is_read_whole() -> None:
+def test_every_published_payload_is_parsed_completely() -> None:
     for _, body in webhook_examples():
         assert parse_payload(body) == json.loads(body)
 
 
-def test_a_synchronized_pull_request_is_read_in_full() -> None:
+def test_a_synchronized_pull_request_is_parsed_in_full() -> None:
     assert parse_event("pull_request", example("pull_request", "synchronize")) == PullRequestEvent(
         upstream=RepoName("Codertocat/Hello-World"),
         repository_id=186853002,
@@ -113,13 +113,13 @@ def test_every_used_action_of_a_pull_request_is_parsed(action: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, "", ["main"], "two words", "nul\0", "x" * 1025])
-def test_a_default_branch_of_another_form_names_none_and_loses_no_event(value: Any) -> None:
+def test_an_invalid_default_branch_is_dropped_and_the_event_is_kept(value: Any) -> None:
     body = _pull()
     body["repository"]["default_branch"] = value
     assert _parse("pull_request", body).default_branch is None
 
 
-def test_what_github_leaves_out_has_a_meaning() -> None:
+def test_fields_that_github_omits_have_defaults() -> None:
     body = _pull(user=None, labels=None, draft=None, merged=None) | {"sender": None}
     body["pull_request"]["head"]["repo"] = None
     body.pop("installation", None)
@@ -133,19 +133,19 @@ def test_what_github_leaves_out_has_a_meaning() -> None:
     "time",
     ["2019-05-15T15:20:33Z", "2019-05-15T17:20:33+02:00", "2019-05-15T15:20:33", 1557933633],
 )
-def test_a_time_is_utc_however_it_is_written(time: str | int) -> None:
+def test_every_time_format_becomes_utc(time: str | int) -> None:
     updated_at = _parse("pull_request", _pull(updated_at=time)).updated_at
     assert updated_at == datetime(2019, 5, 15, 15, 20, 33, tzinfo=UTC)
     assert updated_at.tzinfo is UTC
 
 
 @pytest.mark.parametrize("time", [10**18, "0001-01-01T00:00:00+02:00", "9999-12-31T23:59:59-02:00"])
-def test_a_time_out_of_range_is_refused_by_its_path(time: str | int) -> None:
+def test_a_time_out_of_range_is_named_by_its_path(time: str | int) -> None:
     assert "$.pull_request.updated_at" in _refusal("pull_request", _pull(updated_at=time))
 
 
 @pytest.mark.parametrize("action", ["locked", "assigned", "enqueued", "of_next_year"])
-def test_an_action_that_we_do_not_use_is_unwanted_whatever_its_form(action: str) -> None:
+def test_an_unused_action_is_ignored_even_in_a_malformed_body(action: str) -> None:
     assert _parse("pull_request", {"action": action}) == UnusedEvent(f"action {action} of pull_request")
     assert _parse("pull_request", _pull() | {"action": action}) == UnusedEvent(
         f"action {action} of pull_request"
@@ -153,21 +153,21 @@ def test_an_action_that_we_do_not_use_is_unwanted_whatever_its_form(action: str)
 
 
 @pytest.mark.parametrize("action", ["<script>", "a\nb", "x" * 1_000_000, ""])
-def test_an_action_that_is_no_word_does_not_reach_the_reason(action: str) -> None:
+def test_an_action_that_is_not_a_word_is_kept_out_of_the_reason(action: str) -> None:
     assert _parse("repository", {"action": action}) == UnusedEvent("action (not a word) of repository")
 
 
 @pytest.mark.parametrize("name", ["star", "deployment", "of_next_year"])
-def test_other_events_are_unwanted(name: str) -> None:
+def test_other_events_are_ignored(name: str) -> None:
     assert _parse(name, {"action": "created"}) == UnusedEvent(f"event {name}")
 
 
 @pytest.mark.parametrize("name", ["", "Push", "pull request", "push\n", "x" * 101, "événement"])
-def test_a_name_that_is_no_events_name_is_refused(name: str) -> None:
+def test_an_invalid_event_name_is_refused(name: str) -> None:
     assert "X-GitHub-Event" in _refusal(name, {})
 
 
-def test_a_push_names_the_paths_of_its_commits() -> None:
+def test_a_push_has_the_changed_paths_of_its_commits() -> None:
     body = json.loads(example("push"))
     body["commits"] = [
         {"added": ["a"], "removed": ["b"], "modified": ["c", "a"]},
@@ -178,7 +178,7 @@ def test_a_push_names_the_paths_of_its_commits() -> None:
     assert event.changed_paths == {"a", "b", "c", "d/é"}
 
 
-def test_a_deleted_tag_is_a_push_without_a_head() -> None:
+def test_a_deleted_tag_is_a_push_without_a_head_commit() -> None:
     bodies = [json.loads(body) for name, body in webhook_examples() if name == "push"]
     events = [_parse("push", body) for body in bodies if body["head_commit"] is None]
     assert len(events) == 4
@@ -186,13 +186,13 @@ def test_a_deleted_tag_is_a_push_without_a_head() -> None:
     assert {event.after for event in events} == {"0" * 40}
 
 
-def test_a_push_to_all_zeros_is_a_deletion_even_if_it_does_not_say_so() -> None:
+def test_a_push_to_all_zeros_is_a_deletion_even_without_the_deleted_flag() -> None:
     body = json.loads(example("push")) | {"after": "0" * 40}
     del body["deleted"]
     assert _parse("push", body).deleted
 
 
-def test_installations_name_their_repositories() -> None:
+def test_installation_events_have_their_repositories() -> None:
     hello = InstalledRepository(186853002, RepoName("Codertocat/Hello-World"))
     created = parse_event("installation", example("installation", "created"))
     assert created == InstallationEvent("created", 957387, "Codertocat", (hello,), reads_actions=False)
@@ -207,7 +207,7 @@ def test_installations_name_their_repositories() -> None:
     )
 
 
-def test_an_installation_on_an_enterprise_is_named_by_its_slug() -> None:
+def test_an_installation_on_an_enterprise_has_the_slug_as_account() -> None:
     body = {"action": "created", "installation": {"id": 5, "account": {"id": 1, "slug": "big-corp"}}}
     assert _parse("installation", body) == InstallationEvent("created", 5, "big-corp", ())
 
@@ -219,7 +219,7 @@ def _parse_repository_event(action: str, changes: Any) -> Any:
     )
 
 
-def test_a_moved_repository_is_known_by_both_names() -> None:
+def test_a_renamed_or_transferred_repository_has_its_old_and_new_name() -> None:
     transferred = parse_event("repository", example("repository", "transferred"))
     assert isinstance(transferred, RepositoryEvent)
     assert transferred.old_name == RepoName("octocat/Hello-World")
@@ -234,7 +234,7 @@ def test_a_moved_repository_is_known_by_both_names() -> None:
     assert _parse_repository_event("transferred", {"owner": {"from": {"user": None}}}).old_name is None
 
 
-def test_a_ping_is_answered() -> None:
+def test_a_ping_is_parsed() -> None:
     assert isinstance(parse_event("ping", example("ping")), PingEvent)
     assert parse_event("ping", b"{}") == PingEvent("")
 
@@ -263,13 +263,13 @@ def test_a_ping_is_answered() -> None:
         ("installation.id", -1),
     ],
 )
-def test_a_wrong_field_is_refused_by_its_path_and_in_few_words(path: str, value: Any) -> None:
+def test_an_invalid_field_is_named_by_its_path_in_a_short_error(path: str, value: Any) -> None:
     body = _pull() | {"installation": {"id": 1}}
     *parents, last = path.split(".")
-    place = body
+    parent = body
     for key in parents:
-        place = place[key]
-    place[last] = value
+        parent = parent[key]
+    parent[last] = value
     detail = _refusal("pull_request", body)
     assert f"`$.{path}" in detail
     assert len(detail) < 300
@@ -278,17 +278,17 @@ def test_a_wrong_field_is_refused_by_its_path_and_in_few_words(path: str, value:
 @pytest.mark.parametrize(
     "path", ["repository", "pull_request", "pull_request.head.sha", "pull_request.state"]
 )
-def test_a_missing_field_is_refused_by_its_name(path: str) -> None:
+def test_a_missing_field_is_named_in_the_error(path: str) -> None:
     body = _pull()
     *parents, last = path.split(".")
-    place = body
+    parent = body
     for key in parents:
-        place = place[key]
-    del place[last]
+        parent = parent[key]
+    del parent[last]
     assert f"`{last}`" in _refusal("pull_request", body)
 
 
-def test_a_listed_repository_with_a_wrong_name_is_refused_by_its_place() -> None:
+def test_an_invalid_repository_name_in_a_list_is_named_by_its_path() -> None:
     repositories = [{"id": 1, "full_name": "a/b"}, {"id": 2, "full_name": "a b"}]
     body = {"action": "added", "installation": {"id": 1}, "repositories_added": repositories}
     assert "`$.repositories_added[1].full_name`" in _refusal("installation_repositories", body)
@@ -308,24 +308,24 @@ def test_a_listed_repository_with_a_wrong_name_is_refused_by_its_place() -> None
         b'{"pull_request":' * 100_000,
     ],
 )
-def test_what_is_not_a_json_object_is_refused(name: str, body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(name: str, body: bytes) -> None:
     assert _refusal(name, body)
 
 
-def test_of_two_equal_keys_the_last_counts_for_us_as_for_the_dispatch() -> None:
+def test_the_last_of_two_equal_keys_counts_for_the_event_and_for_the_dispatch() -> None:
     body = example("pull_request", "opened").replace(b'{"action"', b'{"action":"closed","action"', 1)
     event = parse_event("pull_request", body)
     assert isinstance(event, PullRequestEvent)
     assert event.action == parse_payload(body)["action"] == "opened"
 
 
-def test_control_characters_are_data_and_a_nul_is_replaced() -> None:
+def test_control_characters_are_kept_and_nul_is_replaced() -> None:
     event = _parse("pull_request", _pull(title="a\x01\u202e\0b", labels=[{"name": "x\0"}]))
     assert (event.title, event.labels) == ("a\x01\u202e\ufffdb", ("x\ufffd",))
 
 
 @pytest.mark.parametrize("number", [b"1e999", b"9" * 5_000])
-def test_a_number_that_nobody_can_hold_is_refused_when_the_body_is_read_whole(number: bytes) -> None:
+def test_a_number_too_large_to_represent_is_refused_in_a_payload(number: bytes) -> None:
     with pytest.raises(BadRequest):
         parse_payload(b'{"x":' + number + b"}")
 
@@ -349,7 +349,7 @@ JSON = st.recursive(
 @given(
     st.sampled_from(NAMES) | st.text(max_size=20), st.binary() | JSON.map(lambda v: json.dumps(v).encode())
 )
-def test_whatever_comes_is_an_event_or_a_bad_request(name: str, body: bytes) -> None:
+def test_any_body_is_an_event_or_a_bad_request(name: str, body: bytes) -> None:
     with suppress(BadRequest):
         parse_event(name, body)
         parse_payload(body)
@@ -359,13 +359,13 @@ def test_whatever_comes_is_an_event_or_a_bad_request(name: str, body: bytes) -> 
 @given(st.data())
 def test_a_real_body_with_any_one_value_replaced_is_an_event_or_a_bad_request(data: st.DataObject) -> None:
     name, text = data.draw(st.sampled_from([pair for pair in webhook_examples() if pair[0] in NAMES]))
-    place: Any = json.loads(text)
-    body = place
+    parent: Any = json.loads(text)
+    body = parent
     while True:
-        key = data.draw(st.sampled_from(sorted(place)) if isinstance(place, dict) else st.just(0))
-        if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.booleans()):
+        key = data.draw(st.sampled_from(sorted(parent)) if isinstance(parent, dict) else st.just(0))
+        if not isinstance(parent[key], dict | list) or not parent[key] or data.draw(st.booleans()):
             break
-        place = place[key]
-    place[key] = data.draw(JSON)
+        parent = parent[key]
+    parent[key] = data.draw(JSON)
     with suppress(BadRequest):
         _parse(name, body)

@@ -31,7 +31,7 @@ def parse_check(event: str, body: bytes) -> InTreeCheck:
     return parsed.check
 
 
-def test_a_completed_check_run_is_read_in_full() -> None:
+def test_a_completed_check_run_is_parsed_in_full() -> None:
     assert parse_event("check_run", example("check_run", "completed")) == InTreeCheckEvent(
         upstream=RepoName("Codertocat/Hello-World"),
         repository_id=186853002,
@@ -49,45 +49,45 @@ def test_a_completed_check_run_is_read_in_full() -> None:
     )
 
 
-def test_the_status_of_the_body_counts_and_not_the_action() -> None:
+def test_the_status_in_the_body_counts_and_not_the_action() -> None:
     running = parse_check("check_run", check_body("completed", status="in_progress", conclusion=None))
     assert (running.outcome, running.ended_at) == (Outcome.RUNNING, None)
     over = parse_check("check_run", check_body("created", status="completed", conclusion="failure"))
     assert over.outcome is Outcome.FAILED
 
 
-def test_rerequests_are_still_requests_of_people() -> None:
+def test_a_rerequested_check_run_is_a_check_run_event() -> None:
     for action in ("rerequested", "requested_action"):
         assert isinstance(parse_event("check_run", example("check_run", action)), CheckRunEvent)
 
 
 @pytest.mark.parametrize("conclusion", [None, 5, "two words", "<b>"])
-def test_a_conclusion_that_is_no_word_is_unknown_and_has_not_passed(conclusion: Any) -> None:
+def test_an_invalid_conclusion_becomes_unknown_and_counts_as_failed(conclusion: Any) -> None:
     check = parse_check("check_run", check_body(conclusion=conclusion))
     assert (check.conclusion, check.outcome) == ("unknown", Outcome.FAILED)
 
 
-def test_what_only_pages_need_may_be_missing() -> None:
+def test_fields_that_only_pages_need_may_be_missing() -> None:
     odd: dict[str, Any] = {"html_url": 5, "details_url": None, "completed_at": "soon", "app": None}
     check = parse_check("check_run", check_body(**odd))
     assert (check.url, check.ended_at, check.app_id) == (None, None, NO_APP)
 
 
-def test_a_link_falls_back_to_the_apps_own_page() -> None:
+def test_a_link_falls_back_to_details_url() -> None:
     check = parse_check("check_run", check_body(html_url=None, details_url="https://ci.example/1"))
     assert check.url == "https://ci.example/1"
     assert parse_check("check_run", check_body(html_url=None, details_url="x" * 2_001)).url is None
 
 
 @pytest.mark.parametrize("field", ["id", "head_sha", "name"])
-def test_a_check_run_without_what_identifies_it_is_refused(field: str) -> None:
+def test_a_check_run_without_id_sha_or_name_is_refused(field: str) -> None:
     absent: dict[str, Any] = {field: None}
     with pytest.raises(BadRequest) as caught:
         parse_event("check_run", check_body(**absent))
     assert f"$.check_run.{field}" in caught.value.detail
 
 
-def test_an_app_is_known_by_either_of_its_ids() -> None:
+def test_an_app_matches_by_its_id_and_its_client_id() -> None:
     event = parse_event("check_run", check_body(app={"id": 12, "client_id": "Iv23liABC"}))
     assert isinstance(event, InTreeCheckEvent)
     assert event.is_made_by("12")
@@ -104,7 +104,7 @@ def test_an_app_is_known_by_either_of_its_ids() -> None:
         ("pending", Outcome.RUNNING),
     ],
 )
-def test_a_commit_status_is_a_check_of_no_app(state: str, outcome: Outcome) -> None:
+def test_a_commit_status_is_a_check_without_an_app(state: str, outcome: Outcome) -> None:
     check = parse_check("status", status_body(state=state, context="ci/circleci", target_url="https://ci/7"))
     assert (check.app_id, check.name, check.outcome, check.url) == (
         STATUSES,
@@ -114,7 +114,7 @@ def test_a_commit_status_is_a_check_of_no_app(state: str, outcome: Outcome) -> N
     )
 
 
-def test_every_published_example_is_read() -> None:
+def test_every_published_example_is_parsed() -> None:
     bodies = [
         (name, body)
         for name, body in webhook_examples()

@@ -41,7 +41,7 @@ def _group(action: str, **changes: Any) -> dict[str, Any]:
     return {"action": action, "merge_group": group | changes, "repository": REPOSITORY}
 
 
-def test_a_merge_group_that_wants_checks_is_read_in_full() -> None:
+def test_a_checks_requested_merge_group_is_parsed_in_full() -> None:
     assert parse_event("merge_group", example("merge_group", "checks_requested")) == MergeGroupEvent(
         upstream=RepoName("octo-org/octo-repo"),
         repository_id=17273051,
@@ -55,7 +55,7 @@ def test_a_merge_group_that_wants_checks_is_read_in_full() -> None:
     )
 
 
-def test_a_destroyed_merge_group_is_told_whatever_the_reason() -> None:
+def test_a_destroyed_merge_group_is_parsed_for_any_reason() -> None:
     event = _parse("merge_group", _group("destroyed") | {"reason": "of next year"})
     assert isinstance(event, MergeGroupEvent)
     assert (event.action, event.installation_id) == ("destroyed", None)
@@ -64,11 +64,11 @@ def test_a_destroyed_merge_group_is_told_whatever_the_reason() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("head_sha", "main"), ("base_sha", None), ("head_ref", "a b"), ("base_ref", "")]
 )
-def test_a_wrong_field_of_a_merge_group_is_refused_by_its_path(field: str, value: Any) -> None:
+def test_an_invalid_field_of_a_merge_group_is_named_by_its_path(field: str, value: Any) -> None:
     assert f"`$.merge_group.{field}`" in _refusal("merge_group", _group("destroyed", **{field: value}))
 
 
-def test_a_button_of_a_check_is_read_in_full() -> None:
+def test_a_clicked_check_run_button_is_parsed_in_full() -> None:
     assert parse_event("check_run", example("check_run", "requested_action")) == CheckRunEvent(
         upstream=RepoName("electron/electron"),
         repository_id=9384267,
@@ -89,7 +89,7 @@ def _check(action: str, **changes: Any) -> dict[str, Any]:
     return {"action": action, "check_run": check | changes, "repository": REPOSITORY}
 
 
-def test_a_check_asked_again_has_what_github_leaves_out_as_none() -> None:
+def test_a_rerequested_check_run_has_none_for_fields_that_github_omits() -> None:
     assert _parse("check_run", _check("rerequested", app=None, external_id="")) == CheckRunEvent(
         upstream=UPSTREAM,
         repository_id=7,
@@ -105,7 +105,7 @@ def test_a_check_asked_again_has_what_github_leaves_out_as_none() -> None:
     )
 
 
-def test_our_own_id_of_a_check_comes_back() -> None:
+def test_a_check_run_event_has_our_external_id() -> None:
     event = _parse("check_run", _check("rerequested", external_id="gate:1", app={"id": 12}))
     assert isinstance(event, CheckRunEvent)
     assert (event.external_id, event.app_id) == ("gate:1", 12)
@@ -114,11 +114,11 @@ def test_our_own_id_of_a_check_comes_back() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("id", 0), ("head_sha", "A" * 40), ("name", None), ("app", {"id": "12"})]
 )
-def test_a_wrong_field_of_a_check_is_refused_by_its_path(field: str, value: Any) -> None:
+def test_an_invalid_field_of_a_check_run_is_named_by_its_path(field: str, value: Any) -> None:
     assert f"`$.check_run.{field}" in _refusal("check_run", _check("rerequested", **{field: value}))
 
 
-def test_a_suite_asked_again_is_read_in_full() -> None:
+def test_a_rerequested_check_suite_is_parsed_in_full() -> None:
     assert parse_event("check_suite", example("check_suite", "rerequested")) == CheckSuiteEvent(
         upstream=RepoName("Codertocat/Hello-World"),
         repository_id=186853002,
@@ -140,7 +140,7 @@ def test_a_suite_asked_again_is_read_in_full() -> None:
         ("issue_comment", "deleted"),
     ],
 )
-def test_other_actions_are_unwanted_whatever_their_form(name: str, action: str) -> None:
+def test_other_actions_are_ignored_even_in_a_malformed_body(name: str, action: str) -> None:
     assert _parse(name, {"action": action}) == UnusedEvent(f"action {action} of {name}")
 
 
@@ -158,7 +158,7 @@ def _comment(issue: dict[str, Any] | None = None, **changes: Any) -> dict[str, A
     }
 
 
-def test_a_commanding_comment_is_read_in_full() -> None:
+def test_a_comment_with_a_command_is_parsed_in_full() -> None:
     body = "Looks good.\r\n/crcr approve\r\n"
     assert _parse("issue_comment", _comment(body=body)) == IssueCommentEvent(
         upstream=UPSTREAM,
@@ -174,14 +174,14 @@ def test_a_commanding_comment_is_read_in_full() -> None:
 
 
 @pytest.mark.parametrize("issue", [{"number": 12}, {"number": 12, "pull_request": None}])
-def test_a_comment_on_an_issue_is_unwanted_even_with_a_command(issue: dict[str, Any]) -> None:
+def test_a_comment_on_an_issue_is_ignored_even_with_a_command(issue: dict[str, Any]) -> None:
     assert _parse("issue_comment", _comment(issue)) == UnusedEvent("a comment on an issue")
 
 
 @pytest.mark.parametrize(
     "body", ["", None, "Thanks!", "> /crcr approve", "see /crcr approve", "```\n/crcr status"]
 )
-def test_a_comment_that_commands_nothing_is_unwanted(body: str | None) -> None:
+def test_a_comment_without_a_command_is_ignored(body: str | None) -> None:
     assert _parse("issue_comment", _comment(body=body)) == UnusedEvent("a comment without a command")
 
 
@@ -202,7 +202,7 @@ def test_a_comment_that_commands_nothing_is_unwanted(body: str | None) -> None:
         {"performed_via_github_app": {}},
     ],
 )
-def test_bots_apps_and_deleted_accounts_are_no_persons(changes: dict[str, Any]) -> None:
+def test_bots_apps_and_deleted_accounts_are_not_persons(changes: dict[str, Any]) -> None:
     event = _parse("issue_comment", _comment(**changes))
     assert isinstance(event, IssueCommentEvent)
     assert not event.author_is_person
@@ -215,5 +215,5 @@ def test_a_nul_in_a_comment_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("id", None), ("body", 3), ("user", "octocat")])
-def test_a_wrong_field_of_a_comment_is_refused_by_its_path(field: str, value: Any) -> None:
+def test_an_invalid_field_of_a_comment_is_named_by_its_path(field: str, value: Any) -> None:
     assert f"`$.comment.{field}`" in _refusal("issue_comment", _comment(**{field: value}))

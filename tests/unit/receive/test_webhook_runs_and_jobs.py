@@ -52,7 +52,7 @@ def _job(**changes: Any) -> ActionsJob:
     return event.job
 
 
-def test_a_run_is_read_in_full() -> None:
+def test_a_workflow_run_is_parsed_in_full() -> None:
     body = json.loads(example("workflow_run", "requested"))
     assert _parse("workflow_run", body | {"installation": {"id": 3}}) == WorkflowRunEvent(
         repository=RepoName("octo-org/octo-repo"),
@@ -73,7 +73,7 @@ def test_a_run_is_read_in_full() -> None:
     )
 
 
-def test_a_job_is_read_in_full() -> None:
+def test_a_workflow_job_is_parsed_in_full() -> None:
     body = json.loads(example("workflow_job", "completed"))
     assert _parse("workflow_job", body | {"installation": {"id": 3}}) == WorkflowJobEvent(
         repository=RepoName("Codertocat/Hello-World"),
@@ -94,7 +94,7 @@ def test_a_job_is_read_in_full() -> None:
     )
 
 
-def test_what_github_leaves_out_of_a_run_or_job_has_a_meaning() -> None:
+def test_fields_of_a_run_or_job_that_github_omits_have_defaults() -> None:
     run, job = _run(), _job()
     assert (run.attempt, run.conclusion, run.display_title) == (1, None, "")
     assert (run.workflow_name, run.workflow_path) == ("", "")
@@ -102,11 +102,11 @@ def test_what_github_leaves_out_of_a_run_or_job_has_a_meaning() -> None:
     assert (job.started_at, job.completed_at) == (None, None)
 
 
-def test_the_runs_own_workflow_counts_before_the_one_beside_it() -> None:
-    beside = {"name": "beside", "path": "beside.yml"}
-    both = _run(workflow=beside, name="CI", path=".github/workflows/ci.yml")
+def test_the_workflow_in_the_run_takes_precedence_over_the_top_level_workflow() -> None:
+    top_level = {"name": "beside", "path": "beside.yml"}
+    both = _run(workflow=top_level, name="CI", path=".github/workflows/ci.yml")
     assert (both.workflow_name, both.workflow_path) == ("CI", ".github/workflows/ci.yml")
-    neither = _run(workflow=beside, name="", path=None)
+    neither = _run(workflow=top_level, name="", path=None)
     assert (neither.workflow_name, neither.workflow_path) == ("beside", "beside.yml")
 
 
@@ -119,7 +119,7 @@ def test_the_runs_own_workflow_counts_before_the_one_beside_it() -> None:
         ("dynamic/dependabot/dependabot-updates", "dynamic/dependabot/dependabot-updates"),
     ],
 )
-def test_a_workflows_path_is_told_without_its_ref(path: str, expected: str) -> None:
+def test_a_workflow_path_is_stored_without_its_ref(path: str, expected: str) -> None:
     assert _run(path=path).workflow_path == expected
 
 
@@ -136,9 +136,7 @@ def test_a_workflows_path_is_told_without_its_ref(path: str, expected: str) -> N
         ("", Conclusion.FAILURE),
     ],
 )
-def test_a_conclusion_that_we_do_not_know_is_no_success(
-    word: str | None, expected: Conclusion | None
-) -> None:
+def test_an_unknown_conclusion_is_a_failure(word: str | None, expected: Conclusion | None) -> None:
     assert _run(conclusion=word).conclusion is expected
     assert _job(conclusion=word).conclusion is expected
 
@@ -155,12 +153,14 @@ def test_a_conclusion_that_we_do_not_know_is_no_success(
         (None, None),
     ],
 )
-def test_a_jobs_check_run_is_the_tail_of_its_address(url: str | None, expected: str | None) -> None:
+def test_the_check_run_id_of_a_job_is_the_last_segment_of_its_url(
+    url: str | None, expected: str | None
+) -> None:
     assert _job(check_run_url=url).check_run_id == expected
 
 
 @pytest.mark.parametrize("action", ["requested", "in_progress", "completed"])
-def test_the_status_of_a_run_counts_and_not_the_action_that_brought_it(action: str) -> None:
+def test_the_status_of_a_run_counts_and_not_the_action(action: str) -> None:
     assert _run(action=action, status="queued", run_attempt=2).status == "queued"
 
 
@@ -169,7 +169,7 @@ def test_every_used_action_of_a_job_is_parsed(action: str) -> None:
     assert _job(action=action).name == "build (cuda, 3.12)"
 
 
-def test_a_waiting_job_is_unwanted() -> None:
+def test_an_unused_action_of_a_run_or_job_is_ignored() -> None:
     waiting = parse_event("workflow_job", example("workflow_job", "waiting"))
     assert waiting == UnusedEvent("action waiting of workflow_job")
     assert _parse("workflow_run", {"action": "of_next_year"}) == UnusedEvent(
@@ -184,7 +184,7 @@ def test_a_waiting_job_is_unwanted() -> None:
         *(("run_attempt", 0), ("conclusion", 1), ("display_title", []), ("created_at", 10**18)),
     ],
 )
-def test_a_wrong_field_of_a_run_is_refused_by_its_path(field: str, value: Any) -> None:
+def test_an_invalid_field_of_a_run_is_named_by_its_path(field: str, value: Any) -> None:
     assert f"`$.workflow_run.{field}`" in _refusal("workflow_run", _run_body(**{field: value}))
 
 
@@ -195,5 +195,5 @@ def test_a_wrong_field_of_a_run_is_refused_by_its_path(field: str, value: Any) -
         *(("started_at", "soon"), ("completed_at", "0001-01-01T00:00:00+02:00")),
     ],
 )
-def test_a_wrong_field_of_a_job_is_refused_by_its_path(field: str, value: Any) -> None:
+def test_an_invalid_field_of_a_job_is_named_by_its_path(field: str, value: Any) -> None:
     assert f"`$.workflow_job.{field}`" in _refusal("workflow_job", _job_body(**{field: value}))

@@ -18,51 +18,53 @@ from crcr.record.clickhouse.connection import (
 )
 
 
-class Answer:
+class QueryResult:
     column_names = ("one",)
     result_rows = ((1,),)
 
 
-class Slow:
-    """A client that answers questions at once and takes rows when it is let."""
+class BlockedClient:
+    """A client that answers queries at once and blocks inserts until `may_insert` is set."""
 
     def __init__(self) -> None:
-        self.lets = Event()
+        self.may_insert = Event()
 
-    def query(self, *_: Any, **__: Any) -> Answer:
-        return Answer()
+    def query(self, *_: Any, **__: Any) -> QueryResult:
+        return QueryResult()
 
     def insert(self, *_: Any, **__: Any) -> None:
-        self.lets.wait(INSERT_TIMEOUT_S)
+        self.may_insert.wait(INSERT_TIMEOUT_S)
 
     def close(self) -> None: ...
 
 
-async def test_a_page_is_answered_while_all_inserts_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Slow()
-    monkeypatch.setattr("clickhouse_connect.get_client", lambda **_: slow)
+async def test_a_query_is_answered_while_all_inserts_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = BlockedClient()
+    monkeypatch.setattr("clickhouse_connect.get_client", lambda **_: blocked)
     link = ClickHouseLink(ClickHouseLocation("clickhouse://127.0.0.1:1"))
-    feeding = [asyncio.create_task(link.insert("t", {"a": "String"}, [["b"]])) for _ in range(20)]
+    inserts = [asyncio.create_task(link.insert("t", {"a": "String"}, [["b"]])) for _ in range(20)]
     await asyncio.sleep(0)
     assert await link.query("SELECT 1 AS one") == [{"one": 1}]
-    assert not [each for each in feeding if each.done()]
-    slow.lets.set()
-    await asyncio.gather(*feeding)
+    assert not [insert for insert in inserts if insert.done()]
+    blocked.may_insert.set()
+    await asyncio.gather(*inserts)
     await link.close()
 
 
-async def test_who_waits_for_a_whole_table_has_a_client_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[int] = []
+async def test_a_whole_table_query_uses_a_client_with_a_longer_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timeouts: list[int] = []
 
-    def made(**options: Any) -> Slow:
-        opened.append(options["send_receive_timeout"])
-        return Slow()
+    def get_client(**options: Any) -> BlockedClient:
+        timeouts.append(options["send_receive_timeout"])
+        return BlockedClient()
 
-    monkeypatch.setattr("clickhouse_connect.get_client", made)
+    monkeypatch.setattr("clickhouse_connect.get_client", get_client)
     link = ClickHouseLink(ClickHouseLocation("clickhouse://127.0.0.1:1"))
     await link.query_slowly("SELECT 1")
     await link.query_slowly("SELECT 1", SCAN_TIMEOUT_S)
-    assert opened == [INSERT_TIMEOUT_S, SCAN_TIMEOUT_S]
+    assert timeouts == [INSERT_TIMEOUT_S, SCAN_TIMEOUT_S]
     assert logging.getLogger("clickhouse_connect").level == logging.CRITICAL
     await link.close()
 
@@ -76,10 +78,10 @@ async def test_who_waits_for_a_whole_table_has_a_client_that_waits(monkeypatch: 
         (None, "error HTTPConnectionPool: Max retries exceeded"),
     ],
 )
-async def test_what_is_told_of_an_outage_is_the_place_and_the_innermost_reason(
+async def test_an_outage_is_reported_with_the_url_without_password_and_the_innermost_reason(
     monkeypatch: pytest.MonkeyPatch, fault: OSError | None, reason: str
 ) -> None:
-    def wrapped(**_: Any) -> Slow:
+    def wrapped(**_: Any) -> BlockedClient:
         http = HTTPError("Max retries exceeded with url: /?query_id=1")
         http.__cause__ = fault
         raise OperationalError("Error HTTPConnectionPool: Max retries exceeded\nand more") from http

@@ -27,25 +27,25 @@ class RecordedAnswers:
         self.answers.append(answered)
 
 
-@pytest.mark.parametrize("asks", ["take", "check"])
+@pytest.mark.parametrize("method", ["take", "check"])
 @pytest.mark.parametrize(
     ("answer", "answered"), [(None, True), (RateLimited("full"), True), (LimiterUnavailable("away"), False)]
 )
-async def test_an_answer_is_told_apart_from_none_and_passed_on(
-    asks: str, answer: Exception | None, answered: bool
+async def test_an_answer_or_an_outage_of_the_limiter_is_recorded_and_passed_on(
+    method: str, answer: Exception | None, answered: bool
 ) -> None:
-    told = RecordedAnswers()
-    limits = MonitoredLimits(Limiter(answer), told)
+    recorded = RecordedAnswers()
+    limits = MonitoredLimits(Limiter(answer), recorded)
     if answer is None:
-        await getattr(limits, asks)("callback", "org/repo")
+        await getattr(limits, method)("callback", "org/repo")
     else:
         with pytest.raises(type(answer)):
-            await getattr(limits, asks)("callback", "org/repo")
-    assert told.answers == [answered]
+            await getattr(limits, method)("callback", "org/repo")
+    assert recorded.answers == [answered]
 
 
-async def test_a_limiter_that_nobody_calls_is_asked_all_the_same_and_its_return_is_noted() -> None:
-    told, limiter = RecordedAnswers(), Limiter(LimiterUnavailable("away"))
+async def test_an_idle_limiter_is_probed_and_its_recovery_is_recorded() -> None:
+    recorded, limiter = RecordedAnswers(), Limiter(LimiterUnavailable("away"))
     answers: list[Exception | None] = [LimiterUnavailable("away"), RateLimited("full"), None]
 
     async def pause(_: float) -> None:
@@ -54,5 +54,5 @@ async def test_a_limiter_that_nobody_calls_is_asked_all_the_same_and_its_return_
         limiter.answer = answers.pop(0)
 
     with pytest.raises(asyncio.CancelledError):
-        await MonitoredLimits(limiter, told).probe_forever("callback", pause)
-    assert told.answers == [False, False, True, True]
+        await MonitoredLimits(limiter, recorded).probe_forever("callback", pause)
+    assert recorded.answers == [False, False, True, True]

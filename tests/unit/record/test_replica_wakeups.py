@@ -1,4 +1,4 @@
-"""Wake-ups of a process that reads a replica: none is lost, whichever server is asked first."""
+"""Wake-ups of a process that reads a replica: none is lost when a change is replayed between the two position reads."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from crcr.record.store.signals import CHANGES, Signals
 
 
 class Servers:
-    """A primary and its replica; a change is committed and replayed after the primary was asked, before the replica is."""
+    """A primary and its replica; a change is committed and replayed after the primary's position is read, before the replica's."""
 
     def __init__(self) -> None:
         self.settled, self.lsn = 9, 100
@@ -23,7 +23,7 @@ class Servers:
         return position
 
     async def watch_other_processes(self) -> None:
-        """A pooler: nothing is listened to."""
+        """Behind a pooler there is no LISTEN."""
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator["Servers"]:
@@ -33,7 +33,7 @@ class Servers:
         return self.lsn
 
 
-async def test_a_change_that_was_replayed_before_the_primary_counted_it_wakes_again() -> None:
+async def test_a_change_replayed_between_the_two_position_reads_wakes_the_process_again() -> None:
     servers, signals = Servers(), Signals()
     database = ReplicaDatabase(
         cast("PostgresDatabase", servers), cast("PostgresLink", servers), signals, lambda _: None

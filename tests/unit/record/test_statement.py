@@ -1,4 +1,4 @@
-"""What a compiled statement binds, and what stands in its text."""
+"""Compiled statements: bound parameters, and constants inlined in the SQL text."""
 
 import pytest
 from sqlalchemy import bindparam, select, update
@@ -10,7 +10,7 @@ DIALECTS = pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 
 
 @DIALECTS
-def test_an_unnamed_constant_stands_in_the_text(dialect: str) -> None:
+def test_an_unnamed_constant_is_inlined_in_the_sql(dialect: str) -> None:
     """SQLite would prepare the statement again for each run, where the constant decides whether a partial index can be used."""
     query = select(jobs.c.state).where(jobs.c.state != "it's :done", jobs.c.superseded == 0)
     compiled = Statement(query).for_dialect(dialect)
@@ -19,7 +19,7 @@ def test_an_unnamed_constant_stands_in_the_text(dialect: str) -> None:
 
 
 @DIALECTS
-def test_arguments_are_bound(dialect: str) -> None:
+def test_named_parameters_are_bound(dialect: str) -> None:
     statement = update(jobs).values(state="completed", url=bindparam("new_url"))
     compiled = Statement(statement).for_dialect(dialect)
     assert compiled.sql.startswith("UPDATE jobs SET state='completed', url=")

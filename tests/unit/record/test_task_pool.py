@@ -1,4 +1,4 @@
-"""A task pool runs all queued tasks, whenever they are added."""
+"""A task pool serves every queued item, with bounded concurrency, and survives failures."""
 
 import asyncio
 from collections import deque
@@ -6,7 +6,7 @@ from collections import deque
 from crcr.record.store.postgres.batched_reads import TaskPool
 
 
-async def test_who_comes_just_as_the_last_one_goes_is_served() -> None:
+async def test_an_item_queued_just_as_the_last_task_ends_is_served() -> None:
     waiting: deque[asyncio.Future[int]] = deque()
 
     async def serve() -> None:
@@ -14,16 +14,16 @@ async def test_who_comes_just_as_the_last_one_goes_is_served() -> None:
             await asyncio.sleep(0)
             waiting.popleft().set_result(1)
 
-    crew, served = TaskPool(1, serve), 0
+    pool, served = TaskPool(1, serve), 0
     for _ in range(10):
-        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        waiting.append(turn)
-        crew.start()
-        served += await asyncio.wait_for(turn, 5)
+        item: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        waiting.append(item)
+        pool.start()
+        served += await asyncio.wait_for(item, 5)
     assert served == 10
 
 
-async def test_no_more_are_at_work_than_may_be() -> None:
+async def test_the_number_of_running_tasks_is_bounded() -> None:
     here, most = 0, 0
     go = asyncio.Event()
 
@@ -33,24 +33,24 @@ async def test_no_more_are_at_work_than_may_be() -> None:
         await go.wait()
         here -= 1
 
-    crew = TaskPool(2, work)
+    pool = TaskPool(2, work)
     for _ in range(5):
-        crew.start()
+        pool.start()
         await asyncio.sleep(0)
     go.set()
-    await crew.join()
+    await pool.join()
     assert (here, most) == (0, 2)
 
 
-async def test_one_who_failed_makes_room() -> None:
-    turns: list[int] = []
+async def test_a_failed_task_frees_its_slot() -> None:
+    runs: list[int] = []
 
     async def fail() -> None:
-        turns.append(1)
+        runs.append(1)
         raise ValueError
 
-    crew = TaskPool(1, fail)
+    pool = TaskPool(1, fail)
     for _ in range(3):
-        crew.start()
-        await crew.join()
-    assert len(turns) == 3
+        pool.start()
+        await pool.join()
+    assert len(runs) == 3

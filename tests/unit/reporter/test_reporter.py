@@ -14,16 +14,16 @@ PINNED = "https://told.example.org/github/callback told\nhttps://other.example.o
 
 
 def sent_report(*argv: str, env: dict[str, str] = GITHUB) -> dict[str, Any]:
-    """The report that goes out."""
+    """Return the body of the one report that is sent."""
     network = ScriptedNetwork()
-    code, said = run_reporter("--strict", *argv, env=env, network=network)
-    assert code == 0, said
+    code, output = run_reporter("--strict", *argv, env=env, network=network)
+    assert code == 0, output
     [body] = network.bodies
     return body
 
 
-def dispatched(tmp_path: Path, **event: Any) -> dict[str, str]:
-    """GitHub's environment with what the event file says, and no CRCR_ variables but the pinned relays."""
+def dispatched_env(tmp_path: Path, **event: Any) -> dict[str, str]:
+    """Return GitHub's environment with this event file, and of the CRCR_ variables only the pinned relays."""
     (tmp_path / "event.json").write_text(json.dumps(event))
     bare = {name: value for name, value in GITHUB.items() if not name.startswith("CRCR_")}
     return {**bare, "CRCR_RELAYS": PINNED, "GITHUB_EVENT_PATH": str(tmp_path / "event.json")}
@@ -37,7 +37,7 @@ PAYLOAD = {
 }
 
 
-def test_a_start_has_what_the_relay_needs_and_no_result() -> None:
+def test_a_start_report_has_the_required_fields_and_no_result() -> None:
     body = sent_report("--status", "in_progress")
     assert {name: body[name] for name in ("event_type", "delivery_id", "payload")} == {
         "event_type": "pull_request",
@@ -56,7 +56,7 @@ def test_a_start_has_what_the_relay_needs_and_no_result() -> None:
     }
 
 
-def test_everything_else_can_be_given() -> None:
+def test_optional_fields_can_be_set_by_flags() -> None:
     flags = [
         "--artifact-url",
         "https://a.example.org",
@@ -96,20 +96,20 @@ CIS = {
 
 
 @pytest.mark.parametrize("ci", CIS)
-def test_a_nightly_says_when_it_began_on_every_ci(tmp_path: Path, ci: str) -> None:
+def test_a_nightly_reports_its_start_time_on_every_ci(tmp_path: Path, ci: str) -> None:
     pin = {name: GITHUB[name] for name in ("CRCR_RELAYS",)}
     env = {**pin, "CRCR_ID_TOKEN": "a.b.c", **CIS[ci]}
     if ci == "GitHub Actions":
-        env = dispatched(tmp_path) | pin
+        env = dispatched_env(tmp_path) | pin
         os.utime(tmp_path / "event.json", (NOW - 3600, NOW - 3600))
     own = {"GitHub Actions": "1970-01-12T12:46:40Z", "GitLab CI": "1970-01-12T09:00:00Z"}
     assert sent_report(*NIGHTLY, env=env)["workflow"]["started_at"] == own.get(ci, "1970-01-12T13:46:40Z")
-    given = {**env, "CRCR_STARTED_AT": "1970-01-12T03:00:00+00:00"}
-    assert sent_report(*NIGHTLY, env=given)["workflow"]["started_at"] == "1970-01-12T03:00:00+00:00"
+    env_with_start = {**env, "CRCR_STARTED_AT": "1970-01-12T03:00:00+00:00"}
+    assert sent_report(*NIGHTLY, env=env_with_start)["workflow"]["started_at"] == "1970-01-12T03:00:00+00:00"
 
 
-def test_a_dispatched_job_leaves_its_start_to_its_first_report_unless_it_is_given(tmp_path: Path) -> None:
-    env = dispatched(tmp_path, client_payload=PAYLOAD)
+def test_a_dispatched_result_has_a_start_time_only_when_it_is_given(tmp_path: Path) -> None:
+    env = dispatched_env(tmp_path, client_payload=PAYLOAD)
     os.utime(tmp_path / "event.json", (NOW - 60, NOW - 60))
     end = ("--status", "completed", "--conclusion", "success")
     assert "started_at" not in sent_report(*end, env=env)["workflow"]
@@ -117,16 +117,16 @@ def test_a_dispatched_job_leaves_its_start_to_its_first_report_unless_it_is_give
     assert sent_report(*end, *began, env=env)["workflow"]["started_at"] == began[1]
 
 
-def test_a_start_that_is_no_time_is_left_out_with_a_warning() -> None:
+def test_an_invalid_start_time_is_dropped_with_a_warning() -> None:
     network = ScriptedNetwork()
-    _, said = run_reporter(*NIGHTLY, "--started-at", "this morning", env=GITHUB, network=network)
-    assert "--started-at 'this morning' is not a time such as 1970-01-12T13:46:40Z" in said
+    _, output = run_reporter(*NIGHTLY, "--started-at", "this morning", env=GITHUB, network=network)
+    assert "--started-at 'this morning' is not a time such as 1970-01-12T13:46:40Z" in output
     assert network.bodies[0]["workflow"]["started_at"] == "1970-01-12T13:46:40Z"
 
 
-def test_the_dispatch_selects_the_relay_and_is_not_echoed(tmp_path: Path) -> None:
+def test_the_dispatch_selects_the_relay_and_its_payload_is_not_sent_back(tmp_path: Path) -> None:
     network = ScriptedNetwork()
-    env = dispatched(tmp_path, action="push", client_payload=PAYLOAD)
+    env = dispatched_env(tmp_path, action="push", client_payload=PAYLOAD)
     code, _ = run_reporter("--strict", "--status", "in_progress", env=env, network=network)
     assert code == 0
     assert network.sent[0].full_url == "https://told.example.org/github/callback"
@@ -135,8 +135,8 @@ def test_the_dispatch_selects_the_relay_and_is_not_echoed(tmp_path: Path) -> Non
     assert len(network.sent[0].data) < 1_000
 
 
-def test_a_flag_wins_over_a_variable_over_the_dispatch_and_empty_is_absent(tmp_path: Path) -> None:
-    env = dispatched(tmp_path, client_payload=PAYLOAD)
+def test_flags_override_variables_which_override_the_dispatch_and_empty_is_absent(tmp_path: Path) -> None:
+    env = dispatched_env(tmp_path, client_payload=PAYLOAD)
     assert (
         sent_report("--status", "in_progress", env={**env, "CRCR_DELIVERY_ID": ""})["delivery_id"]
         == "from-dispatch"
@@ -153,7 +153,7 @@ def test_a_flag_wins_over_a_variable_over_the_dispatch_and_empty_is_absent(tmp_p
 
 
 @pytest.mark.parametrize("dash", ["_", "-"])
-def test_inputs_of_a_second_workflow_are_read_too(tmp_path: Path, dash: str) -> None:
+def test_the_inputs_of_a_second_workflow_are_read(tmp_path: Path, dash: str) -> None:
     inputs = {
         f"delivery{dash}id": "handed-on",
         f"event{dash}type": "pull_request",
@@ -164,7 +164,11 @@ def test_inputs_of_a_second_workflow_are_read_too(tmp_path: Path, dash: str) -> 
     network = ScriptedNetwork()
     assert (
         run_reporter(
-            "--strict", "--status", "in_progress", env=dispatched(tmp_path, inputs=inputs), network=network
+            "--strict",
+            "--status",
+            "in_progress",
+            env=dispatched_env(tmp_path, inputs=inputs),
+            network=network,
         )[0]
         == 0
     )
@@ -175,24 +179,24 @@ def test_inputs_of_a_second_workflow_are_read_too(tmp_path: Path, dash: str) -> 
 @pytest.mark.parametrize(
     "event", [{}, {"client_payload": None}, {"inputs": []}, {"client_payload": {"delivery_id": 7}}]
 )
-def test_a_run_that_nobody_dispatched_has_nothing_to_report(tmp_path: Path, event: dict[str, Any]) -> None:
+def test_a_run_without_a_dispatch_sends_nothing_and_succeeds(tmp_path: Path, event: dict[str, Any]) -> None:
     network = ScriptedNetwork()
-    code, said = run_reporter(
-        "--strict", "--status", "in_progress", env=dispatched(tmp_path, **event), network=network
+    code, output = run_reporter(
+        "--strict", "--status", "in_progress", env=dispatched_env(tmp_path, **event), network=network
     )
     assert code == 0
-    assert "::notice title=CRCR relay::this run was not started by a dispatch" in said
+    assert "::notice title=CRCR relay::this run was not started by a dispatch" in output
     assert (network.sent, network.asked) == ([], [])
 
 
-def test_a_dispatch_of_somebody_else_is_a_problem(tmp_path: Path) -> None:
-    env = {**dispatched(tmp_path, client_payload={"x": 1}), "GITHUB_EVENT_NAME": "repository_dispatch"}
-    code, said = run_reporter("--strict", "--status", "in_progress", env=env)
+def test_a_repository_dispatch_without_a_delivery_id_fails(tmp_path: Path) -> None:
+    env = {**dispatched_env(tmp_path, client_payload={"x": 1}), "GITHUB_EVENT_NAME": "repository_dispatch"}
+    code, output = run_reporter("--strict", "--status", "in_progress", env=env)
     assert code == 1
-    assert "has no delivery_id" in said
+    assert "has no delivery_id" in output
 
 
-def test_a_nightly_says_what_it_tested_and_is_sent_once() -> None:
+def test_a_nightly_names_its_commit_and_is_sent_only_when_completed() -> None:
     env = {
         name: value for name, value in GITHUB.items() if name not in ("CRCR_DELIVERY_ID", "CRCR_EVENT_TYPE")
     }
@@ -201,12 +205,12 @@ def test_a_nightly_says_what_it_tested_and_is_sent_once() -> None:
     assert body["delivery_id"] == SHA
     assert body["payload"] == {"head_sha": SHA, "repository": {"full_name": "o/up"}}
     network = ScriptedNetwork()
-    code, said = run_reporter("--strict", "--status", "in_progress", *words, env=env, network=network)
+    code, output = run_reporter("--strict", "--status", "in_progress", *words, env=env, network=network)
     assert (code, network.sent) == (0, [])
-    assert "sent once" in said
+    assert "sent once" in output
 
 
-def test_a_nightly_of_no_known_commit_is_grouped_by_its_run() -> None:
+def test_a_nightly_without_a_commit_is_grouped_by_its_run() -> None:
     env = {**GITHUB, "CRCR_DELIVERY_ID": "", "CRCR_EVENT_TYPE": "periodic"}
     body = sent_report("--status", "completed", "--conclusion", "success", env=env)
     assert (body["delivery_id"], body["payload"]) == ("periodic-77", {})
@@ -254,7 +258,7 @@ def test_a_nightly_of_no_known_commit_is_grouped_by_its_run() -> None:
         ({"CI": "true"}, ("", "", "", "", "", "")),
     ],
 )
-def test_each_ci_is_known_by_its_variables(env: dict[str, str], expected: tuple[str, ...]) -> None:
+def test_each_ci_is_detected_by_its_variables(env: dict[str, str], expected: tuple[str, ...]) -> None:
     ci = reporter.detect_ci(env)
     assert (ci.run_id, ci.run_attempt, ci.workflow, ci.job, ci.url, ci.conclusion) == expected
 
@@ -273,13 +277,13 @@ FLAGS = {"GITHUB_ACTIONS": "true", "BUILDKITE": "true", "GITLAB_CI": "true", "CI
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_a_ci_that_gives_something_is_believed_before_the_names_of_others(name: str) -> None:
+def test_a_ci_with_tokens_or_ids_takes_precedence_over_mere_flags_of_others(name: str) -> None:
     assert reporter.detect_ci({**FLAGS, **HOSTS[name]}).name == name
-    run_only = {each: value for each, value in HOSTS[name].items() if "TOKEN" not in each}
+    run_only = {variable: value for variable, value in HOSTS[name].items() if "TOKEN" not in variable}
     assert reporter.detect_ci({**FLAGS, **run_only}).name == name
 
 
-def test_a_second_attempt_has_its_own_page() -> None:
+def test_a_second_attempt_has_its_own_url() -> None:
     own = sent_report("--status", "in_progress", env={**GITHUB, "GITHUB_RUN_ATTEMPT": "2"})["workflow"]
     assert (own["run_attempt"], own["url"][-14:]) == ("2", "/77/attempts/2")
 
@@ -300,41 +304,41 @@ def test_a_second_attempt_has_its_own_page() -> None:
         ("-1", "failure"),
     ],
 )
-def test_the_words_of_every_ci_become_legal_conclusions(word: str, meaning: str) -> None:
+def test_result_words_of_every_ci_become_github_conclusions(word: str, meaning: str) -> None:
     own = sent_report("--status", "completed", f"--conclusion={word}")["workflow"]
     assert own["conclusion"] == meaning
 
 
 @pytest.mark.parametrize("words", [[], ["--conclusion", "purple"]])
-def test_no_conclusion_is_sent_as_none_with_a_warning(words: list[str]) -> None:
+def test_a_missing_or_unknown_conclusion_is_omitted_with_a_warning(words: list[str]) -> None:
     network = ScriptedNetwork()
-    code, said = run_reporter("--strict", "--status", "completed", *words, network=network)
+    code, output = run_reporter("--strict", "--status", "completed", *words, network=network)
     assert (code, "conclusion" in network.bodies[0]["workflow"]) == (0, False)
-    assert "counts the job as failed" in said
+    assert "counts the job as failed" in output
 
 
 @pytest.mark.parametrize("value", ["[1]", "{", '"x"', "[" * 100_000])
-def test_a_decoration_that_is_no_json_is_left_out_and_the_result_is_sent(value: str) -> None:
+def test_optional_json_that_is_invalid_is_dropped_and_the_result_is_sent(value: str) -> None:
     network = ScriptedNetwork()
     words = ["--test-results", value, "--environment", value]
-    code, said = run_reporter(
+    code, output = run_reporter(
         "--strict", "--status", "completed", "--conclusion", "success", *words, network=network
     )
     assert code == 0
-    assert "--test-results is not a JSON object" in said
+    assert "--test-results is not a JSON object" in output
     assert not {"test_results", "environment"} & set(network.bodies[0]["workflow"])
 
 
-def test_a_name_that_is_too_long_is_cut_alike_in_both_reports() -> None:
+def test_a_too_long_job_name_is_cut_equally_in_start_and_result() -> None:
     names = {sent_report("--status", status, "--job-name", "🦀" * 300)["workflow"]["job_name"] for status in ("in_progress", "completed")}  # fmt: skip
     assert names == {"🦀" * 256}
 
 
-def test_a_flag_of_a_newer_reporter_loses_nothing() -> None:
+def test_an_unknown_flag_is_ignored_and_the_report_is_sent() -> None:
     network = ScriptedNetwork()
-    code, said = run_reporter("--strict", "--status", "in_progress", "--new-thing", "x", network=network)
+    code, output = run_reporter("--strict", "--status", "in_progress", "--new-thing", "x", network=network)
     assert (code, len(network.sent)) == (0, 1)
-    assert "unknown arguments, ignored: --new-thing x" in said
+    assert "unknown arguments, ignored: --new-thing x" in output
 
 
 @pytest.mark.parametrize(
@@ -347,27 +351,25 @@ def test_a_flag_of_a_newer_reporter_loses_nothing() -> None:
         (["--status", "in_progress"], {**ANYWHERE, "CRCR_JOB_NAME": " "}),
     ],
 )
-def test_a_call_that_makes_no_sense_is_two_when_strict_and_nothing_else(
-    words: list[str], env: dict[str, str]
-) -> None:
+def test_wrong_usage_exits_2_when_strict_and_0_otherwise(words: list[str], env: dict[str, str]) -> None:
     assert run_reporter(*words, env=env)[0] == 0
     assert run_reporter("--strict", *words, env=env)[0] == 2
     assert run_reporter(*words, env={**env, "CRCR_STRICT": "true"})[0] == 2
     assert run_reporter(*words, env={**env, "CRCR_STRICT": "false"})[0] == 0
 
 
-def test_surrogates_of_a_broken_environment_are_sent_as_text() -> None:
+def test_lone_surrogates_are_sent_as_question_marks() -> None:
     body = sent_report("--status", "in_progress", "--job-name", "bad \udcff byte")
     assert body["workflow"]["job_name"] == "bad ? byte"
 
 
-def test_dry_run_is_json_that_no_log_takes_for_a_command() -> None:
+def test_a_dry_run_prints_json_without_workflow_commands() -> None:
     hostile = "##[add-mask]x\n::set-output name=a::b"
-    code, said = run_reporter("--strict", "--dry-run", "--status", "in_progress", "--job-name", hostile)
+    code, output = run_reporter("--strict", "--dry-run", "--status", "in_progress", "--job-name", hostile)
     assert code == 0
-    assert "##[" not in said
-    assert not [line for line in said.splitlines() if line.startswith("::")]
-    assert json.loads(said[said.index("\n{") :])["workflow"]["job_name"] == hostile
+    assert "##[" not in output
+    assert not [line for line in output.splitlines() if line.startswith("::")]
+    assert json.loads(output[output.index("\n{") :])["workflow"]["job_name"] == hostile
 
 
 @pytest.mark.parametrize(
@@ -382,15 +384,15 @@ def test_dry_run_is_json_that_no_log_takes_for_a_command() -> None:
     ],
 )
 @pytest.mark.parametrize("event", ["nightly", "periodic"])
-def test_a_dry_run_tells_that_a_nightly_names_no_commit(
+def test_a_dry_run_warns_when_a_nightly_names_no_commit(
     event: str, flags: tuple[str, ...], *, warned: bool
 ) -> None:
     bare = {name: value for name, value in GITHUB.items() if name != "CRCR_DELIVERY_ID"}
-    asked = ("--dry-run", "--status", "completed", "--conclusion", "success", "--event-type", event, *flags)
-    code, said = run_reporter(*asked, env=bare)
+    words = ("--dry-run", "--status", "completed", "--conclusion", "success", "--event-type", event, *flags)
+    code, output = run_reporter(*words, env=bare)
     assert code == 0
-    assert ("is not a commit (40 hex digits)" in said) is warned
+    assert ("is not a commit (40 hex digits)" in output) is warned
 
 
-def test_a_dry_run_of_a_dispatched_result_asks_for_no_commit() -> None:
+def test_a_dry_run_of_a_dispatched_result_needs_no_commit() -> None:
     assert "40 hex" not in run_reporter("--dry-run", "--status", "completed", "--conclusion", "success")[1]

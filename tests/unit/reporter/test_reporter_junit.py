@@ -12,16 +12,16 @@ from support.downstream.reporter import GITHUB, ScriptedNetwork, reporter, run_r
 
 
 def read_results(folder: Path, *patterns: str, **more: int) -> tuple[Any, str]:
-    """The tally (None when nothing could be read) and what was said."""
+    """Return the tally (None when nothing could be read) and the output."""
     out = io.StringIO()
     machine = reporter.Machine(clock=time.monotonic)
-    wanted = [str(folder / pattern) for pattern in patterns or ("**/*.xml",)]
-    return reporter.read_junit(wanted, reporter.JobOutput(out), machine, **more), out.getvalue()
+    paths = [str(folder / pattern) for pattern in patterns or ("**/*.xml",)]
+    return reporter.read_junit(paths, reporter.JobOutput(out), machine, **more), out.getvalue()
 
 
 def counts(folder: Path, *patterns: str) -> tuple[int, int, int]:
-    tally, said = read_results(folder, *patterns)
-    assert tally is not None, said
+    tally, output = read_results(folder, *patterns)
+    assert tally is not None, output
     return tally.passed, tally.failed, tally.skipped
 
 
@@ -62,7 +62,9 @@ FAILED = '<testcase classname="T" name="b"><failure message="no">trace</failure>
         ("", (0, 0, 0)),
     ],
 )
-def test_tests_are_counted_one_by_one(tmp_path: Path, inner: str, expected: tuple[int, int, int]) -> None:
+def test_test_cases_are_counted_and_suite_totals_are_ignored(
+    tmp_path: Path, inner: str, expected: tuple[int, int, int]
+) -> None:
     write(tmp_path, suite(inner, 'tests="900" failures="900" errors="-1" skipped="x"'))
     assert counts(tmp_path) == expected
 
@@ -82,7 +84,7 @@ def test_a_failed_test_has_its_name_file_and_message(tmp_path: Path) -> None:
     ]
 
 
-def test_namespaces_and_encodings_are_read(tmp_path: Path) -> None:
+def test_namespaces_and_encodings_are_supported(tmp_path: Path) -> None:
     write(tmp_path, '<j:testsuite xmlns:j="urn:x"><j:testcase name="a"/></j:testsuite>', "a.xml")
     latin = '<?xml version="1.0" encoding="iso-8859-1"?><testsuite><testcase name="é"><failure message="ü"/></testcase></testsuite>'
     write(tmp_path, latin.encode("latin-1"), "b.xml")
@@ -95,30 +97,30 @@ def test_namespaces_and_encodings_are_read(tmp_path: Path) -> None:
     assert read_results(tmp_path)[0].failures == [{"name": "é", "message": "ü"}]
 
 
-def test_a_thousand_failed_tests_are_named_and_all_are_counted(tmp_path: Path) -> None:
-    long = '<testcase name="b"><failure message="' + "é" * 5_000 + '"/></testcase>'
+def test_1000_failed_tests_are_listed_and_all_are_counted(tmp_path: Path) -> None:
+    long_case = '<testcase name="b"><failure message="' + "é" * 5_000 + '"/></testcase>'
     for name in "abc":
-        write(tmp_path, suite(long * 500), f"{name}.xml")
+        write(tmp_path, suite(long_case * 500), f"{name}.xml")
     tally, _ = read_results(tmp_path)
     assert (tally.failed, len(tally.failures)) == (1_500, 1_000)
-    assert {len(each["message"].encode()) for each in tally.failures} == {1_024}
+    assert {len(failure["message"].encode()) for failure in tally.failures} == {1_024}
 
 
-def test_a_report_never_grows_beyond_what_the_relay_takes(tmp_path: Path) -> None:
+def test_a_report_stays_below_the_size_limit_of_the_relay(tmp_path: Path) -> None:
     name = "&#9;" * 1_024
     inner = f'<testcase name="{name}" file="{name}"><failure message="{name}"/></testcase>'
     write(tmp_path, suite(inner * 1_000))
     network = ScriptedNetwork()
     words = ["--strict", "--status", "completed", "--conclusion", "failure", "--junit", str(tmp_path)]
-    code, said = run_reporter(*words, network=network)
-    assert code == 0, said
+    code, output = run_reporter(*words, network=network)
+    assert code == 0, output
     assert len(network.sent[0].data) < 2 * 1024 * 1024
     own = network.bodies[0]["workflow"]
     assert own["test_results"] == {"passed": 0, "failed": 1_000, "skipped": 0, "total": 1_000}
     assert 100 < len(own["failed_tests"]) < 1_000
 
 
-def test_counts_that_are_given_win_over_files(tmp_path: Path) -> None:
+def test_counts_given_by_flag_override_the_files(tmp_path: Path) -> None:
     write(tmp_path, suite(FAILED))
     network = ScriptedNetwork()
     words = ["--status", "completed", "--conclusion", "failure", "--junit", str(tmp_path / "*.xml")]
@@ -144,7 +146,7 @@ FILES = (
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found"),
+    ("pattern", "expected"),
     [
         ("*.xml", {"a.xml"}),
         ("**/*.xml", {"a.xml", "sub/c.xml", "sub/deep/d.xml", "sub/e1.xml", "sub/e2.xml", ".hidden/f.xml"}),
@@ -162,21 +164,21 @@ FILES = (
     ],
 )
 def test_patterns_find_files(
-    tmp_path: Path, pattern: str, found: set[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pattern: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in FILES:
         write(tmp_path, suite(PASSED), name)
-    voice = reporter.JobOutput(io.StringIO())
+    job_output = reporter.JobOutput(io.StringIO())
     absolute = [
         str(Path(path).relative_to(tmp_path))
-        for path in reporter.find_files([f"{tmp_path}/{pattern}"], voice)
+        for path in reporter.find_files([f"{tmp_path}/{pattern}"], job_output)
     ]
-    assert (set(absolute), len(absolute)) == (found, len(found))
+    assert (set(absolute), len(absolute)) == (expected, len(expected))
     monkeypatch.chdir(tmp_path)
-    assert set(reporter.find_files([pattern, f"./{pattern}"], voice)) == found
+    assert set(reporter.find_files([pattern, f"./{pattern}"], job_output)) == expected
 
 
-def test_links_pipes_and_circles_are_left_alone(tmp_path: Path) -> None:
+def test_symlinks_pipes_and_cycles_are_skipped(tmp_path: Path) -> None:
     outside = write(tmp_path, suite(PASSED * 50), "outside/secret.xml")
     write(tmp_path, suite(PASSED), "in/a.xml")
     (tmp_path / "in" / "link.xml").symlink_to(outside)
@@ -185,27 +187,27 @@ def test_links_pipes_and_circles_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "in" / "again").symlink_to(tmp_path / "in")
     os.mkfifo(tmp_path / "in" / "pipe.xml")
     (tmp_path / "in" / "device.xml").symlink_to("/dev/zero")
-    tally, said = read_results(tmp_path, "in/**/*.xml")
-    assert (tally.passed, said) == (1, "")
+    tally, output = read_results(tmp_path, "in/**/*.xml")
+    assert (tally.passed, output) == (1, "")
 
 
 @pytest.mark.parametrize("name", ["link.xml", "pipe.xml"])
-def test_what_took_a_files_place_meanwhile_is_not_read(tmp_path: Path, name: str) -> None:
+def test_a_file_replaced_by_a_link_or_pipe_is_not_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "link.xml").symlink_to(write(tmp_path, suite(PASSED)))
     os.mkfifo(tmp_path / "pipe.xml")
     with pytest.raises((OSError, reporter.Unreadable)):
         reporter.read_file(str(tmp_path / name), 1_000_000)
 
 
-def test_no_match_is_told_and_the_result_is_sent(tmp_path: Path) -> None:
+def test_a_pattern_without_matches_is_reported_and_the_result_is_sent(tmp_path: Path) -> None:
     network = ScriptedNetwork()
     words = ["--strict", "--status", "completed", "--conclusion", "success", "--junit", f"{tmp_path}/*.xml"]
-    code, said = run_reporter(*words, network=network)
+    code, output = run_reporter(*words, network=network)
     assert (code, "test_results" in network.bodies[0]["workflow"]) == (0, False)
-    assert "no test file matches" in said
+    assert "no test file matches" in output
 
 
-def test_patterns_come_one_a_line(tmp_path: Path) -> None:
+def test_patterns_are_separated_by_lines(tmp_path: Path) -> None:
     write(tmp_path, suite(PASSED), "one/a b.xml")
     write(tmp_path, suite(FAILED), "two/c.xml")
     network = ScriptedNetwork()
@@ -245,43 +247,43 @@ HOSTILE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_file_is_left_out_in_no_time_and_told(tmp_path: Path, kind: str) -> None:
+def test_a_hostile_file_is_skipped_quickly_with_a_message(tmp_path: Path, kind: str) -> None:
     write(tmp_path, HOSTILE[kind], "bad.xml")
     write(tmp_path, suite(PASSED), "good.xml")
     began = time.process_time()
-    tally, said = read_results(tmp_path)
+    tally, output = read_results(tmp_path)
     assert time.process_time() - began < 5
     assert (tally.passed, tally.failed, tally.skipped, tally.failures) == (1, 0, 0, [])
-    assert "bad.xml was left out: it " in said or "bad.xml was left out: a single piece" in said
-    assert "1 of 2 test files were left out; their tests are not counted" in said
-    assert "root:" not in said
+    assert "bad.xml was left out: it " in output or "bad.xml was left out: a single piece" in output
+    assert "1 of 2 test files were left out; their tests are not counted" in output
+    assert "root:" not in output
 
 
-def test_a_file_of_a_hundred_megabytes_is_not_even_read(tmp_path: Path) -> None:
+def test_a_file_of_100_megabytes_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "sparse.xml").open("wb") as file:
         file.truncate(100 << 20)
-    tally, said = read_results(tmp_path)
+    tally, output = read_results(tmp_path)
     assert tally is None
-    assert "larger than 64 MiB" in said
+    assert "larger than 64 MiB" in output
 
 
-def test_all_files_together_have_a_limit(tmp_path: Path) -> None:
+def test_the_total_size_of_all_files_is_limited(tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path, suite(PASSED + " " * 90_000), f"{name}.xml")
-    tally, said = read_results(tmp_path, bytes_left=200_000)
+    tally, output = read_results(tmp_path, bytes_left=200_000)
     assert tally.passed == 2
-    assert "1 of 3 test files were left out" in said
+    assert "1 of 3 test files were left out" in output
 
 
-def test_a_flood_of_files_is_cut_off_and_told(tmp_path: Path) -> None:
+def test_files_beyond_the_first_1000_are_skipped_with_a_message(tmp_path: Path) -> None:
     for number in range(1_010):
         write(tmp_path, suite(PASSED), f"{number}.xml")
-    tally, said = read_results(tmp_path)
+    tally, output = read_results(tmp_path)
     assert tally.passed == 1_000
-    assert "only the first 1000 were read" in said
+    assert "only the first 1000 were read" in output
 
 
-def test_reading_for_too_long_is_given_up(tmp_path: Path) -> None:
+def test_reading_stops_after_a_time_limit(tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path, suite(PASSED), f"{name}.xml")
     clock = iter(range(0, 1_000, 30))
@@ -292,7 +294,7 @@ def test_reading_for_too_long_is_given_up(tmp_path: Path) -> None:
     assert "take too long" in out.getvalue()
 
 
-def test_a_folder_without_end_is_not_walked_to_its_end(tmp_path: Path) -> None:
+def test_the_search_in_a_huge_folder_stops_with_a_message(tmp_path: Path) -> None:
     for number in range(6):
         write(tmp_path, suite(PASSED), f"{number}/a.xml")
     out = io.StringIO()
@@ -301,7 +303,7 @@ def test_a_folder_without_end_is_not_walked_to_its_end(tmp_path: Path) -> None:
     assert len(list(reporter.walk_files(str(tmp_path), reporter.JobOutput(out), 12))) == 6
 
 
-def test_large_honest_files_are_read(tmp_path: Path) -> None:
+def test_large_valid_files_are_read(tmp_path: Path) -> None:
     case = (
         '<testcase classname="T" name="a" time="0.1"><system-out>'
         + "x" * 2_000
@@ -314,7 +316,7 @@ def test_large_honest_files_are_read(tmp_path: Path) -> None:
     assert counts(tmp_path) == (10_000, 1, 0)
 
 
-def test_the_name_of_a_file_is_no_command(tmp_path: Path) -> None:
+def test_a_file_name_cannot_become_a_workflow_command(tmp_path: Path) -> None:
     write(tmp_path, "nonsense", "x\n::error::y.xml")
-    _, said = read_results(tmp_path)
-    assert not [line for line in said.splitlines() if line.startswith("::")]
+    _, output = read_results(tmp_path)
+    assert not [line for line in output.splitlines() if line.startswith("::")]

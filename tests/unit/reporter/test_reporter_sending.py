@@ -25,58 +25,58 @@ END = ("--strict", "--status", "completed", "--conclusion", "success")
 BUSY = refusal(503, "store_unavailable")
 
 
-# ---- trying again
+# ---- retries
 
 
 @pytest.mark.parametrize("status", [0, 408, 425, 429, 500, 502, 503, 504])
-def test_what_may_pass_is_tried_again(status: int) -> None:
+def test_temporary_errors_are_retried(status: int) -> None:
     network = ScriptedNetwork([http_answer(status) if status else NO_ANSWER, RECORDED])
     assert run_reporter(*START, network=network)[0] == 0
     assert len(network.sent) == 2
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 401, 403, 404, 405, 409, 413, 418, 422])
-def test_what_stays_is_asked_once(status: int) -> None:
+def test_permanent_errors_are_not_retried(status: int) -> None:
     network = ScriptedNetwork([http_answer(status), RECORDED])
-    code, said = run_reporter(*START, network=network)
+    code, output = run_reporter(*START, network=network)
     assert (code, len(network.sent), network.pauses) == (1, 1, [])
-    assert "not recorded" in said
+    assert "not recorded" in output
 
 
-def test_pauses_grow_and_are_spread_by_chance() -> None:
+def test_pauses_grow_exponentially_with_jitter() -> None:
     for chance, pauses in ((1.0, [2, 4, 8, 16, 30, 30]), (0.5, [1, 2, 4, 8, 15, 15]), (0.0, [0.1] * 6)):
         network = ScriptedNetwork([*[NO_ANSWER] * 6, RECORDED], chance=chance)
         assert run_reporter(*START, network=network)[0] == 0
         assert network.pauses == pauses
 
 
-def test_the_budget_holds_and_the_last_try_is_at_its_end() -> None:
+def test_retries_stay_within_the_time_budget_and_the_last_is_at_its_end() -> None:
     network = ScriptedNetwork([NO_ANSWER], chance=0.9)
-    code, said = run_reporter(*START, "--max-time", "100", network=network)
+    code, output = run_reporter(*START, "--max-time", "100", network=network)
     assert code == 1
     assert sum(network.pauses) == pytest.approx(100)
     assert len(network.sent) == len(network.pauses) + 1
-    assert "not recorded: the relay cannot be reached" in said
+    assert "not recorded: the relay cannot be reached" in output
 
 
 @pytest.mark.parametrize("text", ["5m", "-1", "nan", "inf"])
-def test_a_budget_that_is_no_number_is_the_usual_one(text: str) -> None:
+def test_an_invalid_time_budget_becomes_the_default(text: str) -> None:
     network = ScriptedNetwork([NO_ANSWER])
-    _, said = run_reporter(*START, f"--max-time={text}", network=network)
+    _, output = run_reporter(*START, f"--max-time={text}", network=network)
     assert sum(network.pauses) == pytest.approx(300)
-    assert "is not a number of seconds" in said
+    assert "is not a number of seconds" in output
 
 
-def test_retry_after_is_the_least_that_is_waited_with_chance_on_top() -> None:
+def test_retry_after_is_the_minimum_pause_with_jitter_on_top() -> None:
     network = ScriptedNetwork([http_answer(429, retry_after="17"), RECORDED], chance=0.25)
     assert run_reporter(*START, network=network)[0] == 0
     assert network.pauses == [17.5]
 
 
-def test_retry_after_as_a_date_goes_by_the_other_sides_clock() -> None:
-    theirs = 5_000_000.0
+def test_retry_after_as_a_date_is_relative_to_the_servers_clock() -> None:
+    server_now = 5_000_000.0
     late = http_answer(
-        503, retry_after=formatdate(theirs + 40, usegmt=True), date=formatdate(theirs, usegmt=True)
+        503, retry_after=formatdate(server_now + 40, usegmt=True), date=formatdate(server_now, usegmt=True)
     )
     network = ScriptedNetwork([late, RECORDED], chance=0.0)
     run_reporter(*START, network=network)
@@ -89,13 +89,13 @@ def test_retry_after_as_a_date_goes_by_the_other_sides_clock() -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "-5", "1e9", "", "Mon, 99 Foo 2026", "٣", "9" * 30])
-def test_retry_after_that_says_nothing_is_not_waited_for(text: str) -> None:
+def test_an_invalid_retry_after_is_ignored(text: str) -> None:
     network = ScriptedNetwork([http_answer(503, retry_after=text), RECORDED], chance=0.0)
     assert run_reporter(*START, network=network)[0] == 0
     assert network.pauses == [0.1]
 
 
-def test_retry_after_beyond_the_budget_is_cut_to_it() -> None:
+def test_retry_after_is_capped_at_the_time_budget() -> None:
     for words in (START, END):
         network = ScriptedNetwork([http_answer(429, retry_after="86400"), RECORDED])
         assert run_reporter(*words, network=network)[0] == 0
@@ -105,7 +105,7 @@ def test_retry_after_beyond_the_budget_is_cut_to_it() -> None:
 # ---- tokens
 
 
-def test_github_is_asked_with_the_pinned_audience() -> None:
+def test_the_github_token_is_requested_for_the_pinned_audience() -> None:
     network = ScriptedNetwork()
     run_reporter(*START, "--relays", "https://relay.example.org a b&audience=c#d", network=network)
     [request] = network.asked
@@ -114,7 +114,7 @@ def test_github_is_asked_with_the_pinned_audience() -> None:
     assert network.bearers == ["Bearer a.b.token1"]
 
 
-def test_a_token_service_with_a_bad_moment_is_asked_again() -> None:
+def test_a_temporary_error_of_the_token_service_is_retried() -> None:
     network = ScriptedNetwork(token_answers=[http_answer(500), NO_ANSWER])
     assert run_reporter(*START, network=network)[0] == 0
     assert (len(network.asked), len(network.sent)) == (3, 1)
@@ -126,16 +126,16 @@ def test_a_token_is_renewed_after_four_minutes() -> None:
     assert network.bearers == [f"Bearer a.b.token{n}" for n in (1, 1, 2, 2)]
 
 
-def test_an_old_token_is_better_than_none() -> None:
+def test_an_old_token_is_used_when_none_can_be_fetched() -> None:
     network = ScriptedNetwork([http_answer(503, retry_after="250"), RECORDED], chance=0.0)
     network.token_answers = [http_answer(200, {"value": TOKEN}), http_answer(403)]
-    code, said = run_reporter(*END, network=network)
+    code, output = run_reporter(*END, network=network)
     assert (code, network.bearers) == (0, [f"Bearer {TOKEN}"] * 2)
-    assert "the old one is used" in said
+    assert "the old one is used" in output
 
 
 @pytest.mark.parametrize("detail", ["the token expired 5 s ago (`exp`)", "in words of another relay", None])
-def test_a_token_that_the_relay_does_not_take_is_renewed_once(detail: str | None) -> None:
+def test_a_token_refused_by_the_relay_is_renewed_once(detail: str | None) -> None:
     refused = refusal(401, "not_authentic", **({"detail": detail} if detail else {}))
     network = ScriptedNetwork([refused, RECORDED])
     assert run_reporter(*START, network=network)[0] == 0
@@ -145,35 +145,35 @@ def test_a_token_that_the_relay_does_not_take_is_renewed_once(detail: str | None
     assert len(network.sent) == 2
 
 
-def test_a_token_is_renewed_once_in_all_of_what_is_sent() -> None:
+def test_a_refused_token_is_renewed_only_once_over_all_requests() -> None:
     refused, no_start = refusal(401, "not_authentic"), refusal(409, "no_in_progress")
     network = ScriptedNetwork([refused, no_start, refused])
     assert run_reporter(*END, network=network)[0] == 1
     assert network.bearers == [f"Bearer a.b.token{n}" for n in (1, 2, 2)]
 
 
-def test_the_same_token_is_not_shown_again() -> None:
+def test_a_refused_static_token_is_not_sent_again() -> None:
     network = ScriptedNetwork([refusal(401, "not_authentic")])
     assert run_reporter(*START, env=ANYWHERE, network=network)[0] == 1
     assert len(network.sent) == 1
 
 
-def test_without_a_new_token_the_refusal_is_told() -> None:
+def test_without_a_new_token_the_refusal_is_printed() -> None:
     network = ScriptedNetwork([refusal(401, "not_authentic", detail="unknown key")])
     network.token_answers = [http_answer(200, {"value": TOKEN}), http_answer(403)]
-    code, said = run_reporter(*START, network=network)
+    code, output = run_reporter(*START, network=network)
     assert (code, len(network.sent)) == (1, 1)
-    assert "no new token" in said
-    assert "unknown key" in said
+    assert "no new token" in output
+    assert "unknown key" in output
 
 
-def test_a_refusal_that_is_not_about_the_token_renews_nothing() -> None:
+def test_another_401_code_does_not_renew_the_token() -> None:
     network = ScriptedNetwork([refusal(401, "something_else")])
     assert run_reporter(*START, network=network)[0] == 1
     assert len(network.sent) == 1
 
 
-def test_an_older_buildkite_agent_gives_a_token_without_ids() -> None:
+def test_an_old_buildkite_agent_is_called_again_without_claims() -> None:
     def old_agent(words: Sequence[str]) -> str:
         if "--claim" in words:
             raise reporter.Problem("flag provided but not defined")
@@ -186,7 +186,7 @@ def test_an_older_buildkite_agent_gives_a_token_without_ids() -> None:
     assert network.ran == [[*words, "--claim", "organization_id,pipeline_id"], words]
 
 
-def test_circleci_is_asked_for_the_audience_as_json() -> None:
+def test_the_circleci_token_is_requested_with_the_audience_as_json() -> None:
     network = ScriptedNetwork()
     pinned = 'https://relay.example.org it\'s "ours"'
     env = {**ANYWHERE, "CRCR_ID_TOKEN": "", "CIRCLECI": "true", "CRCR_RELAYS": pinned}
@@ -204,35 +204,35 @@ def test_circleci_is_asked_for_the_audience_as_json() -> None:
         {},
     ],
 )
-def test_a_token_that_github_did_not_give_is_in_no_line(more: dict[str, str]) -> None:
+def test_a_token_of_another_ci_is_never_printed(more: dict[str, str]) -> None:
     env = {**ANYWHERE, "GITHUB_ACTIONS": "true", **more}
     network = ScriptedNetwork()
-    code, said = run_reporter(*START, env=env, network=network)
+    code, output = run_reporter(*START, env=env, network=network)
     assert (code, network.bearers) == (0, [f"Bearer {TOKEN}"])
-    assert TOKEN not in said
+    assert TOKEN not in output
 
 
-def test_a_token_of_github_is_hidden_from_its_log_before_it_is_used() -> None:
+def test_a_github_token_is_masked_in_the_log_before_its_use() -> None:
     network = ScriptedNetwork(token_answers=[http_answer(200, {"value": "x\n::error::y"})])
     assert "::error::y" not in run_reporter(*START, network=network)[1]
     assert run_reporter(*START)[1].splitlines()[0] == "::add-mask::a.b.token1"
 
 
-def test_a_token_in_a_named_variable_wins_over_what_the_ci_gives() -> None:
+def test_a_token_in_a_named_variable_overrides_the_token_of_the_ci() -> None:
     network = ScriptedNetwork()
     run_reporter(*START, "--token-env", "MINE", env={**GITHUB, "MINE": "x.y.z\n"}, network=network)
     assert (network.asked, network.bearers) == ([], ["Bearer x.y.z"])
 
 
 @pytest.mark.parametrize("token", ["", "a.b", "a.b.c\r\nX-Evil: 1", "a b.c.d", "ghs_abc", "a..c"])
-def test_what_is_no_token_is_not_sent(token: str) -> None:
+def test_a_malformed_token_is_not_sent(token: str) -> None:
     network = ScriptedNetwork()
-    code, said = run_reporter(*START, "--token-env", "MINE", env={**GITHUB, "MINE": token}, network=network)
+    code, output = run_reporter(*START, "--token-env", "MINE", env={**GITHUB, "MINE": token}, network=network)
     assert (code, network.sent) == (1, [])
-    assert not token or token not in said
+    assert not token or token not in output
 
 
-# ---- where to
+# ---- relay URLs
 
 
 @pytest.mark.parametrize(
@@ -251,43 +251,43 @@ def test_what_is_no_token_is_not_sent(token: str) -> None:
         "javascript:alert(1)",
     ],
 )
-def test_a_token_goes_only_over_https_or_to_this_machine(address: str) -> None:
+def test_a_token_is_sent_only_over_https_or_to_localhost(address: str) -> None:
     network = ScriptedNetwork()
-    code, said = run_reporter(*START, "--relays", f"{address} crcr", network=network)
+    code, output = run_reporter(*START, "--relays", f"{address} crcr", network=network)
     assert (code, network.asked, network.sent) == (1, [], [])
-    assert "pins nothing" in said
+    assert "pins nothing" in output
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8000/x", "http://localhost:1/x", "http://[::1]:1/x", "https://r.example/x"])  # fmt: skip
-def test_these_addresses_are_used_as_they_are(address: str) -> None:
+def test_full_callback_urls_are_used_unchanged(address: str) -> None:
     network = ScriptedNetwork()
     assert run_reporter(*START, "--relays", f"{address} crcr", network=network)[0] == 0
     assert network.sent[0].full_url == address
 
 
 @pytest.mark.parametrize("address", ["https://relay.example.org", "https://relay.example.org/"])
-def test_a_bare_address_is_enough(address: str) -> None:
+def test_a_url_without_a_path_gets_the_callback_path(address: str) -> None:
     network = ScriptedNetwork()
     run_reporter(*START, "--relays", f"{address} crcr", network=network)
     assert network.sent[0].full_url == "https://relay.example.org/github/callback"
 
 
-# ---- what the relay says
+# ---- responses of the relay
 
 
-def test_a_lost_start_is_sent_late_and_the_result_again() -> None:
+def test_a_missing_start_is_sent_late_and_the_result_is_repeated() -> None:
     network = ScriptedNetwork([refusal(409, "no_in_progress"), RECORDED])
-    code, said = run_reporter(*END, network=network)
+    code, output = run_reporter(*END, network=network)
     assert code == 0
     sent = [(body["workflow"]["status"], body["workflow"].get("late")) for body in network.bodies]
     assert sent == [("completed", None), ("in_progress", True), ("completed", None)]
     late = network.bodies[1]["workflow"]
     assert not {"conclusion", "started_at", "completed_at", "test_results"} & set(late)
     assert network.bodies[0] == network.bodies[2]
-    assert "marked late" in said
+    assert "marked late" in output
 
 
-def test_a_start_that_stays_lost_is_not_sent_for_ever() -> None:
+def test_the_late_start_is_sent_only_once() -> None:
     network = ScriptedNetwork([refusal(409, "no_in_progress"), RECORDED, refusal(409, "no_in_progress")])
     assert run_reporter(*END, network=network)[0] == 1
     assert len(network.sent) == 3
@@ -296,7 +296,7 @@ def test_a_start_that_stays_lost_is_not_sent_for_ever() -> None:
     assert len(network.sent) == 2
 
 
-def test_a_report_that_is_too_large_on_its_way_goes_without_its_failed_tests() -> None:
+def test_a_report_refused_as_too_large_is_resent_without_its_failed_tests() -> None:
     network = ScriptedNetwork([http_answer(413, b"<html>nginx</html>"), RECORDED])
     code, _ = run_reporter(
         *END, "--failed-tests", '["a"]', "--test-results", '{"failed": 1}', network=network
@@ -314,26 +314,26 @@ CALLBACK_CODES = (
 )  # fmt: skip
 
 
-def test_every_code_that_a_callback_can_get_is_known_to_the_relay_and_explained() -> None:
+def test_every_error_code_of_the_callback_is_explained() -> None:
     assert set(CALLBACK_CODES) <= set(reporter.MEANING)
     assert set(reporter.MEANING) <= set(STATUS)
 
 
 @pytest.mark.parametrize("code", [*CALLBACK_CODES, "brand_new"])
-def test_every_refusal_says_what_it_means_what_to_do_and_what_the_relay_says(code: str) -> None:
+def test_every_refusal_is_printed_with_its_meaning_detail_hint_and_request_id(code: str) -> None:
     network = ScriptedNetwork(
         [refusal(STATUS.get(code, 403), code, detail="the detail", hint="the hint", request_id="r-1")]
     )
-    exit_code, said = run_reporter(*START, "--max-time", "0", network=network)
+    exit_code, output = run_reporter(*START, "--max-time", "0", network=network)
     assert exit_code == 1
-    error = said.splitlines()[-1]
+    error = output.splitlines()[-1]
     assert error.startswith(f"::error title=CRCR relay::not recorded ({STATUS.get(code, 403)} {code})")
     assert "The relay says: the detail. Its hint: the hint. Request r-1." in error
     assert reporter.MEANING.get(code, reporter.REFUSED) in error
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("response", "said"),
     [
         (http_answer(200, b"<html>log in</html>"), "is not a relay"),
         (http_answer(200, b"[]"), "is not a relay"),
@@ -346,45 +346,49 @@ def test_every_refusal_says_what_it_means_what_to_do_and_what_the_relay_says(cod
         (reporter.HttpAnswer(0, fault="self-signed", final=True), "certificate is not trusted (self-signed)"),
     ],
 )
-def test_what_is_not_a_relay_is_told_apart(given: Any, said: str) -> None:
-    network = ScriptedNetwork([given])
+def test_responses_that_are_not_from_a_relay_are_distinguished(response: Any, said: str) -> None:
+    network = ScriptedNetwork([response])
     code, output = run_reporter(*START, network=network)
     assert (code, len(network.sent)) == (1, 1)
     assert said in output
 
 
-def test_notices_of_the_relay_are_passed_on() -> None:
-    told_apart = {
+def test_warnings_and_hints_of_the_relay_are_printed_as_notices() -> None:
+    with_warning = {
         "ok": True,
         "status": "in_progress",
         "repeat": False,
         "warning": "name the legs",
         "job_name": "build (2)",
     }
-    _, said = run_reporter(*START, network=ScriptedNetwork([http_answer(200, told_apart)]))
-    assert "::notice title=CRCR relay::the relay says: name the legs. It is recorded as 'build (2)'." in said
-    _, said = run_reporter(
+    _, output = run_reporter(*START, network=ScriptedNetwork([http_answer(200, with_warning)]))
+    assert (
+        "::notice title=CRCR relay::the relay says: name the legs. It is recorded as 'build (2)'." in output
+    )
+    _, output = run_reporter(
         *START,
         network=ScriptedNetwork(
             [http_answer(200, {"ok": True, "sandbox": True, "hint": "ask for an entry"})]
         ),
     )
-    assert "sandbox: it does not count and is deleted soon. ask for an entry" in said
+    assert "sandbox: it does not count and is deleted soon. ask for an entry" in output
     ignored = {"ok": True, "status": "ignored", "reason": "L1", "hint": "ask for L2"}
-    code, said = run_reporter(*START, network=ScriptedNetwork([http_answer(202, ignored)]))
-    assert (code, "::notice title=CRCR relay::the relay ignores this report: L1. ask for L2" in said) == (
+    code, output = run_reporter(*START, network=ScriptedNetwork([http_answer(202, ignored)]))
+    assert (code, "::notice title=CRCR relay::the relay ignores this report: L1. ask for L2" in output) == (
         0,
         True,
     )
-    _, said = run_reporter(*START, network=ScriptedNetwork([http_answer(200, {"ok": True, "repeat": True})]))
-    assert "it was already recorded" in said
+    _, output = run_reporter(
+        *START, network=ScriptedNetwork([http_answer(200, {"ok": True, "repeat": True})])
+    )
+    assert "it was already recorded" in output
 
 
 HOSTILE = "x\n::set-output name=a::b\r\n::error::c\x1b[31m##[add-mask]y\u202e\u2028::stop-commands::z\x00%0A::warning::w"
 
 
 @pytest.mark.parametrize(
-    "given",
+    "response",
     [
         refusal(403, HOSTILE, detail=HOSTILE, hint=HOSTILE, request_id=HOSTILE),
         refusal(503, HOSTILE, detail=HOSTILE),
@@ -396,20 +400,20 @@ HOSTILE = "x\n::set-output name=a::b\r\n::error::c\x1b[31m##[add-mask]y\u202e\u2
     ],
 )
 @pytest.mark.parametrize("env", [GITHUB, ANYWHERE])
-def test_nothing_that_the_relay_says_becomes_a_command(given: Any, env: dict[str, str]) -> None:
-    _, said = run_reporter(
-        *START, "--max-time", "1", "--job-name", HOSTILE, env=env, network=ScriptedNetwork([given])
+def test_text_of_the_relay_cannot_become_a_workflow_command(response: Any, env: dict[str, str]) -> None:
+    _, output = run_reporter(
+        *START, "--max-time", "1", "--job-name", HOSTILE, env=env, network=ScriptedNetwork([response])
     )
     ours = ("crcr: ", "::notice title=CRCR relay::", "::error title=CRCR relay::", "::add-mask::a.b.token")
-    assert all(line.startswith(ours) for line in said.split("\n") if line)
-    assert not [letter for letter in said if letter != "\n" and not letter.isprintable()]
-    assert "##[" not in said
+    assert all(line.startswith(ours) for line in output.split("\n") if line)
+    assert not [letter for letter in output if letter != "\n" and not letter.isprintable()]
+    assert "##[" not in output
     # The runner undoes these escapes in an annotation, so a per cent sign must not come through bare.
-    annotations = [line for line in said.splitlines() if line.startswith("::")]
+    annotations = [line for line in output.splitlines() if line.startswith("::")]
     assert not [line for line in annotations if "%" in line.replace("%25", "")]
 
 
-# ---- a build never turns red
+# ---- exit codes
 
 
 class Broken(Exception):
@@ -456,12 +460,19 @@ MISHAPS: dict[str, Callable[[], tuple[dict[str, str], Any]]] = {
 
 
 @pytest.mark.parametrize("mishap", MISHAPS)
-def test_no_mishap_turns_a_build_red_unless_it_is_strict(mishap: str) -> None:
+def test_no_failure_fails_the_build_unless_strict(mishap: str) -> None:
     for strict, expected, level in (("false", 0, "warning"), ("true", 1, "error")):
         env, network = MISHAPS[mishap]()
         machine = network.machine() if isinstance(network, ScriptedNetwork) else network
-        code, said = run_reporter("--status", "completed", "--conclusion", "success", env={**env, "CRCR_STRICT": strict}, machine=machine)  # fmt: skip
+        code, output = run_reporter(
+            "--status",
+            "completed",
+            "--conclusion",
+            "success",
+            env={**env, "CRCR_STRICT": strict},
+            machine=machine,
+        )
         assert (mishap, code) == (mishap, expected)
-        last = said.splitlines()[-1]
+        last = output.splitlines()[-1]
         assert last.startswith((f"::{level} title=CRCR relay::", f"crcr: {level}: "))
-        assert "Traceback" not in said
+        assert "Traceback" not in output

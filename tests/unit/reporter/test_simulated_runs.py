@@ -18,7 +18,7 @@ HEAD = "a" * 40
 
 
 def test_simulated_hours_pass_at_once_and_timers_keep_their_order() -> None:
-    async def story() -> list[float]:
+    async def wait_in_tasks() -> list[float]:
         loop, woken = asyncio.get_running_loop(), []
 
         async def wake_after(seconds: float) -> None:
@@ -33,7 +33,7 @@ def test_simulated_hours_pass_at_once_and_timers_keep_their_order() -> None:
         return woken
 
     began = time.monotonic()
-    assert run_simulated(story()) == [0.25, 60.0, 7200.0]
+    assert run_simulated(wait_in_tasks()) == [0.25, 60.0, 7200.0]
     assert time.monotonic() - began < 60
 
 
@@ -51,44 +51,44 @@ def test_simulated_hours_pass_at_once_and_timers_keep_their_order() -> None:
         pytest.param([(0, "pending"), (0, "over")], [(5, "over")], [5], id="closed before it was published"),
     ],
 )  # fmt: skip
-def test_a_gate_is_late_while_github_shows_another_state_than_the_committed_one(
+def test_a_gate_is_late_while_github_shows_a_state_other_than_the_committed_one(
     tmp_path: Path, decided: list[tuple[int, str]], shown: list[tuple[int, str]], delays: list[float]
 ) -> None:
     log = _store(tmp_path)
-    with sqlite3.connect(tmp_path / "crcr.db") as rows:
+    with sqlite3.connect(tmp_path / "crcr.db") as connection:
         for at_s, state in decided:
-            rows.execute(
+            connection.execute(
                 "INSERT INTO gates (head_sha, upstream, state, title, judged_at) VALUES (?, 'org/up', ?, '', ?)"
                 " ON CONFLICT DO UPDATE SET state = excluded.state, judged_at = excluded.judged_at",
                 (HEAD, state, to_us(START + timedelta(seconds=at_s))),
             )
-    rows.close()
+    connection.close()
     gates = [PublishedGate(START + timedelta(seconds=at_s), HEAD, state) for at_s, state in shown]
-    found = log.gate_delays(gates, START + timedelta(seconds=100))
-    assert [delay.seconds for delay in found] == delays
+    gate_delays = log.gate_delays(gates, START + timedelta(seconds=100))
+    assert [delay.seconds for delay in gate_delays] == delays
 
 
-def test_an_effect_is_as_old_as_its_wait_since_it_was_due_and_a_poll_as_its_newest_question(
+def test_an_effects_age_counts_from_its_due_time_and_a_polls_age_from_its_newest_due_time(
     tmp_path: Path,
 ) -> None:
     log, start = _store(tmp_path), to_us(START)
     add = "INSERT INTO effects (effect_id, upstream, kind, target, lane, state, due_at, created_at) VALUES (?, 'u', ?, 't', ?, 'claimed', ?, ?)"
     again = "UPDATE effects SET state = 'waiting', due_at = ?, held_by = ? WHERE effect_id = ?"
     done = "UPDATE effects SET state = 'done', finished_at = ? WHERE effect_id = ?"
-    with sqlite3.connect(tmp_path / "crcr.db") as rows:
+    with sqlite3.connect(tmp_path / "crcr.db") as connection:
         for number, kind, held_by in (
             (1, "publish_checks", "minute"),
             (2, "look_up", None),
             (3, "look_up", "hour"),
         ):
-            rows.execute(add, (number, kind, f"lane {number}", start, start))
-            rows.execute(again, (start + 60_000_000, held_by, number))
-            rows.execute(done, (start + 61_000_000, number))
-        rows.execute(add, (4, "publish_checks", "lane 4", start + 99_000_000, start))
+            connection.execute(add, (number, kind, f"lane {number}", start, start))
+            connection.execute(again, (start + 60_000_000, held_by, number))
+            connection.execute(done, (start + 61_000_000, number))
+        connection.execute(add, (4, "publish_checks", "lane 4", start + 99_000_000, start))
         # Its lane was busy with the question before it.
-        rows.execute(add, (5, "look_up", "lane 2", start, start))
-        rows.execute(done, (start + 63_000_000, 5))
-    rows.close()
+        connection.execute(add, (5, "look_up", "lane 2", start, start))
+        connection.execute(done, (start + 63_000_000, 5))
+    connection.close()
     ages = log.effect_ages(START + timedelta(seconds=100))
     assert [(age.seconds, age.ended) for age in ages] == [
         (61, True),

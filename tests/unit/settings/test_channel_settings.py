@@ -1,4 +1,4 @@
-"""`[[channel]]` tables: what each kind needs, secrets from files, and problems that quote no secret."""
+"""`[[channel]]` tables: required keys of each kind, secrets from files, and problems that quote no secret."""
 
 import json
 from datetime import time
@@ -31,25 +31,27 @@ def read(tmp_path: Path, *tables: dict[str, Any]) -> tuple[ChannelSetting, ...]:
 def test_channels_are_read_with_secrets_from_files(tmp_path: Path) -> None:
     (tmp_path / "url").write_text(f"{SECRET}\n")
     chat = {"name": "chat", "kind": "slack", "url_file": "url", "quiet": "22:00-07:30", "digest": "09:00"}
-    found = read(tmp_path, chat, HOOK, MAIL, {"name": "issues", "kind": "issue", "time_zone": "Asia/Tokyo"})
-    assert [channel.kind for channel in found] == [
+    channels = read(
+        tmp_path, chat, HOOK, MAIL, {"name": "issues", "kind": "issue", "time_zone": "Asia/Tokyo"}
+    )
+    assert [channel.kind for channel in channels] == [
         ChannelKind.SLACK,
         ChannelKind.WEBHOOK,
         ChannelKind.EMAIL,
         ChannelKind.ISSUE,
     ]
-    assert found[0].url is not None
-    assert found[0].url.get_secret_value() == SECRET
-    assert (found[0].quiet, found[0].digest) == (QuietHours(time(22), time(7, 30)), time(9))
-    assert found[2].to == ("ann@a.example", "bob@a.example")
-    assert [channel.masked_address for channel in found] == [
+    assert channels[0].url is not None
+    assert channels[0].url.get_secret_value() == SECRET
+    assert (channels[0].quiet, channels[0].digest) == (QuietHours(time(22), time(7, 30)), time(9))
+    assert channels[2].to == ("ann@a.example", "bob@a.example")
+    assert [channel.masked_address for channel in channels] == [
         "https://hooks.example/…",
         "https://hooks.example/…",
         "a…@a.example, b…@a.example",
         "",
     ]
-    assert "very-secret" not in repr(found)
-    assert {text for channel in found for text in channel.secrets()} == {
+    assert "very-secret" not in repr(channels)
+    assert {text for channel in channels for text in channel.secrets()} == {
         SECRET,
         "very-secret-key",
         "very-secret",
@@ -83,10 +85,10 @@ def test_channels_are_read_with_secrets_from_files(tmp_path: Path) -> None:
     ],
 )
 def test_a_problem_names_the_key_and_no_secret(tmp_path: Path, table: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidValue) as wrong:
+    with pytest.raises(InvalidValue) as raised:
         read(tmp_path, table)
-    assert problem in str(wrong.value)
-    assert "very-secret" not in str(wrong.value)
+    assert problem in str(raised.value)
+    assert "very-secret" not in str(raised.value)
 
 
 def test_two_channels_of_one_name_are_refused(tmp_path: Path) -> None:

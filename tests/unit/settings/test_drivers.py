@@ -1,4 +1,4 @@
-"""Drivers by the settings: each missing package is named once, with what to install, and nothing else is asked for."""
+"""Drivers by the settings: each missing package is named once, with what to install; no other package is required."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +17,8 @@ CHDB = {"CRCR_CLICKHOUSE_URL": "chdb:///var/lib/crcr/history"}
 TRACES = {"CRCR_OTEL_ENDPOINT": "http://127.0.0.1:4318"}
 
 
-def settings(folder: Path, given: dict[str, str]) -> Settings:
-    return load_settings(config=None, environ=relay_environment(folder, **given), cwd=folder)
+def settings_with(folder: Path, variables: dict[str, str]) -> Settings:
+    return load_settings(config=None, environ=relay_environment(folder, **variables), cwd=folder)
 
 
 def without(*missing: str) -> Callable[[str], object]:
@@ -29,7 +29,7 @@ def without(*missing: str) -> Callable[[str], object]:
 
 
 @pytest.mark.parametrize(
-    ("given", "missing", "told"),
+    ("variables", "missing", "expected"),
     [
         (POSTGRES, "asyncpg", "the package asyncpg, which is not installed: install crcr[postgres], or requ"),
         (POSTGRES, "greenlet", "which is not installed: install crcr[postgres], or requirements/stores.txt"),
@@ -45,35 +45,35 @@ def without(*missing: str) -> Callable[[str], object]:
     ],
 )
 def test_a_missing_driver_is_named_with_what_to_install(
-    tmp_path: Path, given: dict[str, str], missing: str, told: str
+    tmp_path: Path, variables: dict[str, str], missing: str, expected: str
 ) -> None:
-    wanted = settings(tmp_path, given)
-    require_drivers(wanted, without())
+    loaded_settings = settings_with(tmp_path, variables)
+    require_drivers(loaded_settings, without())
     with pytest.raises(BadSettings) as bad:
-        require_drivers(wanted, without(missing))
+        require_drivers(loaded_settings, without(missing))
     [problem] = bad.value.problems
-    assert told in problem
-    assert problem.startswith(next(iter(given)))
+    assert expected in problem
+    assert problem.startswith(next(iter(variables)))
 
 
-def test_all_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
+def test_all_missing_drivers_are_reported_together(tmp_path: Path) -> None:
     with pytest.raises(BadSettings) as bad:
-        require_drivers(settings(tmp_path, {**POSTGRES, **REDIS, **CHDB, **TRACES}), lambda _: None)
+        require_drivers(settings_with(tmp_path, {**POSTGRES, **REDIS, **CHDB, **TRACES}), lambda _: None)
     assert len(bad.value.problems) == 7
 
 
-def test_a_relay_on_sqlite_alone_needs_no_driver(tmp_path: Path) -> None:
-    require_drivers(settings(tmp_path, {}), lambda _: None)
+def test_a_relay_with_only_sqlite_needs_no_driver(tmp_path: Path) -> None:
+    require_drivers(settings_with(tmp_path, {}), lambda _: None)
 
 
-def test_a_package_whose_parent_is_missing_is_missing(tmp_path: Path) -> None:
+def test_a_package_with_a_missing_parent_is_missing(tmp_path: Path) -> None:
     def find(module: str) -> object:
         raise ModuleNotFoundError(f"No module named {module.partition('.')[0]!r}")
 
     with pytest.raises(BadSettings, match="opentelemetry-exporter-otlp-proto-http"):
-        require_drivers(settings(tmp_path, TRACES), find)
+        require_drivers(settings_with(tmp_path, TRACES), find)
 
 
-def test_a_move_to_postgresql_asks_before_anything_is_read() -> None:
+def test_a_move_to_postgresql_checks_its_drivers_first() -> None:
     with pytest.raises(BadSettings, match=r"moving to PostgreSQL needs the package greenlet"):
         require_postgres("moving to", without("greenlet"))

@@ -43,11 +43,11 @@ SECRETS = [
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
-    """The log is one per process: leave it as it was for the tests that come after."""
+def _restore_logging() -> Iterator[None]:
+    """The log is one per process: restore it for the following tests."""
     root, level = logging.getLogger(), logging.getLogger().level
     yield
-    for handler in [each for each in root.handlers if isinstance(each, log._Handler)]:
+    for handler in [handler for handler in root.handlers if isinstance(handler, log._Handler)]:
         root.removeHandler(handler)
     root.setLevel(level)
     structlog.reset_defaults()
@@ -61,7 +61,7 @@ def logged_line(format: str, event: str = "job_reported", **fields: Any) -> str:
     return stream.getvalue()
 
 
-def as_json(text: str) -> dict[str, Any]:
+def parse_line(text: str) -> dict[str, Any]:
     assert text.count("\n") == 1
     line: dict[str, Any] = json.loads(text)
     return line
@@ -71,7 +71,7 @@ def fail(message: str) -> None:
     raise ValueError(message)
 
 
-def crashed(format: str, message: str) -> str:  # noqa: A002
+def crash_line(format: str, message: str) -> str:  # noqa: A002
     stream = io.StringIO()
     configure(format, "info", stream)  # type: ignore[arg-type]
     local_variable = "a value that only the frame knows"
@@ -83,7 +83,7 @@ def crashed(format: str, message: str) -> str:  # noqa: A002
 
 
 def test_a_json_line_has_time_level_event_and_fields() -> None:
-    line = as_json(logged_line("json", downstream="org/x", attempt=2, ok=True, took_s=0.5, none=None))
+    line = parse_line(logged_line("json", downstream="org/x", attempt=2, ok=True, took_s=0.5, none=None))
     assert list(line)[:3] == ["time", "level", "event"]
     assert line.pop("time").endswith("Z")
     assert line == {
@@ -97,12 +97,12 @@ def test_a_json_line_has_time_level_event_and_fields() -> None:
     }
 
 
-def test_a_console_line_quotes_what_could_be_read_as_another_field() -> None:
+def test_a_console_line_quotes_values_that_look_like_another_field() -> None:
     line = logged_line("console", job="build downstream=evil", plain="org/x")
     assert line.endswith('info     job_reported job="build downstream=evil" plain=org/x\n')
 
 
-def test_auto_means_json_where_nobody_watches() -> None:
+def test_auto_means_json_without_a_terminal() -> None:
     assert logged_line("auto").startswith("{")
 
 
@@ -114,47 +114,49 @@ def test_lines_below_the_level_are_not_written() -> None:
     assert stream.getvalue() == ""
 
 
-def test_a_field_called_level_does_not_hide_the_lines_own() -> None:
-    line = as_json(logged_line("json", level="L2"))
+def test_a_field_named_level_does_not_replace_the_level_of_the_line() -> None:
+    line = parse_line(logged_line("json", level="L2"))
     assert (line["level"], line["level_"]) == ("info", "L2")
 
 
-def test_context_is_bound_once() -> None:
+def test_bound_context_is_in_the_line() -> None:
     with structlog.contextvars.bound_contextvars(delivery="guid"):
-        assert as_json(logged_line("json"))["delivery"] == "guid"
+        assert parse_line(logged_line("json"))["delivery"] == "guid"
 
 
-def test_values_of_all_kinds_become_json() -> None:
-    moment = datetime(2026, 1, 2, tzinfo=UTC)
-    line = as_json(
-        logged_line("json", at=moment, big=10**5000, nan=float("nan"), raw=b"\n", many=(1, {"a"}), odd=object)
+def test_values_of_all_types_become_json() -> None:
+    at_midnight = datetime(2026, 1, 2, tzinfo=UTC)
+    line = parse_line(
+        logged_line(
+            "json", at=at_midnight, big=10**5000, nan=float("nan"), raw=b"\n", many=(1, {"a"}), odd=object
+        )
     )
     assert line["at"] == "2026-01-02T00:00:00+00:00"
     assert line["big"] == "<16610 bits>"
     assert (line["nan"], line["raw"], line["many"]) == ("nan", "b'\\n'", [1, ["a"]])
 
 
-def test_a_value_that_holds_itself_ends() -> None:
+def test_a_value_that_contains_itself_is_cut() -> None:
     loop: list[Any] = []
     loop.append(loop)
-    assert "…" in json.dumps(as_json(logged_line("json", loop=loop)), ensure_ascii=False)
+    assert "…" in json.dumps(parse_line(logged_line("json", loop=loop)), ensure_ascii=False)
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
 @pytest.mark.parametrize(("text", "secret"), SECRETS)
-def test_fault_31_a_secret_is_masked_in_every_place(format: str, text: str, secret: str) -> None:  # noqa: A002
+def test_fault_31_a_secret_is_masked_in_every_part_of_a_line(format: str, text: str, secret: str) -> None:  # noqa: A002
     lines = [
         logged_line(format, text),
         logged_line(format, detail=text),
         logged_line(format, nested={"list": [text, {text: text}]}),
         logged_line(format, error=ValueError(text)),
         logged_line(format, raw=text.encode()),
-        crashed(format, text),
+        crash_line(format, text),
     ]
     for line in lines:
         assert secret not in line
         assert "***" in line
-    assert secret not in crashed(format, "x" * 1990 + " " + text)
+    assert secret not in crash_line(format, "x" * 1990 + " " + text)
 
 
 PROSE = [
@@ -166,8 +168,8 @@ PROSE = [
 
 
 @pytest.mark.parametrize("text", PROSE)
-def test_a_sentence_about_tokens_stays_as_it_is(text: str) -> None:
-    line = as_json(logged_line("json", text, detail=text))
+def test_a_sentence_about_tokens_is_not_masked(text: str) -> None:
+    line = parse_line(logged_line("json", text, detail=text))
     assert (line["event"], line["detail"]) == (text, text)
 
 
@@ -187,7 +189,7 @@ _TOKENS = st.one_of(
 
 
 @given(_TOKENS, st.sampled_from(PROSE), st.sampled_from(PROSE))
-def test_no_token_of_the_kinds_in_use_survives_between_sentences(
+def test_every_kind_of_token_between_sentences_is_masked(
     token: tuple[str, str], before: str, after: str
 ) -> None:
     masked = log.redact(f"{before} {''.join(token)} {after}")
@@ -210,38 +212,40 @@ def test_no_token_of_the_kinds_in_use_survives_between_sentences(
         "set-cookie",
     ],
 )
-def test_fault_31_what_stands_under_a_secrets_name_is_masked(name: str) -> None:
+def test_fault_31_a_field_with_a_secrets_name_is_masked(name: str) -> None:
     line = logged_line("json", **{name: "hunter2"}, headers={name: ["hunter2"]})
     assert "hunter2" not in line
 
 
-def test_counts_under_such_a_name_are_shown() -> None:
-    line = as_json(logged_line("json", tokens=3, token_cached=True))
+def test_numbers_and_flags_under_a_secrets_name_are_shown() -> None:
+    line = parse_line(logged_line("json", tokens=3, token_cached=True))
     assert (line["tokens"], line["token_cached"]) == (3, True)
 
 
-def test_fault_31_registered_secrets_are_masked_in_every_spelling() -> None:
+def test_fault_31_registered_secrets_are_masked_in_every_encoding() -> None:
     secret = 'It\'s a "Secret" to/Everybody'
     redact_literals([secret, "abc"])
-    assert secret not in as_json(logged_line("json", a=f"<{secret}>"))["a"]
+    assert secret not in parse_line(logged_line("json", a=f"<{secret}>"))["a"]
     assert "Everybody" not in logged_line("json", a=json.dumps(secret), b=repr(secret), c=[secret], d=object)
     assert "Everybody" not in logged_line(
         "json", url="https://x/?q=It%27s%20a%20%22Secret%22%20to%2FEverybody"
     )
-    assert "Everybody" not in crashed("console", secret)
-    assert as_json(logged_line("json", a="abc"))["a"] == "abc"  # too short to tell from ordinary text
+    assert "Everybody" not in crash_line("console", secret)
+    assert (
+        parse_line(logged_line("json", a="abc"))["a"] == "abc"
+    )  # too short to distinguish from ordinary text
 
 
 def test_fault_31_tracebacks_show_no_local_variables() -> None:
     for format_ in ("json", "console"):
-        line = crashed(format_, "no")
+        line = crash_line(format_, "no")
         assert "ValueError: no" in line
         assert "a value that only the frame knows" not in line.replace(
             'local_variable = "a value that only the frame knows"', ""
         )
 
 
-def test_fault_31_libraries_write_through_the_same_masks() -> None:
+def test_fault_31_lines_of_libraries_are_masked() -> None:
     stream = io.StringIO()
     configure("json", "info", stream)
     logging.getLogger("uvicorn.error").warning("refused %s", "ghs_abcdef")
@@ -254,15 +258,19 @@ def test_fault_31_libraries_write_through_the_same_masks() -> None:
     assert "ValueError: ***" in second["exception"]
 
 
-def test_fault_31_a_line_that_cannot_be_formatted_does_not_show_its_arguments(
+def test_fault_31_a_line_that_cannot_be_formatted_hides_its_arguments(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stream = io.StringIO()
     configure("json", "info", stream)
-    handler = next(each for each in logging.getLogger().handlers if isinstance(each, log._Handler))
+    handler = next(
+        root_handler
+        for root_handler in logging.getLogger().handlers
+        if isinstance(root_handler, log._Handler)
+    )
     record = logging.LogRecord("library", logging.WARNING, "x.py", 1, "%d", ("ghs_abcdef",), None)
-    handler.handle(record)  # not through the logger: pytest listens there, too, and raises
-    assert as_json(stream.getvalue())["event"] == "log_line_lost"
+    handler.handle(record)  # not through the logger: pytest's own handler raises
+    assert parse_line(stream.getvalue())["event"] == "log_line_lost"
     assert capsys.readouterr() == ("", "")
 
 
@@ -273,10 +281,10 @@ def test_access_and_request_lines_of_libraries_are_off() -> None:
     logging.getLogger("httpx").info("HTTP Request: GET https://api.github.com")
     assert stream.getvalue() == ""
     logging.getLogger("httpx").warning("odd")
-    assert as_json(stream.getvalue())["event"] == "odd"
+    assert parse_line(stream.getvalue())["event"] == "odd"
 
 
-def test_configuring_again_does_not_double_lines() -> None:
+def test_configuring_twice_does_not_duplicate_lines() -> None:
     first, second = io.StringIO(), io.StringIO()
     configure("json", "info", first)
     configure("json", "info", second)
@@ -303,17 +311,17 @@ def test_fault_29_a_hostile_name_cannot_forge_a_line(format: str, name: str) -> 
     assert line[:-1].isprintable()
 
 
-def test_fault_29_a_message_with_line_ends_stays_inside_its_traceback() -> None:
-    lines = crashed("console", "no\n2026-01-01T00:00:00Z info     forged\r\x1b[2J").splitlines()
+def test_fault_29_a_message_with_newlines_stays_inside_its_traceback() -> None:
+    lines = crash_line("console", "no\n2026-01-01T00:00:00Z info     forged\r\x1b[2J").splitlines()
     assert "forged" not in lines[0]
     assert all(line.startswith("  | ") and line.isprintable() for line in lines[1:])
-    as_json(crashed("json", "no\nforged"))
+    parse_line(crash_line("json", "no\nforged"))
 
 
 def test_fault_29_a_long_text_is_cut() -> None:
-    line = as_json(logged_line("json", job="x" * 1_000_000))
+    line = parse_line(logged_line("json", job="x" * 1_000_000))
     assert line["job"] == "x" * MAX_TEXT + "… (998000 more)"
-    assert len(crashed("json", "x" * 1_000_000)) < 30_000
+    assert len(crash_line("json", "x" * 1_000_000)) < 30_000
     assert len(logged_line("json", jobs=list(range(100_000)))) < 1_000
 
 
@@ -321,7 +329,7 @@ def test_fault_29_a_long_text_is_cut() -> None:
 @pytest.mark.parametrize(
     "part", ["eyJ", "ghs_", "://", "a://b@", "-----BEGIN PRIVATE KEY-----", "bearer ", "token=", "a-"]
 )
-def test_fault_29_masking_is_quick_on_text_made_to_slow_it_down(part: str) -> None:
+def test_fault_29_masking_is_fast_on_text_made_to_slow_it_down(part: str) -> None:
     for _ in range(20):
         logged_line("json", job=part * 100_000)
 
@@ -334,7 +342,7 @@ _value = st.recursive(
 
 
 @given(st.dictionaries(st.text(), _value, max_size=4), st.text(), st.sampled_from(["json", "console"]))
-def test_no_field_ever_holds_a_raw_line_end_or_control_character(
+def test_no_line_contains_a_raw_newline_or_control_character(
     fields: dict[str, Any],
     event: str,
     format: str,  # noqa: A002

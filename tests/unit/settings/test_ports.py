@@ -8,9 +8,11 @@ from crcr import ports
 from crcr.github.client import DeliveryLogApi, GitHubClient
 
 PORTS = [
-    each
-    for each in vars(ports).values()
-    if inspect.isclass(each) and each.__module__ == "crcr.ports" and getattr(each, "_is_protocol", False)
+    port_type
+    for port_type in vars(ports).values()
+    if inspect.isclass(port_type)
+    and port_type.__module__ == "crcr.ports"
+    and getattr(port_type, "_is_protocol", False)
 ]
 
 
@@ -23,12 +25,12 @@ def test_a_port_stays_narrow(port: type) -> None:
     assert 1 <= len(methods(port)) <= 7
 
 
-def test_the_client_answers_every_call_as_the_port_names_it() -> None:
+def test_the_client_has_the_signatures_of_the_delivery_log_port() -> None:
     for name in methods(ports.DeliveryLog):
         expected = inspect.signature(getattr(ports.DeliveryLog, name))
         assert inspect.signature(getattr(DeliveryLogApi, name)) == expected
 
 
 def typed(client: GitHubClient) -> ports.DeliveryLog:
-    """Return the client's log as the port, for the type checker to object."""
+    """Return the client's log as the port, so that the type checker compares the two."""
     return client.delivery_log

@@ -1,4 +1,4 @@
-"""Secrets by reference to AWS: read at start, with an error that names the missing one and never a value."""
+"""Secrets by reference to AWS: read at start; an error names the missing secret and never shows a value."""
 
 import json
 import os
@@ -53,11 +53,11 @@ READ = [
 
 
 @pytest.mark.parametrize(("reference", "value"), READ)
-def test_a_reference_is_read(aws: AwsServer, reference: str, value: str, tmp_path: Path) -> None:
+def test_a_reference_is_resolved(aws: AwsServer, reference: str, value: str, tmp_path: Path) -> None:
     assert SecretFiles().read(reference, tmp_path) == value
 
 
-def test_an_arn_is_read_in_its_own_region(
+def test_an_arn_is_resolved_in_its_own_region(
     aws: AwsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arn = aws.client("secretsmanager").describe_secret(SecretId="crcr-plain")["ARN"]
@@ -65,7 +65,7 @@ def test_an_arn_is_read_in_its_own_region(
     assert SecretFiles().read(f"aws-sm://{arn}", tmp_path) == PLAIN
 
 
-def test_settings_take_references_wherever_they_take_files(aws: AwsServer, tmp_path: Path) -> None:
+def test_every_file_setting_accepts_a_reference(aws: AwsServer, tmp_path: Path) -> None:
     environ = {
         **without("GITHUB_APP_PRIVATE_KEY", "GITHUB_WEBHOOK_SECRET"),
         "CRCR_GITHUB_APP_PRIVATE_KEY_FILE": "aws-sm://crcr/app#pem",
@@ -103,16 +103,16 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("reference", "told"), WRONG)
-def test_a_missing_secret_is_named_and_no_value_is_told(
-    aws: AwsServer, reference: str, told: str, tmp_path: Path
+@pytest.mark.parametrize(("reference", "expected"), WRONG)
+def test_a_missing_secret_is_named_without_any_value(
+    aws: AwsServer, reference: str, expected: str, tmp_path: Path
 ) -> None:
     environ = {**without("GITHUB_WEBHOOK_SECRET"), "CRCR_GITHUB_WEBHOOK_SECRET_FILE": reference}
     with pytest.raises(BadSettings) as caught:
         load_settings(config=None, environ=environ, cwd=tmp_path)
     (problem,) = caught.value.problems
     assert problem.startswith("CRCR_GITHUB_WEBHOOK_SECRET_FILE is ")
-    assert told in problem
+    assert expected in problem
     assert PLAIN not in problem
     assert "a webhook secret in a field" not in str(caught.value)
 
@@ -124,15 +124,17 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "told"), FAULTS)
-def test_a_refusal_says_why(aws: AwsServer, fault: AwsFault, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fault", "expected"), FAULTS)
+def test_a_refusal_by_aws_is_reported_with_its_reason(
+    aws: AwsServer, fault: AwsFault, expected: str, tmp_path: Path
+) -> None:
     environ = {**without("GITHUB_WEBHOOK_SECRET"), "CRCR_GITHUB_WEBHOOK_SECRET_FILE": "aws-sm://crcr-plain"}
-    with aws.failing(*[fault] * 3), pytest.raises(BadSettings, match=told):
+    with aws.failing(*[fault] * 3), pytest.raises(BadSettings, match=expected):
         load_settings(config=None, environ=environ, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("missing", ["AWS_REGION", "AWS_ACCESS_KEY_ID"])
-def test_missing_credentials_or_region_are_told(
+def test_missing_credentials_or_region_are_reported(
     aws: AwsServer, missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(missing)
@@ -144,15 +146,15 @@ def test_missing_credentials_or_region_are_told(
     assert ("set AWS_REGION" if missing == "AWS_REGION" else "NoCredentialsError") in caught.value.problems[0]
 
 
-def test_a_token_of_elasticache_is_a_signed_request_that_is_made_again_after_ten_minutes(
+def test_an_elasticache_token_is_a_signed_request_renewed_after_ten_minutes(
     aws: AwsServer,
 ) -> None:
     now = [1000.0]
     tokens = ElastiCacheTokens("iam-user", "serverless/my-cache", monotonic=lambda: now[0])
     first = tokens()
-    place, _, query = first.partition("?")
+    address, _, query = first.partition("?")
     fields = dict(parse_qsl(query))
-    assert place == "my-cache/"
+    assert address == "my-cache/"
     assert (fields["Action"], fields["User"], fields["ResourceType"]) == (
         "connect",
         "iam-user",
@@ -171,7 +173,7 @@ def test_a_token_of_elasticache_is_a_signed_request_that_is_made_again_after_ten
 
 
 def _signature(host: str, query: dict[str, str]) -> str:
-    """AWS's Signature Version 4 of a GET, from its description."""
+    """Compute AWS's Signature Version 4 of a GET, as its documentation defines it."""
 
     def hmac(key: bytes, text: str) -> bytes:
         return digest(key, text.encode(), "sha256")
@@ -190,7 +192,7 @@ REFUSED_IAM = ["redis://user@cache:6379", "rediss://user:password@cache:6379", "
 
 
 @pytest.mark.parametrize("url", REFUSED_IAM)
-def test_iam_at_redis_needs_tls_a_user_and_no_password(url: str, tmp_path: Path) -> None:
+def test_iam_with_redis_requires_tls_a_user_and_no_password(url: str, tmp_path: Path) -> None:
     environ = {**REQUIRED, "CRCR_REDIS_URL": url, "CRCR_REDIS_IAM": "my-cache"}
     with pytest.raises(BadSettings, match="CRCR_REDIS_IAM needs CRCR_REDIS_URL as rediss://user@host:6379"):
         load_settings(config=None, environ=environ, cwd=tmp_path)
@@ -198,7 +200,7 @@ def test_iam_at_redis_needs_tls_a_user_and_no_password(url: str, tmp_path: Path)
     assert load_settings(config=None, environ=environ, cwd=tmp_path).redis_iam == "my-cache"
 
 
-def test_only_secrets_are_read_again(tmp_path: Path) -> None:
+def test_rotation_rereads_only_secrets(tmp_path: Path) -> None:
     (tmp_path / "hook").write_text("the first webhook secret")
     (tmp_path / "redis").write_text("redis://:first-password@cache.example.org/0")
     environ: dict[str, Any] = {
@@ -212,7 +214,7 @@ def test_only_secrets_are_read_again(tmp_path: Path) -> None:
     (tmp_path / "crcr.toml").write_text("port = 9999\n")
     new = settings.with_rotated_secrets()
     assert new.github_webhook_secret.get_secret_value() == "the second webhook secret"
-    assert new.redis_url == settings.redis_url  # another server needs a restart
+    assert new.redis_url == settings.redis_url  # a changed server needs a restart
     assert new.port == settings.port
     assert new.with_rotated_secrets() == new
     assert not load_settings(config=None, environ=REQUIRED, cwd=tmp_path).may_rotate

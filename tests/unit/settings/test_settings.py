@@ -61,9 +61,9 @@ def problems(cwd: Path, environ: Mapping[str, str], config: Path | None = None) 
 
 
 def problem(cwd: Path, **variables: str) -> str:
-    found = problems(cwd, {**REQUIRED, **{f"CRCR_{name}": value for name, value in variables.items()}})
-    assert len(found) == 1, found
-    return found[0]
+    messages = problems(cwd, {**REQUIRED, **{f"CRCR_{name}": value for name, value in variables.items()}})
+    assert len(messages) == 1, messages
+    return messages[0]
 
 
 def write_file(cwd: Path, text: str, name: str = "crcr.toml") -> Path:
@@ -76,7 +76,7 @@ def without(*names: str) -> dict[str, str]:
     return {name: value for name, value in REQUIRED.items() if name.removeprefix("CRCR_") not in names}
 
 
-def test_the_required_settings_are_enough(tmp_path: Path) -> None:
+def test_the_required_settings_are_sufficient(tmp_path: Path) -> None:
     settings = load(tmp_path)
     assert settings.github_app_id == "1234"
     assert settings.github_app_private_key.get_secret_value() == PEM.strip()
@@ -233,28 +233,28 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "says"), WRONG)
-def test_a_wrong_value_is_named_with_what_to_do(tmp_path: Path, name: str, value: str, says: str) -> None:
-    said = problem(tmp_path, **{name: value})
-    assert said.startswith(f"CRCR_{name} ")
-    assert says in said
-    assert "hunter2" not in said
+@pytest.mark.parametrize(("name", "value", "expected"), WRONG)
+def test_a_wrong_value_is_reported_with_advice(tmp_path: Path, name: str, value: str, expected: str) -> None:
+    message = problem(tmp_path, **{name: value})
+    assert message.startswith(f"CRCR_{name} ")
+    assert expected in message
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize("name", list(REQUIRED))
 @pytest.mark.parametrize("empty", [True, False])
-def test_fault_51_a_missing_setting_is_never_silent(tmp_path: Path, name: str, empty: bool) -> None:
+def test_fault_51_a_missing_setting_is_always_reported(tmp_path: Path, name: str, empty: bool) -> None:
     environ = without(name.removeprefix("CRCR_")) | ({name: " "} if empty else {})
-    (said,) = problems(tmp_path, environ)
-    assert said.startswith(f"{name} is missing; set it")
+    (message,) = problems(tmp_path, environ)
+    assert message.startswith(f"{name} is missing; set it")
 
 
 def test_fault_51_all_problems_are_reported_together(tmp_path: Path) -> None:
     write_file(tmp_path, 'colour = "red"\n[log]\nlevel = "loud"\n')
-    found = problems(tmp_path, {"CRCR_PORT": "x", "CRCR_PROT": "1", "CRCR_REDIS_URL": "http://a"})
-    named = {sentence.split()[0] for sentence in found}
+    messages = problems(tmp_path, {"CRCR_PORT": "x", "CRCR_PROT": "1", "CRCR_REDIS_URL": "http://a"})
+    named = {sentence.split()[0] for sentence in messages}
     assert named == {*REQUIRED, "colour", "log.level", "CRCR_PORT", "CRCR_PROT", "CRCR_REDIS_URL"}
-    assert len(found) == len(named)
+    assert len(messages) == len(named)
 
 
 def test_fault_52_no_default_points_at_somebodys_production() -> None:
@@ -262,30 +262,30 @@ def test_fault_52_no_default_points_at_somebodys_production() -> None:
     assert set(defaults) == {"https://api.github.com", "http://127.0.0.1:8000", "sqlite:///crcr.db"}
 
 
-def test_the_environment_stands_over_the_file_and_the_file_over_the_defaults(tmp_path: Path) -> None:
+def test_the_environment_overrides_the_file_and_the_file_the_defaults(tmp_path: Path) -> None:
     write_file(tmp_path, 'port = 9000\njob_timeout = "1h"\n[github]\napp_id = 77\n')
     settings = load(tmp_path, {**without("GITHUB_APP_ID"), "CRCR_PORT": "9001"})
     assert (settings.port, settings.job_timeout_s, settings.github_app_id) == (9001, 3600, "77")
     assert settings.gate_timeout_s == 8 * 3600
 
 
-def test_a_file_that_was_asked_for_must_exist(tmp_path: Path) -> None:
-    (said,) = problems(tmp_path, REQUIRED, Path("other.toml"))
-    assert "other.toml" in said
-    assert "--config" in said
+def test_a_config_file_given_by_option_must_exist(tmp_path: Path) -> None:
+    (message,) = problems(tmp_path, REQUIRED, Path("other.toml"))
+    assert "other.toml" in message
+    assert "--config" in message
 
 
 @pytest.mark.parametrize("content", [b"port = = 1", b'host = "\xff"'])
-def test_a_file_that_is_not_toml_is_the_problem_and_not_what_it_may_lack(
+def test_a_file_that_is_not_toml_is_reported_instead_of_missing_settings(
     tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "crcr.toml").write_bytes(content)
-    found = problems(tmp_path, {"CRCR_PORT": "x", "CRCR_ALLOWLIST": "nowhere.yml"})
-    assert [sentence.split()[0] for sentence in found] == ["crcr.toml", "CRCR_PORT", "CRCR_ALLOWLIST"]
+    messages = problems(tmp_path, {"CRCR_PORT": "x", "CRCR_ALLOWLIST": "nowhere.yml"})
+    assert [sentence.split()[0] for sentence in messages] == ["crcr.toml", "CRCR_PORT", "CRCR_ALLOWLIST"]
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "expected"),
     [
         ("GITHUB_WEBHOK_SECRET", "did you mean CRCR_GITHUB_WEBHOOK_SECRET?"),
         ("WORKERS_CONCURRENCY", "did you mean CRCR_WORKER_CONCURRENCY?"),
@@ -293,16 +293,16 @@ def test_a_file_that_is_not_toml_is_the_problem_and_not_what_it_may_lack(
         ("COLOUR_OF_THE_SKY", "remove it"),
     ],
 )
-def test_an_unknown_variable_is_a_problem_with_a_hint(tmp_path: Path, name: str, says: str) -> None:
-    assert says in problem(tmp_path, **{name: "1"})
+def test_an_unknown_variable_is_a_problem_with_a_hint(tmp_path: Path, name: str, expected: str) -> None:
+    assert expected in problem(tmp_path, **{name: "1"})
 
 
-def test_other_programs_variables_are_none_of_our_business(tmp_path: Path) -> None:
+def test_variables_without_the_prefix_are_ignored(tmp_path: Path) -> None:
     assert load(tmp_path, {**REQUIRED, "PATH": "/bin", "MY_CRCR_PORT": "1"}).port == 8000
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected"),
     [
         ("prot = 1", "prot is not a setting; did you mean port?"),
         ("github_app_id = 1", "github_app_id is not a setting; did you mean github.app_id?"),
@@ -317,10 +317,10 @@ def test_other_programs_variables_are_none_of_our_business(tmp_path: Path) -> No
         ('[[upstream]]\ngate = "maybe"', "gate in [[upstream]] 1 must be auto or on or off"),
     ],
 )
-def test_an_unknown_or_wrong_key_is_named_as_written(tmp_path: Path, text: str, says: str) -> None:
+def test_an_unknown_or_wrong_key_is_reported_as_written(tmp_path: Path, text: str, expected: str) -> None:
     write_file(tmp_path, text)
-    (said,) = problems(tmp_path, REQUIRED)
-    assert said.startswith(says)
+    (message,) = problems(tmp_path, REQUIRED)
+    assert message.startswith(expected)
 
 
 def test_a_secret_is_read_from_a_file(tmp_path: Path) -> None:
@@ -334,81 +334,89 @@ def test_a_secret_is_read_from_a_file(tmp_path: Path) -> None:
     assert settings.github_webhook_secret.get_secret_value() == "  kept as it is "
 
 
-def test_a_secret_and_its_file_may_not_both_be_given(tmp_path: Path) -> None:
-    said = problem(tmp_path, GITHUB_WEBHOOK_SECRET_FILE="webhook")
-    assert said == "CRCR_GITHUB_WEBHOOK_SECRET and CRCR_GITHUB_WEBHOOK_SECRET_FILE are both given; keep one."
+def test_a_secret_and_its_file_cannot_both_be_given(tmp_path: Path) -> None:
+    message = problem(tmp_path, GITHUB_WEBHOOK_SECRET_FILE="webhook")
+    assert (
+        message == "CRCR_GITHUB_WEBHOOK_SECRET and CRCR_GITHUB_WEBHOOK_SECRET_FILE are both given; keep one."
+    )
 
 
-def test_a_variable_stands_over_the_files_file(tmp_path: Path) -> None:
+def test_a_variable_overrides_a_secret_file_named_in_the_config(tmp_path: Path) -> None:
     write_file(tmp_path, '[github]\nwebhook_secret_file = "webhook"\n')
     (tmp_path / "webhook").write_text("another")
     assert load(tmp_path).github_webhook_secret.get_secret_value() == WEBHOOK_SECRET
 
 
-@pytest.mark.parametrize(("content", "says"), [(None, "No such file"), (b"\xff", "text"), (b"\n", "empty")])
-def test_a_secrets_file_that_is_of_no_use_is_named(tmp_path: Path, content: bytes | None, says: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "expected"), [(None, "No such file"), (b"\xff", "text"), (b"\n", "empty")]
+)
+def test_an_unreadable_or_empty_secret_file_is_reported(
+    tmp_path: Path, content: bytes | None, expected: str
+) -> None:
     if content is not None:
         (tmp_path / "webhook").write_bytes(content)
     environ = {**without("GITHUB_WEBHOOK_SECRET"), "CRCR_GITHUB_WEBHOOK_SECRET_FILE": "webhook"}
-    (said,) = problems(tmp_path, environ)
-    assert said.startswith("CRCR_GITHUB_WEBHOOK_SECRET_FILE ")
-    assert says in said
+    (message,) = problems(tmp_path, environ)
+    assert message.startswith("CRCR_GITHUB_WEBHOOK_SECRET_FILE ")
+    assert expected in message
 
 
-def test_keys_that_github_would_not_take_are_refused_without_being_shown(tmp_path: Path) -> None:
+def test_keys_that_github_does_not_accept_are_refused_and_not_shown(tmp_path: Path) -> None:
     weak = rsa.generate_private_key(65537, 1024).private_bytes(*FORMAT).decode()  # noqa: S505 - that is the point
     other = ec.generate_private_key(ec.SECP256R1()).private_bytes(*FORMAT).decode()
     for pem in (weak, other, PEM[:400]):
-        said = problem(tmp_path, GITHUB_APP_PRIVATE_KEY=pem)
-        assert "BEGIN" not in said
-        assert pem.splitlines()[1] not in said
+        message = problem(tmp_path, GITHUB_APP_PRIVATE_KEY=pem)
+        assert "BEGIN" not in message
+        assert pem.splitlines()[1] not in message
 
 
-def test_a_key_on_one_line_with_written_line_ends_is_taken(tmp_path: Path) -> None:
+def test_a_key_on_one_line_with_escaped_newlines_is_accepted(tmp_path: Path) -> None:
     load_with(tmp_path, GITHUB_APP_PRIVATE_KEY=PEM.replace("\n", "\\n"))
 
 
-def test_fault_31_no_secret_shows_in_a_repr_or_a_problem(tmp_path: Path) -> None:
+def test_fault_31_no_secret_is_in_a_repr_or_a_problem(tmp_path: Path) -> None:
     forward = {"HUD_FORWARD_URL": "https://hud.example.org", "HUD_FORWARD_TOKEN": "forward-token-123456"}
     settings = load_with(tmp_path, HUD_INGEST_TOKEN="ingest-token-123456", **forward)
     shown = f"{settings!r} {settings} {settings.model_dump()} {settings.model_dump_json()}"
     assert len(settings.secrets()) == 4
     assert not [secret for secret in settings.secrets() if secret in shown]
-    said = problem(tmp_path, HUD_INGEST_TOKEN="forward-token-123456", **forward)
-    assert said.startswith("CRCR_HUD_INGEST_TOKEN must differ from CRCR_HUD_FORWARD_TOKEN")
-    assert "forward-token-123456" not in said
+    message = problem(tmp_path, HUD_INGEST_TOKEN="forward-token-123456", **forward)
+    assert message.startswith("CRCR_HUD_INGEST_TOKEN must differ from CRCR_HUD_FORWARD_TOKEN")
+    assert "forward-token-123456" not in message
 
 
 @pytest.mark.parametrize("written", ['[hud.tokens]\nann = "{}"\n', '[hud]\ntokens = ["ann={}"]\n'])
-def test_tokens_in_the_file_are_a_table_or_a_list(tmp_path: Path, written: str) -> None:
+def test_tokens_in_the_file_may_be_a_table_or_a_list(tmp_path: Path, written: str) -> None:
     write_file(tmp_path, written.format(f"sha256:{'c' * 64}"))
     assert load(tmp_path).hud_tokens == (TokenSetting("ann", "c" * 64),)
 
 
-def test_a_reader_and_an_administrator_share_neither_name_nor_token(tmp_path: Path) -> None:
+def test_a_reader_and_an_administrator_cannot_share_a_name_or_token(tmp_path: Path) -> None:
     for reader in (f"ann=sha256:{'b' * 64}", f"bob=sha256:{'a' * 64}"):
-        said = problem(tmp_path, ADMIN_TOKENS=f"ann=sha256:{'a' * 64}", HUD_TOKENS=reader)
-        assert said.startswith("CRCR_ADMIN_TOKENS and CRCR_HUD_TOKENS must not share")
+        message = problem(tmp_path, ADMIN_TOKENS=f"ann=sha256:{'a' * 64}", HUD_TOKENS=reader)
+        assert message.startswith("CRCR_ADMIN_TOKENS and CRCR_HUD_TOKENS must not share")
 
 
-def test_access_by_proxy_trusts_named_proxies_only(tmp_path: Path) -> None:
+def test_access_by_proxy_refuses_to_trust_every_address(tmp_path: Path) -> None:
     assert load_with(tmp_path, HUD_ACCESS="proxy", TRUSTED_PROXIES="10.0.0.0/8").hud_access == "proxy"
     for everything in ("0.0.0.0/0", "10.0.0.0/8,::/0", "0.0.0.0/1,128.0.0.0/1", "8000::/1,10.0.0.1,::/1"):
-        said = problem(tmp_path, HUD_ACCESS="proxy", TRUSTED_PROXIES=everything)
-        assert "not every address" in said
-        (warned,) = [
-            each for each in load_with(tmp_path, TRUSTED_PROXIES=everything).warnings() if "PROXIES" in each
+        message = problem(tmp_path, HUD_ACCESS="proxy", TRUSTED_PROXIES=everything)
+        assert "not every address" in message
+        (warning,) = [
+            warning_text
+            for warning_text in load_with(tmp_path, TRUSTED_PROXIES=everything).warnings()
+            if "PROXIES" in warning_text
         ]
-        assert "every address" in warned
+        assert "every address" in warning
 
 
-def test_access_by_token_is_enough_with_administrators_alone(tmp_path: Path) -> None:
+def test_access_by_token_works_with_admin_tokens_only(tmp_path: Path) -> None:
     assert (
         load_with(tmp_path, HUD_ACCESS="token", ADMIN_TOKENS=f"ann=sha256:{'a' * 64}").hud_access == "token"
     )
 
 
-def test_what_is_unwise_is_a_warning(tmp_path: Path) -> None:
+def test_risky_settings_cause_warnings(tmp_path: Path) -> None:
     settings = load_with(
         tmp_path, GITHUB_WEBHOOK_SECRET="short", PUBLIC_URL="http://relay.example.org", TRUSTED_PROXIES="::/0"
     )
@@ -434,14 +442,14 @@ def test_several_upstreams_have_their_own_allowlists_and_policies(tmp_path: Path
         allowlist = "https://github.com/b/two/blob/main/list.yml"
         """
     config = write_file(folder, text)
-    one, two = load(tmp_path, without("UPSTREAM", "ALLOWLIST"), config).upstreams
-    assert (one.allowlist, one.gate, one.label_prefixes) == (
+    first, second = load(tmp_path, without("UPSTREAM", "ALLOWLIST"), config).upstreams
+    assert (first.allowlist, first.gate, first.label_prefixes) == (
         AllowlistFile(folder / "list.yml"),
         "on",
         ("ci/",),
     )
-    assert (one.l3_conclusion, one.l3_pending, one.ignore_refs) == ("failure", "neutral", ())
-    assert isinstance(two.allowlist, AllowlistOnGitHub)
+    assert (first.l3_conclusion, first.l3_pending, first.ignore_refs) == ("failure", "neutral", ())
+    assert isinstance(second.allowlist, AllowlistOnGitHub)
 
 
 EXCUSES: list[tuple[str, tuple[str, ...]]] = [
@@ -454,7 +462,7 @@ EXCUSES: list[tuple[str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("written", "kinds"), EXCUSES)
-def test_an_upstream_names_the_verdicts_that_excuse(
+def test_an_upstream_lists_the_verdicts_that_excuse_failures(
     tmp_path: Path, written: str, kinds: tuple[str, ...]
 ) -> None:
     write_file(tmp_path, f"[[upstream]]\nexcuses = {written}\n")
@@ -465,25 +473,25 @@ def test_an_upstream_names_the_verdicts_that_excuse(
 @pytest.mark.parametrize(
     "written", ['"new"', '["flaky", "infrastructure"]', '"unknown"', "true", '"none, flaky"', '""']
 )
-def test_no_other_verdict_can_excuse(tmp_path: Path, written: str) -> None:
+def test_other_verdicts_are_refused_as_excuses(tmp_path: Path, written: str) -> None:
     write_file(tmp_path, f"[[upstream]]\nexcuses = {written}\n")
-    (said,) = problems(tmp_path, REQUIRED)
-    assert said.startswith("excuses in [[upstream]] 1 must ")
+    (message,) = problems(tmp_path, REQUIRED)
+    assert message.startswith("excuses in [[upstream]] 1 must ")
 
 
-def test_upstream_tables_that_contradict_each_other_are_problems(tmp_path: Path) -> None:
+def test_contradicting_upstream_tables_are_reported(tmp_path: Path) -> None:
     table = f'[[upstream]]\nname = "{{}}"\nallowlist = "{BLOB}/main/x.yml"\n'
     write_file(tmp_path, table.format("a/one") + table.format("A/One") + '[[upstream]]\nname = "c/three"\n')
-    found = problems(tmp_path, without("UPSTREAM", "ALLOWLIST"))
-    assert found == [
+    messages = problems(tmp_path, without("UPSTREAM", "ALLOWLIST"))
+    assert messages == [
         "allowlist is missing in [[upstream]] 3; add it.",
         "The upstream A/One is in two [[upstream]] tables; keep one.",
     ]
-    (said,) = problems(tmp_path, REQUIRED)
-    assert said.startswith("CRCR_UPSTREAM and CRCR_ALLOWLIST can define one upstream only")
+    (message,) = problems(tmp_path, REQUIRED)
+    assert message.startswith("CRCR_UPSTREAM and CRCR_ALLOWLIST can define one upstream only")
 
 
-def test_the_variables_replace_name_and_allowlist_of_the_only_table(tmp_path: Path) -> None:
+def test_variables_override_name_and_allowlist_of_the_only_upstream_table(tmp_path: Path) -> None:
     write_file(tmp_path, '[[upstream]]\nname = "a/one"\nallowlist = "gone.yml"\ngate = "off"\n')
     (upstream,) = load(tmp_path).upstreams
     assert (upstream.name, upstream.gate) == (RepoName("example/framework"), "off")
@@ -497,12 +505,12 @@ def test_the_variables_replace_name_and_allowlist_of_the_only_table(tmp_path: Pa
         (f"{BLOB}/main/with%20blank.yml", "main", "with blank.yml"),
     ],
 )
-def test_an_address_on_github_names_branch_and_path(
+def test_a_github_url_of_an_allowlist_names_branch_and_path(
     tmp_path: Path, address: str, ref: str, path: str
 ) -> None:
     (upstream,) = load_with(tmp_path, ALLOWLIST=address).upstreams
-    place = FileLocation(RepoName("example/framework"), ref, path)
-    assert upstream.allowlist == AllowlistOnGitHub(place, "https://github.com")
+    location = FileLocation(RepoName("example/framework"), ref, path)
+    assert upstream.allowlist == AllowlistOnGitHub(location, "https://github.com")
 
 
 @pytest.mark.parametrize(
@@ -513,14 +521,14 @@ def test_an_address_on_github_names_branch_and_path(
         ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
     ],
 )
-def test_an_allowlist_must_be_on_the_github_that_is_asked(tmp_path: Path, api: str, web: str) -> None:
+def test_an_allowlist_must_be_on_the_configured_github(tmp_path: Path, api: str, web: str) -> None:
     load_with(tmp_path, GITHUB_API_URL=api, ALLOWLIST=f"{web}/example/framework/blob/main/x.yml")
-    said = problem(tmp_path, GITHUB_API_URL=api)
-    assert said.startswith("The allowlist of example/framework is at https://github.com")
-    assert web in said
+    message = problem(tmp_path, GITHUB_API_URL=api)
+    assert message.startswith("The allowlist of example/framework is at https://github.com")
+    assert web in message
 
 
-def test_issuers_are_read_from_tables_and_named_once(tmp_path: Path) -> None:
+def test_issuers_are_read_from_tables_and_must_be_unique(tmp_path: Path) -> None:
     table = '[[oidc.issuer]]\nissuer = "https://ghes.example.org/_services/token"\nkind = "github"\n'
     write_file(tmp_path, table)
     assert load(tmp_path).oidc_issuers == (
@@ -581,7 +589,7 @@ def test_the_example_file_loads(tmp_path: Path) -> None:
         ('l4_downgrade = "on"', "auto or off"),
     ],
 )
-def test_the_criteria_of_levels_are_checked(written: str, problem: str | None) -> None:
+def test_level_criteria_are_validated(written: str, problem: str | None) -> None:
     problems: list[str] = []
     table = tomllib.loads(
         f'[[upstream]]\nname = "a/b"\nallowlist = "https://github.com/a/b/blob/main/list.yml"\n{written}\n'

@@ -42,16 +42,16 @@ def ca(tmp_path: Path) -> Path:
 def problem_with(cwd: Path, **variables: str) -> str:
     with pytest.raises(BadSettings) as caught:
         load_with(cwd, **variables)
-    (said,) = caught.value.problems
-    return said
+    (message,) = caught.value.problems
+    return message
 
 
-def test_no_redis_is_needed(tmp_path: Path) -> None:
+def test_redis_is_optional(tmp_path: Path) -> None:
     settings = load_with(tmp_path)
     assert (settings.redis_url, settings.redis_ca) == (None, None)
 
 
-def test_an_address_is_kept_as_written_and_shown_without_its_password(tmp_path: Path) -> None:
+def test_a_url_is_kept_as_written_and_displayed_without_its_password(tmp_path: Path) -> None:
     address = f"redis://ann:{WRITTEN}@cache.example.org:6380/2"
     settings = load_with(tmp_path, REDIS_URL=address)
     assert settings.redis_url is not None
@@ -61,37 +61,37 @@ def test_an_address_is_kept_as_written_and_shown_without_its_password(tmp_path: 
     assert "hunter2" not in repr(settings) + str(settings) + settings.model_dump_json()
 
 
-def test_the_password_is_masked_as_written_and_as_meant(tmp_path: Path) -> None:
+def test_the_password_is_masked_encoded_and_decoded(tmp_path: Path) -> None:
     secrets = load_with(tmp_path, REDIS_URL=f"redis://:{WRITTEN}@cache").secrets()
     assert {PASSWORD, WRITTEN} <= set(secrets)
 
 
-def test_an_address_is_no_short_secret_to_warn_of(tmp_path: Path) -> None:
+def test_a_short_url_causes_no_warning_about_short_secrets(tmp_path: Path) -> None:
     settings = load_with(tmp_path, REDIS_URL="redis://a", PUBLIC_URL="https://relay.example.org")
     assert settings.warnings() == ()
 
 
-def test_the_address_can_come_from_a_file(tmp_path: Path) -> None:
+def test_the_url_can_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "redis").write_text("rediss://:hunter2@cache\n")
     settings = load_with(tmp_path, REDIS_URL_FILE="redis")
     assert settings.redis_url is not None
     assert settings.redis_url.encrypted
 
 
-def test_a_ca_goes_with_an_encrypted_address(tmp_path: Path, ca: Path) -> None:
+def test_a_ca_needs_an_encrypted_url(tmp_path: Path, ca: Path) -> None:
     assert load_with(tmp_path, REDIS_URL="rediss://cache", REDIS_CA=str(ca)).redis_ca == ca
     for address in ({"REDIS_URL": "redis://cache"}, {}):
-        said = problem_with(tmp_path, REDIS_CA=str(ca), **address)
-        assert said.startswith("CRCR_REDIS_CA proves a rediss:// server, and CRCR_REDIS_URL names none")
+        message = problem_with(tmp_path, REDIS_CA=str(ca), **address)
+        assert message.startswith("CRCR_REDIS_CA proves a rediss:// server, and CRCR_REDIS_URL names none")
 
 
-def test_a_ca_must_be_certificates_and_not_a_key(tmp_path: Path) -> None:
+def test_a_ca_file_must_contain_certificates_and_not_a_key(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text(REQUIRED["CRCR_GITHUB_APP_PRIVATE_KEY"])
-    said = problem_with(tmp_path, REDIS_URL="rediss://cache", REDIS_CA="key.pem")
-    assert said.startswith("CRCR_REDIS_CA must name a PEM file with certificates")
-    assert "PRIVATE" not in said
+    message = problem_with(tmp_path, REDIS_URL="rediss://cache", REDIS_CA="key.pem")
+    assert message.startswith("CRCR_REDIS_CA must name a PEM file with certificates")
+    assert "PRIVATE" not in message
 
 
-def test_a_wrong_address_is_not_followed_by_a_complaint_about_its_ca(tmp_path: Path, ca: Path) -> None:
-    said = problem_with(tmp_path, REDIS_URL="http://:hunter2@cache", REDIS_CA=str(ca))
-    assert said.startswith("CRCR_REDIS_URL must be an address such as redis://… or rediss://….")
+def test_a_wrong_url_is_the_only_problem_even_with_a_ca(tmp_path: Path, ca: Path) -> None:
+    message = problem_with(tmp_path, REDIS_URL="http://:hunter2@cache", REDIS_CA=str(ca))
+    assert message.startswith("CRCR_REDIS_URL must be an address such as redis://… or rediss://….")

@@ -13,7 +13,7 @@ def load(folder: Path, **more: str) -> Settings:
     return load_settings(config=None, environ=relay_environment(folder, **more), cwd=folder)
 
 
-def test_nobody_is_told_anything_unless_asked(tmp_path: Path) -> None:
+def test_metrics_port_and_traces_are_off_by_default(tmp_path: Path) -> None:
     settings = load(tmp_path)
     assert (settings.metrics_port, settings.otel_endpoint) == (None, None)
 
@@ -32,6 +32,6 @@ def test_a_port_and_a_collector_are_read(tmp_path: Path) -> None:
         ("CRCR_OTEL_ENDPOINT", "grpc://127.0.0.1:4317"),
     ],
 )
-def test_what_cannot_be_used_is_told_by_its_name(tmp_path: Path, name: str, value: str) -> None:
+def test_an_invalid_port_or_endpoint_is_reported_by_name(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(BadSettings, match=name):
         load(tmp_path, **{name: value})

@@ -9,7 +9,7 @@ from crcr.wiring.core import verdict_policy
 from support.data.operator_database import relay_environment
 
 
-def test_the_defaults_are_those_of_the_rules(tmp_path: Path) -> None:
+def test_the_default_thresholds_are_those_of_the_rules(tmp_path: Path) -> None:
     settings = load_settings(config=None, environ=relay_environment(tmp_path), cwd=tmp_path)
     assert verdict_policy(settings.upstreams[0]) == VerdictPolicy()
 

@@ -55,7 +55,7 @@ def token_store() -> TokenStore:
 
 
 class GuardedApp:
-    """An app of which every address says who asks, behind the real doors."""
+    """An app behind the real access middleware; most of its endpoints return the reader that they see."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GuardedApp:
         self.clock = ManualClock()
         tokens = token_store() if tokens is None else tokens
         self.sessions = Sessions(tokens, secret=b"secret", clock=self.clock, secure=url.startswith("https"))
-        self.doors = AccessSettings(
+        self.access_settings = AccessSettings(
             access=mode,
             tokens=tokens,
             sessions=self.sessions,
@@ -81,11 +81,11 @@ class GuardedApp:
         )
         self.app = create_app(
             hot={},
-            routes=addresses(),
+            routes=make_routes(),
             routers=[],
             background=Idle(),
             around=lambda app: response_headers.wrap_app(
-                AccessMiddleware(app, self.doors), public_url=url, is_public=mode == "public"
+                AccessMiddleware(app, self.access_settings), public_url=url, is_public=mode == "public"
             ),
             problem_page=problem_page,
         )
@@ -93,7 +93,7 @@ class GuardedApp:
         self.http = httpx.AsyncClient(transport=transport, base_url=url)
 
     def cookie(self, token: str = ADMIN) -> dict[str, str]:
-        holder = self.doors.tokens.find_holder(token)
+        holder = self.access_settings.tokens.find_holder(token)
         assert holder is not None
         return {"cookie": f"{self.sessions.cookie_name}={self.sessions.create(holder)}"}
 
@@ -106,14 +106,14 @@ class Idle:
     async def stop(self) -> None: ...
 
 
-def problem_page(request: Request, problem: CrcrError, status: int, told: Any) -> Response | None:
+def problem_page(request: Request, problem: CrcrError, status: int, headers: Any) -> Response | None:
     if "text/html" not in request.headers.get("accept", "") or request.url.path.startswith("/api/v1"):
         return None
-    return HTMLResponse(problem.detail, status, headers=dict(told))
+    return HTMLResponse(problem.detail, status, headers=dict(headers))
 
 
-def addresses() -> list[BaseRoute]:
-    async def who(request: Request) -> Response:
+def make_routes() -> list[BaseRoute]:
+    async def show_reader(request: Request) -> Response:
         reader = get_reader(request)
         return JSONResponse(
             {"name": reader.name, "admin": reader.admin, "csrf": reader.csrf, "way": reader.method}
@@ -141,14 +141,14 @@ def addresses() -> list[BaseRoute]:
     paths = {
         "/": long_page,
         "/crcr": long_page,
-        "/crcr/login": who,
-        "/crcr/export.csv": who,
-        "/crcr/{org}/{repo}": who,
+        "/crcr/login": show_reader,
+        "/crcr/export.csv": show_reader,
+        "/crcr/{org}/{repo}": show_reader,
         "/api/docs": long_page,
-        "/api/v1/summary": who,
+        "/api/v1/summary": show_reader,
         "/api/v1/huge": huge,
         "/api/v1/events": stream,
-        "/api/crcr/results": who,
+        "/api/crcr/results": show_reader,
         "/badge/{org}/{repo}.svg": small,
         "/healthz": small,
         "/readyz": small,
@@ -170,13 +170,13 @@ async def guarded_app(mode: Mode, **more: Any) -> AsyncIterator[GuardedApp]:
 
 
 @pytest.mark.parametrize("path", [*PAGES, *DATA, *OPEN])
-async def test_a_public_dashboard_asks_nobody(path: str) -> None:
+async def test_a_public_dashboard_requires_no_login(path: str) -> None:
     async with guarded_app("public") as guarded:
         assert (await guarded.get(path)).status_code not in {303, 401, 403}
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_a_stranger_is_sent_from_a_page_to_the_login_and_back(path: str) -> None:
+async def test_a_signed_out_reader_of_a_page_is_redirected_to_the_login_with_the_way_back(path: str) -> None:
     async with guarded_app("token") as guarded:
         answer = await guarded.get(path)
         assert answer.status_code == 303
@@ -185,7 +185,7 @@ async def test_a_stranger_is_sent_from_a_page_to_the_login_and_back(path: str) -
 
 @pytest.mark.parametrize("path", DATA)
 @pytest.mark.parametrize("accept", ["*/*", "application/json", "text/event-stream"])
-async def test_a_stranger_gets_no_data_and_is_told_how(path: str, accept: str) -> None:
+async def test_data_without_a_login_is_a_401_that_names_the_bearer_scheme(path: str, accept: str) -> None:
     async with guarded_app("token") as guarded:
         answer = await guarded.get(path, accept=accept)
         assert answer.status_code == 401
@@ -196,14 +196,14 @@ async def test_a_stranger_gets_no_data_and_is_told_how(path: str, accept: str) -
 
 @pytest.mark.parametrize("mode", ["token", "proxy"])
 @pytest.mark.parametrize("path", OPEN)
-async def test_probes_and_what_a_login_needs_are_open_to_all(mode: Mode, path: str) -> None:
+async def test_probes_and_what_the_login_page_needs_require_no_login(mode: Mode, path: str) -> None:
     async with guarded_app(mode) as guarded:
         assert (await guarded.get(path)).status_code == 200
 
 
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
 @pytest.mark.parametrize(("token", "name", "admin"), [(ADMIN, "ann", True), (READER, "rob", False)])
-async def test_a_bearer_token_names_its_holder(mode: Mode, token: str, name: str, admin: bool) -> None:
+async def test_a_bearer_token_identifies_its_holder(mode: Mode, token: str, name: str, admin: bool) -> None:
     async with guarded_app(mode) as guarded:
         answer = await guarded.get("/api/v1/summary", authorization=f"bearer {token}")
         assert answer.json() == {"name": name, "admin": admin, "csrf": None, "way": "token"}
@@ -211,14 +211,14 @@ async def test_a_bearer_token_names_its_holder(mode: Mode, token: str, name: str
 
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
 @pytest.mark.parametrize("path", ["/crcr/org/repo", "/api/v1/summary"])
-async def test_a_session_names_its_holder_on_pages_and_for_data(mode: Mode, path: str) -> None:
+async def test_a_session_identifies_its_holder_on_pages_and_for_data(mode: Mode, path: str) -> None:
     async with guarded_app(mode) as guarded:
-        found = (await guarded.get(path, **guarded.cookie())).json()
-        assert (found["name"], found["admin"], found["way"]) == ("ann", True, "session")
-        assert found["csrf"]
+        reader = (await guarded.get(path, **guarded.cookie())).json()
+        assert (reader["name"], reader["admin"], reader["way"]) == ("ann", True, "session")
+        assert reader["csrf"]
 
 
-async def test_live_updates_come_with_the_session() -> None:
+async def test_the_event_stream_accepts_the_session_cookie() -> None:
     async with guarded_app("token") as guarded:
         assert (await guarded.get("/api/v1/events", **guarded.cookie(READER))).status_code == 200
 
@@ -231,13 +231,13 @@ async def test_a_wrong_token_is_refused_even_with_a_good_session(mode: Mode) -> 
         assert "nonsense" not in answer.text
 
 
-async def test_without_tokens_a_header_or_cookie_means_nothing() -> None:
+async def test_without_configured_tokens_a_header_or_cookie_is_ignored() -> None:
     async with guarded_app("public", tokens=TokenStore(())) as guarded:
         answer = await guarded.get("/api/v1/summary", authorization="Bearer x", cookie="crcr_session=x.y")
         assert answer.json()["name"] is None
 
 
-async def test_wrong_tokens_are_limited_and_a_good_one_waits_with_them() -> None:
+async def test_wrong_tokens_are_rate_limited_and_the_limit_also_delays_a_correct_token() -> None:
     async with guarded_app("public") as guarded:
         for _ in range(3):
             assert (await guarded.get("/api/v1/summary", authorization="Bearer wrong")).status_code == 401
@@ -249,20 +249,20 @@ async def test_wrong_tokens_are_limited_and_a_good_one_waits_with_them() -> None
         assert (await guarded.get("/api/v1/summary", authorization=f"Bearer {ADMIN}")).status_code == 200
 
 
-async def test_a_trusted_proxy_names_the_reader_who_may_never_act() -> None:
+async def test_a_trusted_proxy_names_the_reader_and_never_makes_an_admin() -> None:
     async with guarded_app("proxy") as guarded:
-        found = (await guarded.get("/api/v1/summary", **{"x-forwarded-user": "eve@example.org"})).json()
-        assert found == {"name": "eve@example.org", "admin": False, "csrf": None, "way": "proxy"}
+        reader = (await guarded.get("/api/v1/summary", **{"x-forwarded-user": "eve@example.org"})).json()
+        assert reader == {"name": "eve@example.org", "admin": False, "csrf": None, "way": "proxy"}
 
 
 @pytest.mark.parametrize("peer", ["203.0.113.9", "::1", "unix", ""])
-async def test_a_name_from_anybody_else_counts_for_nothing(peer: str) -> None:
+async def test_a_proxy_header_from_an_untrusted_peer_is_ignored(peer: str) -> None:
     async with guarded_app("proxy", peer=peer) as guarded:
-        told = {"x-forwarded-user": "ann", "x-forwarded-for": "10.0.0.1"}
-        assert (await guarded.get("/api/v1/summary", **told)).status_code == 401
+        headers = {"x-forwarded-user": "ann", "x-forwarded-for": "10.0.0.1"}
+        assert (await guarded.get("/api/v1/summary", **headers)).status_code == 401
 
 
-async def test_a_dual_stack_socket_knows_the_proxy_too() -> None:
+async def test_an_ipv4_mapped_address_of_the_proxy_is_trusted() -> None:
     async with guarded_app("proxy", peer="::ffff:10.0.0.7") as guarded:
         assert (await guarded.get("/crcr", **{"x-forwarded-user": "eve"})).status_code == 200
 
@@ -270,53 +270,55 @@ async def test_a_dual_stack_socket_knows_the_proxy_too() -> None:
 @pytest.mark.parametrize(
     "names", [[], [""], [" "], ["x" * 129], ["eve", "ann"], ["e\tve"], ["eve, ann"], [",eve"]]
 )
-async def test_a_proxy_that_names_nobody_or_two_lets_nobody_in(names: list[str]) -> None:
+async def test_a_missing_malformed_or_repeated_proxy_header_lets_nobody_in(names: list[str]) -> None:
     async with guarded_app("proxy") as guarded:
-        told = [("x-forwarded-user", name) for name in names]
-        answer = await guarded.http.get("/crcr", headers=[("accept", "text/html"), *told])
+        proxy_headers = [("x-forwarded-user", name) for name in names]
+        answer = await guarded.http.get("/crcr", headers=[("accept", "text/html"), *proxy_headers])
         assert answer.status_code == 401
         assert answer.headers["content-type"].startswith("text/html")
 
 
 @pytest.mark.parametrize("mode", ["public", "token"])
-async def test_where_no_proxy_is_set_up_its_header_is_only_text(mode: Mode) -> None:
+async def test_without_a_configured_proxy_its_header_is_ignored(mode: Mode) -> None:
     async with guarded_app(mode) as guarded:
         answer = await guarded.get("/api/v1/summary", **{"x-forwarded-user": "ann"})
         assert answer.status_code == 401 if mode == "token" else answer.json()["name"] is None
 
 
-async def test_a_proxys_own_token_does_not_keep_its_reader_out() -> None:
+async def test_a_proxys_own_bearer_token_does_not_lock_its_reader_out() -> None:
     async with guarded_app("proxy") as guarded:
-        told = {"x-forwarded-user": "eve", "authorization": "Bearer of.the.proxy"}
+        headers = {"x-forwarded-user": "eve", "authorization": "Bearer of.the.proxy"}
         for _ in range(5):
-            assert (await guarded.get("/api/v1/summary", **told)).json()["name"] == "eve"
-        assert (await guarded.get("/api/v1/summary", **told, **guarded.cookie())).json()["way"] == "session"
+            assert (await guarded.get("/api/v1/summary", **headers)).json()["name"] == "eve"
+        assert (await guarded.get("/api/v1/summary", **headers, **guarded.cookie())).json()[
+            "way"
+        ] == "session"
         alone = {"authorization": f"Bearer {ADMIN}"}
         assert (await guarded.get("/api/v1/summary", **alone)).json()["name"] == "ann"
 
 
-async def test_tokens_cannot_be_guessed_through_the_proxy() -> None:
+async def test_guessing_tokens_through_the_proxy_is_rate_limited() -> None:
     async with guarded_app("proxy") as guarded:
-        told = {"x-forwarded-user": "eve"}
+        headers = {"x-forwarded-user": "eve"}
         for number in range(3):
-            await guarded.get("/api/v1/summary", **told, authorization=f"Bearer {number}")
-        guessed = await guarded.get("/api/v1/summary", **told, authorization=f"Bearer {ADMIN}")
+            await guarded.get("/api/v1/summary", **headers, authorization=f"Bearer {number}")
+        guessed = await guarded.get("/api/v1/summary", **headers, authorization=f"Bearer {ADMIN}")
         assert guessed.json()["name"] == "eve"
         guarded.clock.advance(61)
-        known = await guarded.get("/api/v1/summary", **told, authorization=f"Bearer {ADMIN}")
+        known = await guarded.get("/api/v1/summary", **headers, authorization=f"Bearer {ADMIN}")
         assert known.json()["name"] == "ann"
 
 
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
-async def test_fault_30_nobody_signed_in_is_known_to_the_ingest(mode: Mode) -> None:
+async def test_fault_30_the_ingest_ignores_every_kind_of_sign_in(mode: Mode) -> None:
     async with guarded_app(mode) as guarded:
-        for told in (guarded.cookie(), {"authorization": f"Bearer {ADMIN}"}, {"x-forwarded-user": "ann"}):
-            answer = await guarded.http.post("/api/crcr/results", headers=told)
+        for headers in (guarded.cookie(), {"authorization": f"Bearer {ADMIN}"}, {"x-forwarded-user": "ann"}):
+            answer = await guarded.http.post("/api/crcr/results", headers=headers)
             assert answer.json() == {"name": None, "admin": False, "csrf": None, "way": None}
 
 
 @pytest.mark.parametrize(
-    ("told", "taken"),
+    ("headers", "accepted"),
     [
         ({}, True),
         ({"origin": "http://hud.test"}, True),
@@ -331,14 +333,14 @@ async def test_fault_30_nobody_signed_in_is_known_to_the_ingest(mode: Mode) -> N
     ],
 )
 @pytest.mark.parametrize("path", ["/crcr/login", "/crcr/org/repo", "/api/v1/summary", "/api/crcr/results"])
-async def test_another_sites_page_sends_nothing_here(path: str, told: dict[str, str], taken: bool) -> None:
+async def test_cross_origin_posts_are_refused(path: str, headers: dict[str, str], accepted: bool) -> None:
     async with guarded_app("public") as guarded:
-        answer = await guarded.http.post(path, headers={**told, **guarded.cookie()})
-        assert answer.status_code == (200 if taken else 403)
-        assert taken or answer.json()["error"]["code"] == "cross_origin"
+        answer = await guarded.http.post(path, headers={**headers, **guarded.cookie()})
+        assert answer.status_code == (200 if accepted else 403)
+        assert accepted or answer.json()["error"]["code"] == "cross_origin"
 
 
-async def test_over_https_a_page_of_the_unencrypted_site_is_another() -> None:
+async def test_over_https_the_http_origin_of_the_same_host_is_cross_origin() -> None:
     async with guarded_app("public", url="https://hud.test") as guarded:
         assert (
             await guarded.http.post("/crcr/login", headers={"origin": "https://hud.test"})
@@ -355,19 +357,19 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", HOSTILE)
-def test_nobody_is_sent_away_from_this_site(asked: str) -> None:
-    assert local_path(asked) == "/crcr"
+@pytest.mark.parametrize("target", HOSTILE)
+def test_a_redirect_target_outside_the_pages_becomes_the_front_page(target: str) -> None:
+    assert local_path(target) == "/crcr"
 
 
 @pytest.mark.parametrize(
-    "asked", ["/crcr", "/", "/crcr/a/b?range=7d&upstream=o/r", "/crcr/pr/7?x=https://a//b"]
+    "target", ["/crcr", "/", "/crcr/a/b?range=7d&upstream=o/r", "/crcr/pr/7?x=https://a//b"]
 )
-def test_a_page_of_this_site_is_gone_back_to(asked: str) -> None:
-    assert local_path(asked) == asked
+def test_a_redirect_target_among_the_pages_is_kept(target: str) -> None:
+    assert local_path(target) == target
 
 
-async def test_what_follows_the_address_is_kept_on_the_way_to_the_login() -> None:
+async def test_the_query_of_a_page_is_kept_in_the_redirect_to_the_login() -> None:
     async with guarded_app("token") as guarded:
         answer = await guarded.get("/crcr/org/repo?range=7d&upstream=o/r")
         assert (
@@ -380,24 +382,26 @@ async def test_what_follows_the_address_is_kept_on_the_way_to_the_login() -> Non
 
 @pytest.mark.parametrize("mode", ["public", "token", "proxy"])
 @pytest.mark.parametrize("path", [*PAGES, *DATA, *OPEN])
-async def test_no_answer_is_guessed_at_and_every_page_is_fenced_in(mode: Mode, path: str) -> None:
+async def test_every_response_is_nosniff_and_every_page_has_the_security_headers(
+    mode: Mode, path: str
+) -> None:
     async with guarded_app(mode) as guarded:
-        for told in ({}, guarded.cookie()):
-            answer = await guarded.get(path, **told)
+        for cookies in ({}, guarded.cookie()):
+            answer = await guarded.get(path, **cookies)
             assert answer.headers["x-content-type-options"] == "nosniff"
             if answer.headers.get("content-type", "").startswith("text/html"):
                 assert not [name for name in response_headers.PAGE_HEADERS if name not in answer.headers]
                 assert "'unsafe-inline'" not in answer.headers["content-security-policy"]
 
 
-async def test_only_an_encrypted_site_says_that_it_stays_so() -> None:
+async def test_hsts_is_sent_over_https_only() -> None:
     async with guarded_app("public", url="https://hud.test") as guarded:
         assert "max-age" in (await guarded.get("/crcr")).headers["strict-transport-security"]
     async with guarded_app("public") as guarded:
         assert "strict-transport-security" not in (await guarded.get("/crcr")).headers
 
 
-async def test_search_engines_find_pages_of_a_public_dashboard_only() -> None:
+async def test_search_engines_may_index_only_pages_of_a_public_dashboard() -> None:
     async with guarded_app("public") as guarded:
         assert "x-robots-tag" not in (await guarded.get("/crcr")).headers
         assert (await guarded.get("/api/v1/summary")).headers["x-robots-tag"] == "noindex"
@@ -407,7 +411,7 @@ async def test_search_engines_find_pages_of_a_public_dashboard_only() -> None:
 
 
 @pytest.mark.parametrize("path", ["/crcr", "/api/v1/summary"])
-async def test_what_one_reader_sees_is_kept_for_that_reader_alone(path: str) -> None:
+async def test_responses_for_a_signed_in_reader_are_private(path: str) -> None:
     async with guarded_app("public") as guarded:
         assert "private" not in (await guarded.get(path)).headers.get("cache-control", "")
         assert "Cookie" in (await guarded.get(path)).headers["vary"]
@@ -421,19 +425,19 @@ async def test_what_one_reader_sees_is_kept_for_that_reader_alone(path: str) -> 
 
 
 @pytest.mark.parametrize("path", ["/crcr", "/api/v1/summary"])
-async def test_who_has_the_same_page_is_not_sent_it_again(path: str) -> None:
+async def test_a_matching_etag_is_answered_with_304(path: str) -> None:
     async with guarded_app("public") as guarded:
         first = await guarded.get(path)
         tag = first.headers["etag"]
-        for told in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
-            again = await guarded.get(path, **{"if-none-match": told})
+        for if_none_match in (tag, f'"other", {tag}', tag.removeprefix("W/"), "*"):
+            again = await guarded.get(path, **{"if-none-match": if_none_match})
             assert (again.status_code, again.content) == (304, b"")
             assert again.headers["etag"] == tag
             assert again.headers["x-content-type-options"] == "nosniff"
         assert (await guarded.get(path, **{"if-none-match": '"other"'})).status_code == 200
 
 
-async def test_another_reader_has_another_page() -> None:
+async def test_the_etag_differs_between_readers() -> None:
     async with guarded_app("public") as guarded:
         tag = (await guarded.get("/api/v1/summary")).headers["etag"]
         assert (
@@ -442,12 +446,12 @@ async def test_another_reader_has_another_page() -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/events", "/api/v1/huge", "/healthz"])
-async def test_streams_and_what_is_not_to_be_kept_have_no_tag(path: str) -> None:
+async def test_streams_and_huge_or_uncacheable_responses_have_no_etag(path: str) -> None:
     async with guarded_app("public") as guarded:
         assert "etag" not in (await guarded.get(path)).headers
 
 
-async def test_pages_are_packed_and_streams_go_out_as_they_come() -> None:
+async def test_pages_are_compressed_and_streams_are_not() -> None:
     async with guarded_app("public") as guarded:
         async with guarded.http.stream("GET", "/crcr", headers={"accept-encoding": "gzip"}) as page:
             raw = b"".join([part async for part in page.aiter_raw()])
@@ -465,19 +469,19 @@ async def test_pages_are_packed_and_streams_go_out_as_they_come() -> None:
 @pytest.mark.parametrize(
     "kind", ["text/html", "application/json", "text/csv", "image/svg+xml", "text/css", "text/javascript"]
 )
-async def test_every_kind_of_text_is_packed_once_it_is_worth_it(kind: str) -> None:
+async def test_every_text_type_is_compressed_above_a_minimum_size(kind: str) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await Response("x" * int(scope["path"][1:]), media_type=kind)(scope, receive, send)
 
-    around = response_headers.wrap_app(app, public_url="http://hud.test", is_public=True)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(around), base_url="http://hud.test") as http:
+    wrapped = response_headers.wrap_app(app, public_url="http://hud.test", is_public=True)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(wrapped), base_url="http://hud.test") as http:
         assert (await http.get("/5000")).headers["content-encoding"] == "gzip"
         assert "content-encoding" not in (await http.get("/50")).headers
         assert "content-encoding" not in (await http.get("/5000", headers={"accept-encoding": "br"})).headers
 
 
-async def test_an_event_is_passed_on_before_the_next_is_there() -> None:
-    """Neither tag nor packing nor headers hold a stream back."""
+async def test_the_middleware_passes_each_event_on_before_the_next() -> None:
+    """Neither the ETag nor compression nor the headers middleware buffers a stream."""
     sent: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -494,9 +498,9 @@ async def test_an_event_is_passed_on_before_the_next_is_there() -> None:
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    doors = GuardedApp("public").doors
-    around = response_headers.wrap_app(
-        AccessMiddleware(app, doors), public_url="https://hud.test", is_public=True
+    access_settings = GuardedApp("public").access_settings
+    wrapped = response_headers.wrap_app(
+        AccessMiddleware(app, access_settings), public_url="https://hud.test", is_public=True
     )
     accept = [(b"accept-encoding", b"gzip")]
     scope = {
@@ -506,7 +510,7 @@ async def test_an_event_is_passed_on_before_the_next_is_there() -> None:
         "query_string": b"",
         "headers": accept,
     }
-    await around(
+    await wrapped(
         {**scope, "client": ("192.0.2.1", 1), "server": ("hud.test", 80), "scheme": "http"}, receive, send
     )
     assert len(sent) == 2
@@ -524,7 +528,7 @@ async def test_an_event_is_passed_on_before_the_next_is_there() -> None:
         ("/api/v1/summary", b""),
     ],
 )
-async def test_no_spelling_of_an_address_or_host_gets_past_the_door(path: str, host: bytes) -> None:
+async def test_no_spelling_of_a_path_or_host_bypasses_access_control(path: str, host: bytes) -> None:
     reached: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -540,7 +544,7 @@ async def test_no_spelling_of_an_address_or_host_gets_past_the_door(path: str, h
 
     scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [(b"host", host)]}
     more = {"client": ("192.0.2.1", 1), "server": ("hud.test", 80), "scheme": "http"}
-    await AccessMiddleware(app, GuardedApp("token").doors)({**scope, **more}, receive, send)
+    await AccessMiddleware(app, GuardedApp("token").access_settings)({**scope, **more}, receive, send)
     assert reached == ["401"]
 
 
@@ -550,12 +554,12 @@ def make_request(query: str) -> Request:
 
 @pytest.mark.parametrize("code", NOTICES)
 @pytest.mark.parametrize("number", [0, 1, 7])
-def test_after_an_act_the_page_says_what_was_done(code: str, number: int) -> None:
+def test_the_page_after_an_action_shows_its_notice(code: str, number: int) -> None:
     address = with_notice("/crcr/a/b?done=paused&n=1&range=7d", code, number)
     assert address.startswith("/crcr/a/b?range=7d&")
-    said = read_notice(make_request(address.partition("?")[2]))
-    assert said
-    assert "{}" not in said
+    notice = read_notice(make_request(address.partition("?")[2]))
+    assert notice
+    assert "{}" not in notice
 
 
 @pytest.mark.parametrize(
@@ -570,5 +574,5 @@ def test_after_an_act_the_page_says_what_was_done(code: str, number: int) -> Non
         "done=paused&n=" + "9" * 99,
     ],
 )
-def test_nobody_puts_words_into_the_pages_mouth(query: str) -> None:
+def test_a_forged_notice_in_the_query_is_ignored(query: str) -> None:
     assert read_notice(make_request(query)) is None

@@ -1,4 +1,4 @@
-"""CSV exports: text that stays text, numbers that stay numbers, lines that are whole, and a way to the rest."""
+"""CSV exports: text stays text, numbers keep every digit, no item is split, and a link leads to the next page."""
 
 import csv
 import io
@@ -29,10 +29,10 @@ def make_request(query: str = "") -> Request:
 
 
 class PagedItems:
-    """A list of named items that make so many lines each."""
+    """A paged list of items; each item has its own number of CSV lines."""
 
     def __init__(self, *lines: int) -> None:
-        self.items = [(f"item {place}", number) for place, number in enumerate(lines)]
+        self.items = [(f"item {index}", number) for index, number in enumerate(lines)]
         self.reads = 0
 
     async def read(self, after: CursorKey, size: int) -> tuple[Sequence[tuple[str, int]], CursorKey]:
@@ -44,7 +44,7 @@ class PagedItems:
 
 async def response_text(response: Response) -> str:
     if isinstance(response, StreamingResponse):
-        return b"".join([bytes(each) async for each in response.body_iterator]).decode()  # type: ignore[arg-type]
+        return b"".join([bytes(chunk) async for chunk in response.body_iterator]).decode()  # type: ignore[arg-type]
     return bytes(response.body).decode()
 
 
@@ -52,7 +52,7 @@ async def csv_rows(response: Response) -> list[list[str]]:
     return list(csv.reader(io.StringIO(await response_text(response), newline="")))[1:]
 
 
-def next_place(response: Response) -> CursorKey:
+def next_cursor(response: Response) -> CursorKey:
     link = response.headers.get("link")
     return cursors.decode(link.partition("cursor=")[2].partition(">")[0]) if link else None
 
@@ -72,38 +72,38 @@ def next_place(response: Response) -> CursorKey:
         (datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone(timedelta(hours=2))), "2026-01-02T01:04:05Z"),
     ],
 )
-def test_our_own_values_keep_every_digit(value: object, shown: str) -> None:
+def test_typed_values_are_written_exactly(value: object, shown: str) -> None:
     assert format_cell(value) == shown
 
 
 @pytest.mark.parametrize("start", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "＠x"])  # noqa: RUF001
-def test_a_text_that_a_spreadsheet_would_run_is_only_text(start: str) -> None:
+def test_a_text_that_a_spreadsheet_would_run_is_quoted(start: str) -> None:
     assert format_cell(start).startswith("'")
     assert format_cell(f"a{start}")[0] == "a"
 
 
-def test_characters_that_act_are_made_visible() -> None:
+def test_control_characters_are_made_visible() -> None:
     assert neutralize_formula("nul\x00 esc\x1b[31m rtl\u202e") == "nul␀ esc␛[31m rtl[U+202E]"
     assert neutralize_formula("two\nlines") == "two\nlines"
 
 
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=5))
-def test_any_text_comes_back_as_one_cell(rows: list[tuple[str, str]]) -> None:
+def test_any_text_is_read_back_as_one_cell(rows: list[tuple[str, str]]) -> None:
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\r\n").writerows([format_cell(each) for each in row] for row in rows)
+    csv.writer(text, lineterminator="\r\n").writerows([format_cell(cell) for cell in row] for row in rows)
     read = list(csv.reader(io.StringIO(text.getvalue(), newline=""), strict=True))
-    assert read == [[format_cell(each) for each in row] for row in rows]
-    assert not any(each.startswith(tuple("=+-@\t\r")) for row in read for each in row)
+    assert read == [[format_cell(cell) for cell in row] for row in rows]
+    assert not any(cell.startswith(tuple("=+-@\t\r")) for row in read for cell in row)
 
 
 @pytest.mark.parametrize("table", [name for name in vars(csv_columns) if name.isupper() and name[0] != "_"])
-def test_columns_have_names_of_their_own(table: str) -> None:
+def test_column_names_are_unique_identifiers(table: str) -> None:
     columns = getattr(csv_columns, table).columns
     assert len(set(columns)) == len(columns)
     assert all(name.isidentifier() for name in columns)
 
 
-async def test_a_list_is_exported_whole_with_its_head() -> None:
+async def test_a_short_list_is_exported_whole_with_its_header() -> None:
     answer = await CsvExport(make_request(), "up/stream-jobs", 100).respond_with_pages(
         ITEMS, PagedItems(1, 2).read
     )
@@ -114,44 +114,44 @@ async def test_a_list_is_exported_whole_with_its_head() -> None:
     assert "link" not in answer.headers
 
 
-async def test_what_is_over_the_limit_is_found_through_the_link() -> None:
+async def test_items_over_the_limit_are_reached_through_the_link() -> None:
     listed = PagedItems(*[1] * 1000)
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     after: CursorKey = None
     while True:
         answer = await CsvExport(make_request(), "x", 300, after).respond_with_pages(ITEMS, listed.read)
-        found += await csv_rows(answer)
-        after = next_place(answer)
+        rows += await csv_rows(answer)
+        after = next_cursor(answer)
         if after is None:
             break
-    assert [name for name, _ in found] == [name for name, _ in listed.items]
+    assert [name for name, _ in rows] == [name for name, _ in listed.items]
 
 
 @given(st.lists(st.integers(1, 9), max_size=40), st.integers(1, 25))
-async def test_no_item_is_torn_lost_or_doubled(sizes: list[int], limit: int) -> None:
+async def test_paging_splits_loses_and_repeats_no_item(sizes: list[int], limit: int) -> None:
     listed = PagedItems(*sizes)
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     after: CursorKey = None
     for _ in range(len(sizes) + 1):
         answer = await CsvExport(make_request(), "x", limit, after).respond_with_pages(ITEMS, listed.read)
         part = await csv_rows(answer)
         assert len(part) <= max(limit, *sizes, 1)
-        found += part
-        after = next_place(answer)
+        rows += part
+        after = next_cursor(answer)
         if after is None:
             break
-    assert found == [[name, str(line)] for name, number in listed.items for line in range(number)]
+    assert rows == [[name, str(line)] for name, number in listed.items for line in range(number)]
 
 
-async def test_the_link_keeps_what_was_asked_and_names_no_host() -> None:
+async def test_the_next_link_keeps_the_query_and_names_no_host() -> None:
     answer = await CsvExport(make_request("state=completed&cursor=old&limit=1"), "x", 1).respond_with_pages(
         ITEMS, PagedItems(1, 1).read
     )
-    place = cursors.encode((1,))
-    assert answer.headers["link"] == f'</api/v1/jobs.csv?state=completed&limit=1&cursor={place}>; rel="next"'
+    cursor = cursors.encode((1,))
+    assert answer.headers["link"] == f'</api/v1/jobs.csv?state=completed&limit=1&cursor={cursor}>; rel="next"'
 
 
-async def test_a_large_export_is_sent_in_pieces() -> None:
+async def test_a_large_export_is_streamed_with_its_content_length() -> None:
     table: CsvTable[int] = CsvTable(("text",), lambda number: [(f"{number} " + "x" * 10_000,)])
 
     async def read(_: CursorKey, __: int) -> tuple[Sequence[int], CursorKey]:
@@ -164,7 +164,7 @@ async def test_a_large_export_is_sent_in_pieces() -> None:
     assert text.count("\r\n") == 201
 
 
-async def test_a_fault_in_the_middle_leaves_no_short_file() -> None:
+async def test_a_store_outage_in_the_middle_raises_instead_of_a_truncated_file() -> None:
     async def read(after: CursorKey, _: int) -> tuple[Sequence[Any], CursorKey]:
         if after:
             raise StoreUnavailable
@@ -184,5 +184,5 @@ async def test_a_fault_in_the_middle_leaves_no_short_file() -> None:
         ("x" * 500, f"crcr-{'x' * 100}.csv"),
     ],
 )
-def test_a_file_has_a_name_that_is_safe_everywhere(name: str, file: str) -> None:
+def test_file_names_are_safe_on_every_system(name: str, file: str) -> None:
     assert file_name(name) == file

@@ -109,7 +109,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_many_readers_at_once_share_one_rendering_and_later_ones_get_it_without_the_store() -> None:
+async def test_concurrent_readers_share_one_rendering_and_later_ones_get_it_without_the_store() -> None:
     site = Site()
     site.gate.clear()
     readers = [asyncio.create_task(site.get()) for _ in range(200)]
@@ -138,7 +138,7 @@ async def test_a_reader_after_a_change_waits_for_a_rendering_that_shows_it() -> 
     assert len(site.rendered) == 2
 
 
-async def test_a_change_of_another_upstream_renders_nothing_anew() -> None:
+async def test_a_change_of_another_upstream_does_not_expire_a_page() -> None:
     site = Site()
     await site.get()
     site.log.note(OTHER)
@@ -147,7 +147,7 @@ async def test_a_change_of_another_upstream_renders_nothing_anew() -> None:
     assert len(site.rendered) == 2
 
 
-async def test_a_reader_that_names_a_change_is_content_with_a_page_that_is_not_older() -> None:
+async def test_a_request_that_names_a_change_gets_a_cached_page_that_is_not_older() -> None:
     site = Site()
     first = site.log.note()
     assert await site.count() == 1
@@ -160,7 +160,7 @@ async def test_a_reader_that_names_a_change_is_content_with_a_page_that_is_not_o
     assert site.rendered == ["/crcr?", "/crcr?fragment=main", "/crcr?fragment=main"]
 
 
-async def test_a_reader_of_a_health_event_gets_no_page_from_before_it() -> None:
+async def test_a_request_after_a_health_event_gets_no_page_from_before_it() -> None:
     site = Site()
     known = site.log.note()
     await site.get()
@@ -199,7 +199,7 @@ async def test_a_page_from_before_a_change_is_not_shared_under_the_address_of_th
     assert "s-maxage" not in answer.headers["cache-control"]
 
 
-async def test_of_two_upstreams_in_an_address_the_one_that_the_page_shows_counts() -> None:
+async def test_of_two_upstreams_in_a_query_the_one_that_the_page_shows_counts() -> None:
     site = Site()
     address = "/crcr?upstream=org/other&upstream=org/core"
     assert await site.count(address) == 0
@@ -207,7 +207,7 @@ async def test_of_two_upstreams_in_an_address_the_one_that_the_page_shows_counts
     assert await site.count(address) == 1
 
 
-async def test_readers_of_a_log_that_grows_all_the_time_wait_for_two_reads_at_most() -> None:
+async def test_readers_of_a_growing_change_log_wait_for_at_most_two_reads() -> None:
     site = Site()
     await site.get()
     site.log.grows_while_read = True
@@ -238,7 +238,7 @@ def test_a_page_is_not_current_after_the_clock_was_set_back() -> None:
     assert not page.is_current(1, now - second)
 
 
-async def test_an_app_that_waits_for_the_reader_to_disconnect_blocks_nobody() -> None:
+async def test_an_app_that_waits_for_the_disconnect_does_not_return_from_receive() -> None:
     """A streamed response calls `receive` until the client disconnects."""
     site = Site()
     await site.get()
@@ -250,7 +250,7 @@ async def test_an_app_that_waits_for_the_reader_to_disconnect_blocks_nobody() ->
 
 
 @pytest.mark.parametrize("version", ["999", "9" * 400, "-1", "x", ""])
-async def test_a_change_that_is_not_known_costs_no_more_than_the_newest(version: str) -> None:
+async def test_an_unknown_change_in_the_query_costs_one_rendering(version: str) -> None:
     site = Site()
     site.log.note()
     for _ in range(5):
@@ -260,7 +260,7 @@ async def test_a_change_that_is_not_known_costs_no_more_than_the_newest(version:
     assert ("s-maxage" in answer.headers["cache-control"]) == (version != "999")
 
 
-async def test_a_page_is_rendered_again_after_a_second_and_at_the_full_hour() -> None:
+async def test_a_page_expires_after_a_second_and_at_the_full_hour() -> None:
     site = Site()
     site.clock.advance(0.3)
     await site.get()
@@ -278,7 +278,7 @@ async def test_a_page_is_rendered_again_after_a_second_and_at_the_full_hour() ->
     assert len(site.rendered) == 4
 
 
-async def test_a_reader_who_leaves_does_not_stop_the_rendering_for_the_others() -> None:
+async def test_a_reader_that_disconnects_does_not_cancel_the_rendering_of_the_others() -> None:
     site = Site()
     site.gate.clear()
     leaving = asyncio.create_task(site.get())
@@ -292,7 +292,7 @@ async def test_a_reader_who_leaves_does_not_stop_the_rendering_for_the_others() 
     assert len(site.rendered) == 1
 
 
-async def test_errors_are_shared_but_not_kept_and_a_crash_is_raised_once() -> None:
+async def test_errors_are_shared_but_not_cached_and_a_crash_is_raised_once() -> None:
     site = Site()
     site.status = 404
     assert [(await site.get()).status_code for _ in range(2)] == [404, 404]
@@ -302,13 +302,13 @@ async def test_errors_are_shared_but_not_kept_and_a_crash_is_raised_once() -> No
     crashes = Counter[str]()
     inner = site.cache
 
-    async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+    async def count_crashes(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await inner(scope, receive, send)
         except ZeroDivisionError:
             crashes["raised"] += 1
 
-    site.cache = watched  # type: ignore[assignment]  # the same call
+    site.cache = count_crashes  # type: ignore[assignment]  # the same call
     readers = [asyncio.create_task(site.get()) for _ in range(5)]
     await settle()
     site.gate.set()
@@ -316,7 +316,7 @@ async def test_errors_are_shared_but_not_kept_and_a_crash_is_raised_once() -> No
     assert crashes["raised"] == 1
 
 
-async def test_signed_in_readers_and_other_requests_are_never_kept() -> None:
+async def test_pages_of_signed_in_readers_searches_and_exports_are_never_cached() -> None:
     site = Site()
     await site.get()
     site.reader = ADMIN
@@ -337,7 +337,7 @@ async def test_signed_in_readers_and_other_requests_are_never_kept() -> None:
         assert len(site.rendered) == before + 2, path
 
 
-async def test_clients_without_compression_get_plain_text_and_shared_caches_are_told_for_how_long() -> None:
+async def test_clients_without_compression_get_plain_text_and_shared_caches_get_a_max_age() -> None:
     site = Site()
     plain = await site.get(**{"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
@@ -352,7 +352,7 @@ async def test_clients_without_compression_get_plain_text_and_shared_caches_are_
     assert len(site.rendered) == 1
 
 
-async def test_the_summary_of_a_thousand_backends_is_kept() -> None:
+async def test_a_three_megabyte_summary_of_a_thousand_backends_is_cached() -> None:
     site = Site()
     site.filler = "x" * 3_000_000
     await site.get()
@@ -360,7 +360,7 @@ async def test_the_summary_of_a_thousand_backends_is_kept() -> None:
     assert len(site.rendered) == 1
 
 
-async def test_however_many_addresses_are_asked_for_the_kept_bytes_are_bounded() -> None:
+async def test_the_cached_bytes_are_bounded_for_any_number_of_addresses() -> None:
     site = Site(most_bytes=40_000)
     site.filler = "x"
     for number in range(300):
@@ -378,20 +378,20 @@ async def test_however_many_addresses_are_asked_for_the_kept_bytes_are_bounded()
     ("took_s", "readers", "now", "rest_s"),
     [
         (0.1, 8, 100.0, 0.3),
-        (0.1, 7, 100.0, 0.0),  # few readers wait for nobody
+        (0.1, 7, 100.0, 0.0),  # no pause with few readers
         (0.1, 8, 100.2, 0.1),
         (0.1, 900, 100.4, 0.0),
         (5.0, 8, 100.0, 1.0),
     ],
 )
-def test_a_page_with_many_readers_takes_a_quarter_of_the_time_at_most(
+def test_a_page_with_many_readers_renders_at_most_a_quarter_of_the_time(
     took_s: float, readers: int, now: float, rest_s: float
 ) -> None:
     assert RenderPause(100.0, took_s, readers).rest_s(now) == pytest.approx(rest_s)
 
 
-async def test_readers_who_wait_for_a_rendering_count_for_the_pause_after_it() -> None:
-    """Where each rendering is followed by a change, nobody ever finds a kept page."""
+async def test_readers_that_wait_for_a_rendering_count_for_the_pause_after_it() -> None:
+    """When a change follows each rendering, no reader ever gets a cached page."""
     site = Site()
     site.gate.clear()
     readers = [asyncio.create_task(site.get()) for _ in range(8)]
@@ -402,8 +402,8 @@ async def test_readers_who_wait_for_a_rendering_count_for_the_pause_after_it() -
     assert pause.rest_s(pause.ended) > 0
 
 
-class Crowd:
-    """An app behind the queue that holds each request until it is let go."""
+class QueuedSite:
+    """An app behind the render queue that holds each request until `gate` is set."""
 
     def __init__(self, **limits: float) -> None:
         self.running, self.most, self.refused, self.waiting = 0, 0, 0, 0
@@ -442,54 +442,54 @@ class Crowd:
             return await http.get(path, headers={"accept": accept})
 
 
-async def test_beyond_the_waiting_places_a_503_comes_at_once_and_signed_in_readers_still_get_in() -> None:
-    crowd = Crowd(at_once=3, waiting=5)
-    readers = [asyncio.create_task(crowd.get(f"/crcr?n={number}")) for number in range(8)]
+async def test_a_full_render_queue_answers_503_at_once_and_still_accepts_signed_in_readers() -> None:
+    site = QueuedSite(at_once=3, waiting=5)
+    readers = [asyncio.create_task(site.get(f"/crcr?n={number}")) for number in range(8)]
     await settle()
-    assert (crowd.most, crowd.waiting) == (3, 5)
+    assert (site.most, site.waiting) == (3, 5)
     for accept, path in (("text/html", "/crcr/pr/1"), ("application/json", "/api/v1/summary")):
-        refused = await crowd.get(path, accept=accept)
+        refused = await site.get(path, accept=accept)
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) > 0
         assert refused.headers["content-type"].startswith(accept)
-    assert crowd.refused == 2
-    admin = asyncio.create_task(crowd.get("/crcr", ADMIN))
+    assert site.refused == 2
+    admin = asyncio.create_task(site.get("/crcr", ADMIN))
     await settle()
-    assert crowd.most == 4
-    crowd.gate.set()
+    assert site.most == 4
+    site.gate.set()
     assert {answer.status_code for answer in await asyncio.gather(*readers, admin)} == {200}
-    assert (crowd.running, crowd.waiting) == (0, 0)
+    assert (site.running, site.waiting) == (0, 0)
 
 
-async def test_where_everybody_is_signed_in_all_places_are_theirs() -> None:
-    crowd = Crowd(at_once=4, waiting=64)
-    readers = [asyncio.create_task(crowd.get("/crcr", Reader(f"r{number}"))) for number in range(60)]
+async def test_signed_in_readers_may_use_every_slot() -> None:
+    site = QueuedSite(at_once=4, waiting=64)
+    readers = [asyncio.create_task(site.get("/crcr", Reader(f"r{number}"))) for number in range(60)]
     await settle()
-    assert (crowd.refused, crowd.most) == (0, 6)
-    crowd.gate.set()
+    assert (site.refused, site.most) == (0, 6)
+    site.gate.set()
     assert {answer.status_code for answer in await asyncio.gather(*readers)} == {200}
 
 
-async def test_a_reader_who_waits_too_long_is_refused_and_takes_no_slot_later() -> None:
-    crowd = Crowd(at_once=1, waiting=5, longest_wait_s=0)
-    slow = asyncio.create_task(crowd.get("/crcr"))
+async def test_a_reader_that_waits_too_long_is_refused_and_takes_no_slot_later() -> None:
+    site = QueuedSite(at_once=1, waiting=5, longest_wait_s=0)
+    slow = asyncio.create_task(site.get("/crcr"))
     await settle()
-    late = [await crowd.get(f"/crcr?n={number}") for number in range(3)]
+    late = [await site.get(f"/crcr?n={number}") for number in range(3)]
     assert [answer.status_code for answer in late] == [503] * 3
-    assert (crowd.refused, crowd.waiting, crowd.most) == (3, 0, 1)
-    crowd.gate.set()
+    assert (site.refused, site.waiting, site.most) == (3, 0, 1)
+    site.gate.set()
     assert (await slow).status_code == 200
-    assert (await crowd.get("/crcr")).status_code == 200
+    assert (await site.get("/crcr")).status_code == 200
 
 
-async def test_a_waiting_reader_who_leaves_frees_its_place() -> None:
-    crowd = Crowd(at_once=1, waiting=2)
-    readers = [asyncio.create_task(crowd.get("/crcr")) for _ in range(3)]
+async def test_a_waiting_reader_that_disconnects_frees_its_place() -> None:
+    site = QueuedSite(at_once=1, waiting=2)
+    readers = [asyncio.create_task(site.get("/crcr")) for _ in range(3)]
     await settle()
     readers[0].cancel()
     readers[2].cancel()
     await settle()
-    assert (crowd.running, crowd.waiting) == (1, 0)
-    crowd.gate.set()
+    assert (site.running, site.waiting) == (1, 0)
+    site.gate.set()
     assert (await readers[1]).status_code == 200
-    assert (await crowd.get("/crcr")).status_code == 200
+    assert (await site.get("/crcr")).status_code == 200

@@ -17,20 +17,20 @@ async def test_a_rendered_page_leaves_no_values_to_the_garbage_collector(tmp_pat
     async with dispatched_run(tmp_path) as (relay, run):
         await post_report(relay, run, "build", "in_progress")
         await post_report(relay, run, "build", "completed", conclusion="failure")
-        assert (await relay.http.get(path)).status_code == 200  # what is made once and kept
+        assert (await relay.http.get(path)).status_code == 200  # fills the caches
         gc.collect()
-        was_enabled, before = gc.isenabled(), values_of_pages()
+        was_enabled, before = gc.isenabled(), count_view_values()
         gc.disable()
         try:
             for number in range(READ_AGAIN):
                 assert (await relay.http.get(f"{path}?x={number}")).status_code == 200
-            after = values_of_pages()
+            after = count_view_values()
         finally:
             if was_enabled:
                 gc.enable()
         assert after - before < READ_AGAIN / 2  # a page or two may be kept, not all of them
 
 
-def values_of_pages() -> int:
-    """How many there are in this process, of other tests too."""
-    return sum(isinstance(one, Column | JobCell | JobView) for one in gc.get_objects())
+def count_view_values() -> int:
+    """Count the view values in this process, including those of other tests."""
+    return sum(isinstance(value, Column | JobCell | JobView) for value in gc.get_objects())

@@ -1,4 +1,4 @@
-"""The command that tries a workflow in the sandbox: what a shell makes of it, and for whom it is written."""
+"""The command that tries a workflow in the sandbox: how a shell runs it, for which repository and which GitHub."""
 
 import json
 import shlex
@@ -15,8 +15,8 @@ UPSTREAM = RepoName("org/upstream")
 CALLBACK = "https://relay.example.org/github/callback"
 
 
-def run_by_a_shell(command: str, folder: Path) -> tuple[list[str], str]:
-    """The words and the input that `gh` gets."""
+def run_in_shell(command: str, folder: Path) -> tuple[list[str], str]:
+    """Return the arguments and the input that `gh` gets."""
     gh = folder / "gh"
     gh.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > words\ncat > input\n')
     gh.chmod(0o755)
@@ -33,7 +33,7 @@ def run_by_a_shell(command: str, folder: Path) -> tuple[list[str], str]:
 @pytest.mark.parametrize("audience", ["crcr", "a'b\"$(id)`id`\\\nEND\n"])
 def test_a_shell_sends_the_dispatch_as_the_relay_would(tmp_path: Path, audience: str) -> None:
     command = try_command(RepoName("me/my-backend"), CALLBACK, audience, UPSTREAM)
-    words, sent = run_by_a_shell(command, tmp_path)
+    words, sent = run_in_shell(command, tmp_path)
     assert words == ["api", "repos/me/my-backend/dispatches", "--input", "-"]
     relay = {"callback_url": CALLBACK, "audience": audience, "upstream": "org/upstream"}
     body = json.loads(sent)
@@ -45,23 +45,23 @@ def test_a_shell_sends_the_dispatch_as_the_relay_would(tmp_path: Path, audience:
     }
 
 
-def test_without_a_repository_it_is_the_checkouts(tmp_path: Path) -> None:
-    words, _ = run_by_a_shell(try_command(None, CALLBACK, "crcr", UPSTREAM), tmp_path)
+def test_without_a_repository_the_command_uses_that_of_the_checkout(tmp_path: Path) -> None:
+    words, _ = run_in_shell(try_command(None, CALLBACK, "crcr", UPSTREAM), tmp_path)
     assert words[1] == "repos/{owner}/{repo}/dispatches"
 
 
-def test_another_github_is_named(tmp_path: Path) -> None:
+def test_another_github_is_passed_as_the_hostname(tmp_path: Path) -> None:
     command = try_command(None, CALLBACK, "crcr", UPSTREAM, github_url="https://ghe.example.org")
-    words, _ = run_by_a_shell(command, tmp_path)
+    words, _ = run_in_shell(command, tmp_path)
     assert words[2:] == ["--hostname", "ghe.example.org", "--input", "-"]
 
 
-def test_the_demos_github_has_a_command_of_its_own() -> None:
+def test_the_demos_github_gets_the_demo_join_command() -> None:
     command = try_command(None, CALLBACK, "crcr", UPSTREAM, github_url="http://127.0.0.1:8001")
     words = ["crcr", "demo-join", "me/my-backend", "--unlisted", "--github", "http://127.0.0.1:8001"]
     assert shlex.split(command) == words
 
 
-def test_the_guide_shows_the_very_command() -> None:
+def test_the_guide_shows_exactly_this_command() -> None:
     guide = (ROOT / "docs" / "downstream.md").read_text()
     assert f"```sh\n{try_command(None, CALLBACK, 'crcr', UPSTREAM)}```" in guide

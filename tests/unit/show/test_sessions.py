@@ -1,4 +1,4 @@
-"""Sessions: what a cookie proves, and what ends it."""
+"""Sessions: verification of the cookie, and the events that end a session."""
 
 import base64
 import json
@@ -19,58 +19,61 @@ def make_named_token(name: str, token: str, *, admin: bool = True) -> NamedToken
 ANN, BOB = make_named_token("ann", "ann's token"), make_named_token("bob", "bob's token", admin=False)
 
 
-def sessions(
+def make_sessions(
     *tokens: NamedToken, clock: ManualClock, secret: bytes = SECRET, secure: bool = False
 ) -> Sessions:
     return Sessions(TokenStore(tokens), secret=secret, clock=clock, secure=secure)
 
 
-def unpacked(cookie: str) -> dict[str, object]:
+def decode_cookie(cookie: str) -> dict[str, object]:
     body = cookie.partition(".")[0]
-    found = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-    assert isinstance(found, dict)
-    return found
+    payload = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    assert isinstance(payload, dict)
+    return payload
 
 
-def packed(facts: object) -> str:
+def encode_payload(facts: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(facts).encode()).rstrip(b"=").decode()
 
 
-def test_a_session_names_its_holder_on_every_replica() -> None:
+def test_a_session_identifies_its_holder_on_every_replica() -> None:
     clock = ManualClock()
-    cookie = sessions(ANN, BOB, clock=clock).create(BOB)
-    found = sessions(BOB, ANN, clock=clock).read(cookie)
-    assert found is not None
-    assert (found.holder.name, found.holder.admin) == ("bob", False)
+    cookie = make_sessions(ANN, BOB, clock=clock).create(BOB)
+    session = make_sessions(BOB, ANN, clock=clock).read(cookie)
+    assert session is not None
+    assert (session.holder.name, session.holder.admin) == ("bob", False)
     assert "token" not in cookie
-    assert BOB.digest not in json.dumps(unpacked(cookie))
+    assert BOB.digest not in json.dumps(decode_cookie(cookie))
 
 
 def test_a_session_ends_after_twelve_hours_to_the_second() -> None:
     clock = ManualClock()
-    here = sessions(ANN, clock=clock)
-    cookie = here.create(ANN)
+    sessions = make_sessions(ANN, clock=clock)
+    cookie = sessions.create(ANN)
     clock.advance(LIFE.total_seconds() - 1)
-    assert here.read(cookie) is not None
+    assert sessions.read(cookie) is not None
     clock.advance(1)
-    assert here.read(cookie) is None
+    assert sessions.read(cookie) is None
 
 
-def test_two_sessions_of_one_token_have_forms_of_their_own() -> None:
-    here = sessions(ANN, clock=ManualClock())
-    first, second = here.read(here.create(ANN)), here.read(here.create(ANN))
+def test_two_sessions_of_one_token_have_different_csrf_tokens() -> None:
+    sessions = make_sessions(ANN, clock=ManualClock())
+    first, second = (
+        sessions.read(sessions.create(ANN)),
+        sessions.read(sessions.create(ANN)),
+    )
     assert first is not None
     assert second is not None
     assert first.csrf != second.csrf
 
 
-def test_the_field_of_a_form_is_no_session_and_no_signature_of_one() -> None:
-    here = sessions(ANN, clock=ManualClock())
-    cookie = here.create(ANN)
-    session = here.read(cookie)
+def test_the_csrf_token_is_not_in_the_cookie_and_does_not_sign_a_session() -> None:
+    sessions = make_sessions(ANN, clock=ManualClock())
+    cookie = sessions.create(ANN)
+    session = sessions.read(cookie)
     assert session is not None
     assert session.csrf not in cookie
-    assert here.read(f"{cookie.partition('.')[0]}.{session.csrf}") is None
+    assert sessions.read(f"{cookie.partition('.')[0]}.{session.csrf}") is None
 
 
 @pytest.mark.parametrize(
@@ -83,16 +86,16 @@ def test_the_field_of_a_form_is_no_session_and_no_signature_of_one() -> None:
     ],
     ids=["removed", "made anew", "may only read now", "renamed"],
 )
-def test_a_session_ends_with_its_token(now_known: tuple[NamedToken, ...]) -> None:
+def test_a_session_ends_when_its_token_is_removed_or_changed(now_known: tuple[NamedToken, ...]) -> None:
     clock = ManualClock()
-    cookie = sessions(ANN, BOB, clock=clock).create(ANN)
-    assert sessions(*now_known, clock=clock).read(cookie) is None
+    cookie = make_sessions(ANN, BOB, clock=clock).create(ANN)
+    assert make_sessions(*now_known, clock=clock).read(cookie) is None
 
 
-def test_another_webhook_secret_ends_all_sessions() -> None:
+def test_a_changed_webhook_secret_ends_all_sessions() -> None:
     clock = ManualClock()
-    cookie = sessions(ANN, clock=clock).create(ANN)
-    assert sessions(ANN, clock=clock, secret=b"changed").read(cookie) is None
+    cookie = make_sessions(ANN, clock=clock).create(ANN)
+    assert make_sessions(ANN, clock=clock, secret=b"changed").read(cookie) is None
 
 
 @pytest.mark.parametrize(
@@ -100,17 +103,17 @@ def test_another_webhook_secret_ends_all_sessions() -> None:
     [{"name": "ann"}, {"role": "admin"}, {"expires": 2**40}, {"issued": 0}, {"nonce": "mine"}, {"more": 1}],
     ids=lambda change: next(iter(change)),
 )
-def test_a_cookie_that_was_changed_is_nobodys(change: dict[str, object]) -> None:
-    here = sessions(ANN, BOB, clock=ManualClock())
-    cookie = here.create(BOB)
+def test_a_cookie_with_changed_contents_is_invalid(change: dict[str, object]) -> None:
+    sessions = make_sessions(ANN, BOB, clock=ManualClock())
+    cookie = sessions.create(BOB)
     signature = cookie.partition(".")[2]
-    assert here.read(f"{packed({**unpacked(cookie), **change})}.{signature}") is None
+    assert sessions.read(f"{encode_payload({**decode_cookie(cookie), **change})}.{signature}") is None
 
 
-def test_a_session_from_the_future_does_not_count() -> None:
+def test_a_session_issued_in_the_future_is_invalid() -> None:
     ahead, behind = ManualClock(), ManualClock()
     ahead.advance(3600)
-    assert sessions(ANN, clock=behind).read(sessions(ANN, clock=ahead).create(ANN)) is None
+    assert make_sessions(ANN, clock=behind).read(make_sessions(ANN, clock=ahead).create(ANN)) is None
 
 
 @pytest.mark.parametrize(
@@ -122,29 +125,29 @@ def test_a_session_from_the_future_does_not_count() -> None:
         "a.b",
         "é.é",
         "\udcff.x",
-        packed({"name": "ann"}) + ".",
-        packed({"name": "ann"}) + "." + "A" * 43,
-        packed([1]) + ".x",
-        packed("ann") + ".x",
-        packed({"name": {"a": 1}}) + ".x",
+        encode_payload({"name": "ann"}) + ".",
+        encode_payload({"name": "ann"}) + "." + "A" * 43,
+        encode_payload([1]) + ".x",
+        encode_payload("ann") + ".x",
+        encode_payload({"name": {"a": 1}}) + ".x",
         "[" * 900,
         base64.urlsafe_b64encode(b"[" * 700).decode() + ".x",
         "A" * 100_000,
     ],
 )
-def test_nonsense_is_nobody(forged: str) -> None:
-    assert sessions(ANN, clock=ManualClock()).read(forged) is None
+def test_a_malformed_cookie_is_invalid(forged: str) -> None:
+    assert make_sessions(ANN, clock=ManualClock()).read(forged) is None
 
 
-def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites() -> None:
-    plain, secure = (sessions(ANN, clock=ManualClock(), secure=secure) for secure in (False, True))
+def test_the_cookie_is_http_only_same_site_and_secure_over_https() -> None:
+    plain, secure = (make_sessions(ANN, clock=ManualClock(), secure=secure) for secure in (False, True))
     assert plain.set_cookie("v") == "crcr_session=v; Max-Age=43200; Path=/; HttpOnly; SameSite=Strict"
     assert secure.set_cookie("v").startswith("__Host-crcr_session=v; ")
     assert secure.set_cookie("v").endswith("; Secure")
     assert secure.end_cookie() == "__Host-crcr_session=; Max-Age=0; Path=/; HttpOnly; SameSite=Strict; Secure"
 
 
-def test_a_token_is_known_whole_and_by_its_hash_only() -> None:
+def test_a_token_matches_only_as_a_whole_by_its_hash() -> None:
     tokens = TokenStore((ANN, BOB))
     assert tokens.find_holder("ann's token") == ANN
     for wrong in ("", "ann's toke", "ann's token ", ANN.digest, f"sha256:{ANN.digest}", "ann", "x" * 100_000):

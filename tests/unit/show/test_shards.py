@@ -1,4 +1,4 @@
-"""Numbered shards of one job stand together; versions and other numbers stay what they are."""
+"""Numbered shards of one job are one group; versions and other numbers are not shards."""
 
 from dataclasses import replace
 
@@ -11,10 +11,10 @@ from crcr.show.render.matrix import combine_jobs, group_columns, parse_shard
 from support.data.backend_views import a_column, a_job_view
 
 
-def groups(*names: str) -> list[list[str]]:
-    """The names as they are put together, all of one workflow."""
+def group_names(*names: str) -> list[list[str]]:
+    """Return the names in their groups, all of one workflow."""
     (section,) = group_columns([a_column(name) for name in names])
-    return [[names[place] for place in group.indexes] for group in section.groups]
+    return [[names[index] for index in group.indexes] for group in section.groups]
 
 
 @pytest.mark.parametrize(
@@ -58,23 +58,23 @@ def test_shards_of_one_job_are_one_group(names: tuple[str, ...], label: str) -> 
         ("test (9, 4)", "test (8, 4)"),
     ],
 )
-def test_what_is_no_shard_stands_alone(names: tuple[str, ...]) -> None:
-    assert groups(*names) == [[name] for name in names]
+def test_a_column_that_is_no_shard_is_a_group_of_one(names: tuple[str, ...]) -> None:
+    assert group_names(*names) == [[name] for name in names]
 
 
-def test_shards_are_in_the_order_of_their_numbers() -> None:
+def test_shards_are_sorted_by_number() -> None:
     names = [f"test ({number}, 12)" for number in (10, 2, 1, 11)]
-    assert groups(*names, "build") == [[f"test ({number}, 12)" for number in (1, 2, 10, 11)], ["build"]]
+    assert group_names(*names, "build") == [[f"test ({number}, 12)" for number in (1, 2, 10, 11)], ["build"]]
 
 
-def test_workflows_are_kept_apart() -> None:
+def test_workflows_are_separate_sections() -> None:
     columns = [
         a_column("test 1/2", "a.yml", "A"),
         a_column("test 2/2", "b.yml", "B"),
         a_column("x", "a.yml", "A"),
     ]
-    found = group_columns(columns)
-    assert [(each.name, [group.indexes for group in each.groups]) for each in found] == [
+    sections = group_columns(columns)
+    assert [(section.name, [group.indexes for group in section.groups]) for section in sections] == [
         ("A", [(0,), (2,)]),
         ("B", [(1,)]),
     ]
@@ -92,25 +92,25 @@ NAMES = st.lists(
 
 
 @given(NAMES)
-def test_every_column_is_in_just_one_group_and_keys_differ(names: list[str]) -> None:
-    found = [
+def test_every_column_is_in_exactly_one_group_and_group_keys_differ(names: list[str]) -> None:
+    groups = [
         group for section in group_columns([a_column(name) for name in names]) for group in section.groups
     ]
-    places = [place for group in found for place in group.indexes]
-    assert sorted(places) == [*range(len(names))]
-    assert len({group.key for group in found}) == len(found)
+    indexes = [index for group in groups for index in group.indexes]
+    assert sorted(indexes) == [*range(len(names))]
+    assert len({group.key for group in groups}) == len(groups)
 
 
 @given(NAMES)
-def test_members_of_a_group_differ_in_one_number_only(names: list[str]) -> None:
+def test_shards_of_a_group_differ_only_in_one_number(names: list[str]) -> None:
     for section in group_columns([a_column(name) for name in names]):
         for group in section.groups:
             if group.is_shards:
-                shards = [parse_shard(names[place]) for place in group.indexes]
+                shards = [parse_shard(names[index]) for index in group.indexes]
                 assert {shard.family for shard in shards if shard} == {group.label}
 
 
-def test_a_name_of_a_million_characters_costs_nothing() -> None:
+def test_a_name_of_a_million_characters_is_no_shard() -> None:
     assert parse_shard("1/2 " * 250_000) is None
 
 
@@ -119,7 +119,7 @@ RUNS = a_job_view(None)
 
 
 @pytest.mark.parametrize(
-    ("cells", "letter", "said", "passed"),
+    ("cells", "letter", "text", "passed"),
     [
         ((O, X, O, X, O), "failure", "2/5", False),
         ((O, O, O, O, O), "success", "5", True),
@@ -129,24 +129,24 @@ RUNS = a_job_view(None)
         ((X, X, X, X, X), "failure", "5", False),
     ],
 )
-def test_a_folded_cell_says_the_worst_and_how_many(
-    cells: tuple[object, ...], letter: str | None, said: str, passed: bool
+def test_a_folded_cell_shows_the_worst_result_and_its_count(
+    cells: tuple[object, ...], letter: str | None, text: str, passed: bool
 ) -> None:
-    found = combine_jobs(cells, 5)  # type: ignore[arg-type]
-    assert found is not None
-    assert (found.worst.conclusion, found.text, found.all_passed) == (
+    folded = combine_jobs(cells, 5)  # type: ignore[arg-type]
+    assert folded is not None
+    assert (folded.worst.conclusion, folded.text, folded.all_passed) == (
         Conclusion(letter) if letter else None,
-        said,
+        text,
         passed,
     )
 
 
-def test_shards_of_which_none_reported_say_nothing() -> None:
+def test_a_folded_cell_without_any_report_is_empty() -> None:
     assert combine_jobs((None, None), 2) is None
 
 
-def test_a_silent_shard_is_worse_than_one_that_runs() -> None:
+def test_a_silent_shard_is_worse_than_a_running_one() -> None:
     silent = replace(RUNS, state=JobState.TIMED_OUT)
-    found = combine_jobs((RUNS, silent, O), 3)
-    assert found is not None
-    assert found.worst is silent
+    folded = combine_jobs((RUNS, silent, O), 3)
+    assert folded is not None
+    assert folded.worst is silent

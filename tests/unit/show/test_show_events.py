@@ -35,7 +35,7 @@ class Reader:
     query: str = ""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     address: str = "192.0.2.1"
-    who: ShowReader = ANYONE
+    show_reader: ShowReader = ANYONE
     chunks: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -47,7 +47,7 @@ class Reader:
             "query_string": self.query.encode(),
             "headers": self.headers,
             "client": (self.address, 1),
-            "state": {"reader": self.who},
+            "state": {"reader": self.show_reader},
         }
         self.task = asyncio.create_task(self.app(scope, self._receive, self.chunks.put))
         return self.task
@@ -114,8 +114,8 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
         yield live_app(store, StreamLimits(per_address=2, in_total=3))
 
 
-async def all_quiet(live: Live) -> None:
-    """Return when the stream or the feed has nothing to do but to wait for time to pass."""
+async def wait_until_idle(live: Live) -> None:
+    """Return when the stream or the feed only waits for time to pass."""
     while not live.store.clock.sleeping:
         await settle()
 
@@ -128,12 +128,12 @@ async def test_a_change_reaches_an_open_stream(live: Live) -> None:
     async with live.reader() as reader:
         live.change("job", "good/backend", delivery="d-1", number=7)
         text = await reader.next()
-    told = {"kind": "job", "upstream": UPSTREAM.key, "downstream": "good/backend", "delivery": "d-1"}
+    expected = {"kind": "job", "upstream": UPSTREAM.key, "downstream": "good/backend", "delivery": "d-1"}
     assert text.startswith("id: 1\nevent: change\ndata: ")
-    assert json.loads(text.split("data: ")[1]) == {**told, "number": 7}
+    assert json.loads(text.split("data: ")[1]) == {**expected, "number": 7}
 
 
-async def test_a_reconnecting_reader_gets_what_it_missed(live: Live) -> None:
+async def test_a_reconnecting_reader_gets_the_events_that_it_missed(live: Live) -> None:
     for number in range(1, 5):
         live.change(number=number)
     async with live.reader("after=1") as reader:
@@ -146,12 +146,12 @@ async def test_more_than_one_batch_is_caught_up(live: Live) -> None:
     for number in range(1, 603):
         live.store.change(number=number)
     async with live.reader("after=0") as reader:
-        told = [*ids(await reader.next()), *ids(await reader.next())]
-    assert told == list(range(1, 603))
+        change_ids = [*ids(await reader.next()), *ids(await reader.next())]
+    assert change_ids == list(range(1, 603))
 
 
 @pytest.mark.parametrize("after", [99, 1])
-async def test_a_place_that_is_not_kept_is_reset(live: Live, after: int) -> None:
+async def test_a_position_outside_the_kept_changes_is_reset(live: Live, after: int) -> None:
     for number in range(1, 5):
         live.store.change(number=number)
     with live.store.engine.begin() as connection:
@@ -162,7 +162,7 @@ async def test_a_place_that_is_not_kept_is_reset(live: Live, after: int) -> None
         assert ids(await reader.next()) == [5]
 
 
-async def test_the_oldest_place_that_is_kept_resumes(live: Live) -> None:
+async def test_the_oldest_kept_position_resumes(live: Live) -> None:
     for number in range(1, 4):
         live.store.change(number=number)
     with live.store.engine.begin() as connection:
@@ -171,7 +171,7 @@ async def test_the_oldest_place_that_is_kept_resumes(live: Live) -> None:
         assert ids(await reader.next()) == [3]
 
 
-async def test_hidden_and_foreign_changes_are_not_told(live: Live) -> None:
+async def test_changes_of_hidden_backends_and_other_upstreams_are_not_sent(live: Live) -> None:
     live.store.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n", version=2)
     live.store.change("job", "secret/one")
     live.store.change("delivery", None, upstream=OTHER.key)
@@ -183,14 +183,14 @@ async def test_hidden_and_foreign_changes_are_not_told(live: Live) -> None:
         assert ids(await reader.next()) == [2, 4]
 
 
-async def test_equal_changes_of_a_burst_are_told_once(live: Live) -> None:
+async def test_equal_changes_of_a_burst_are_sent_once(live: Live) -> None:
     for _ in range(5):
         live.store.change(number=7)
     async with live.reader("after=0") as reader:
         assert ids(await reader.next()) == [5]
 
 
-async def test_streams_are_capped_per_address_and_in_all(live: Live) -> None:
+async def test_streams_are_capped_per_address_and_in_total(live: Live) -> None:
     async with live.reader(), live.reader():
         with pytest.raises(Unavailable):
             await Reader(live.app).open()
@@ -205,31 +205,31 @@ async def test_streams_are_capped_per_address_and_in_all(live: Live) -> None:
 BEAT = "event: beat\ndata: {}\n\n"
 
 
-async def test_a_quiet_stream_beats_its_heart(live: Live) -> None:
+async def test_an_idle_stream_sends_heartbeats(live: Live) -> None:
     async with live.reader() as reader:
         for _ in range(2):
-            while reader.chunks.empty():  # the feed's first reading may wake the stream once more
-                await all_quiet(live)
+            while reader.chunks.empty():  # the feed's first read may wake the stream once more
+                await wait_until_idle(live)
                 live.store.clock.advance(HEARTBEAT_S)
                 await settle()
             assert await reader.next() == BEAT
 
 
-async def test_what_a_reader_is_not_told_of_does_not_hold_back_its_heartbeat(live: Live) -> None:
+async def test_filtered_changes_do_not_delay_the_heartbeat(live: Live) -> None:
     async with live.reader(f"upstream={UPSTREAM}") as reader:
         for _ in range(4):
-            await all_quiet(live)
+            await wait_until_idle(live)
             live.store.clock.advance(HEARTBEAT_S / 3)
             live.change(upstream=OTHER.key)
             await settle()
         assert await reader.next() == BEAT
 
 
-async def test_a_heartbeat_leaves_the_readers_place_alone(live: Live) -> None:
+async def test_a_heartbeat_has_no_event_id(live: Live) -> None:
     async with live.reader() as reader:
         live.change()
         assert ids(await reader.next()) == [1]
-        await all_quiet(live)
+        await wait_until_idle(live)
         live.store.clock.advance(HEARTBEAT_S)
         assert ids(await reader.next()) == []
 
@@ -237,23 +237,23 @@ async def test_a_heartbeat_leaves_the_readers_place_alone(live: Live) -> None:
 HEALTH = 'event: health\ndata: {"kind":"health","upstream":"torch/torch",'
 
 
-async def test_health_that_time_alone_changes_reaches_an_open_stream(live: Live) -> None:
+async def test_health_that_changes_by_time_alone_reaches_an_open_stream(live: Live) -> None:
     clock = live.store.clock
     held_until = clock.now() + timedelta(seconds=70)
     live.store.effect(held_by="hour", due_at=to_us(held_until))
     async with live.reader() as reader, asyncio.timeout(PATIENCE_S):
-        told: list[str] = []
-        while not any(text.startswith(HEALTH) for text in told):
-            while clock.sleeping < 2:  # the stream, and the feed after its look
+        events: list[str] = []
+        while not any(text.startswith(HEALTH) for text in events):
+            while clock.sleeping < 2:  # the stream, and the feed after its poll
                 await asyncio.sleep(0)
             clock.advance(POLL_EVERY_S)
             await settle()
             while not reader.chunks.empty():
-                told.append(await reader.next())
+                events.append(await reader.next())
         assert clock.now() >= held_until
 
 
-async def test_a_page_that_shows_older_health_is_told_at_once(live: Live) -> None:
+async def test_a_stream_of_a_page_with_stale_health_gets_a_health_event_at_once(live: Live) -> None:
     green = health_signature(None)
     live.store.effect("parked")
     shown = health_signature((await live.store.views.health(live.store.clock.now()))[UPSTREAM])
@@ -264,7 +264,7 @@ async def test_a_page_that_shows_older_health_is_told_at_once(live: Live) -> Non
         assert "event: change" in await reader.next()
 
 
-def test_an_office_behind_one_address_has_room() -> None:
+def test_the_default_stream_limits_leave_room_for_an_office_behind_one_address() -> None:
     assert StreamLimits().per_address == 50
     assert StreamLimits().in_total == 2_000
 
@@ -274,7 +274,7 @@ def test_many_pages_spread_their_reads_over_a_longer_time(streams: int, spread: 
     assert spread_ms(streams) == spread
 
 
-async def test_an_event_tells_a_crowd_over_how_long_to_spread_its_reads(tmp_path: Path) -> None:
+async def test_an_event_carries_the_time_over_which_many_readers_spread_their_reads(tmp_path: Path) -> None:
     async with open_store_rows(tmp_path) as store, AsyncExitStack() as stack:
         store.allowlist()
         live = live_app(store, StreamLimits(per_address=100))
@@ -284,7 +284,7 @@ async def test_an_event_tells_a_crowd_over_how_long_to_spread_its_reads(tmp_path
         assert [json.loads(text.split("data: ")[1])["spread_ms"] for text in texts] == [180]
 
 
-async def test_a_crowd_is_told_of_the_changes_of_a_moment_together(tmp_path: Path) -> None:
+async def test_many_streams_get_the_changes_of_a_moment_in_one_batch(tmp_path: Path) -> None:
     async with open_store_rows(tmp_path) as store, AsyncExitStack() as stack:
         store.allowlist()
         live = live_app(store, StreamLimits(per_address=100))
@@ -305,7 +305,7 @@ def test_events_are_collected_for_longer_the_more_streams_are_open(streams: int,
     assert pause_between_events_s(streams) * 1000 <= spread_ms(streams)
 
 
-async def test_streams_at_different_positions_each_get_all_that_they_missed(live: Live) -> None:
+async def test_streams_at_different_positions_get_all_changes_that_they_missed(live: Live) -> None:
     for number in range(1, 5):
         live.store.change(number=number)
     async with live.reader("after=1") as behind, live.reader("after=3") as ahead:
@@ -325,7 +325,7 @@ async def test_streams_end_when_the_relay_stops(live: Live) -> None:
     await asyncio.wait_for(task, PATIENCE_S)
 
 
-async def test_a_reader_that_leaves_frees_its_place_and_the_feed(live: Live) -> None:
+async def test_a_reader_that_disconnects_unsubscribes_from_the_feed(live: Live) -> None:
     async with live.reader():
         assert live.signals._waiters[CHANGES]
     assert not live.signals._waiters[CHANGES]
@@ -340,12 +340,14 @@ async def test_a_reader_that_leaves_frees_its_place_and_the_feed(live: Live) -> 
         ("upstream=a/b", NotFound),
     ],
 )
-async def test_what_cannot_be_followed_is_refused(live: Live, query: str, failure: type[CrcrError]) -> None:
+async def test_an_invalid_position_or_upstream_is_refused(
+    live: Live, query: str, failure: type[CrcrError]
+) -> None:
     with pytest.raises(failure):
         await Reader(live.app, query).open()
 
 
-class _Shaky:
+class FlakyLog:
     """A log whose store fails once."""
 
     def __init__(self, store: StoreRows) -> None:
@@ -362,26 +364,29 @@ class _Shaky:
 async def test_the_feed_survives_an_outage_of_the_store(live: Live) -> None:
     signals, clock = live.signals, live.store.clock
     wakeups = Wakeups(lambda: signals.subscribe(CHANGES), lambda event: signals.unsubscribe(CHANGES, event))
-    feed = ChangeFeed(_Shaky(live.store), wakeups, clock)
+    feed = ChangeFeed(FlakyLog(live.store), wakeups, clock)
     fresh = feed.attach()
-    await all_quiet(live)
+    await wait_until_idle(live)
     live.change()
     clock.advance(1)
     await asyncio.wait_for(fresh.wait(), PATIENCE_S)
-    assert [each.change_id for each in (await feed.read_after(0))[0]] == [1]
+    assert [change.change_id for change in (await feed.read_after(0))[0]] == [1]
     await feed.detach(fresh)
 
 
-async def test_admins_alone_are_told_that_something_happened_at_a_hidden_backend(tmp_path: Path) -> None:
+async def test_only_admins_receive_changes_of_a_hidden_backend(tmp_path: Path) -> None:
     async with open_store_rows(tmp_path) as store:
         store.allowlist("L2:\n  - good/backend\n  - secret/one: {visibility: hidden}\n")
         live = live_app(store)
         admin = ShowReader("ann", admin=True)
-        async with live.reader() as everybody, live.reader(who=admin) as eyes:
+        async with live.reader() as anonymous_stream, live.reader(show_reader=admin) as admin_stream:
             live.change(downstream="secret/one")
-            assert '"downstream":"secret/one"' in await eyes.next()
+            assert '"downstream":"secret/one"' in await admin_stream.next()
             live.change(downstream="good/backend")
-            assert "secret" not in await everybody.next()
-        async with live.reader("after=0") as everybody, live.reader("after=0", who=admin) as eyes:
-            assert "secret" not in await everybody.next()
-            assert '"downstream":"secret/one"' in await eyes.next()
+            assert "secret" not in await anonymous_stream.next()
+        async with (
+            live.reader("after=0") as anonymous_stream,
+            live.reader("after=0", show_reader=admin) as admin_stream,
+        ):
+            assert "secret" not in await anonymous_stream.next()
+            assert '"downstream":"secret/one"' in await admin_stream.next()

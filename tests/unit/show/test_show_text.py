@@ -1,4 +1,4 @@
-"""Text and figures as they are shown."""
+"""Text and figures as the pages show them."""
 
 import pytest
 from hypothesis import given
@@ -23,19 +23,19 @@ from crcr.show.render.status import duration
         ("xyz" * 1000, "xyz" * 666 + "xy…"),
     ],
 )
-def test_acting_characters_become_visible(text: str, shown: str) -> None:
+def test_control_characters_become_visible(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
 @given(st.text())
-def test_what_is_shown_can_always_be_encoded(text: str) -> None:
+def test_shown_text_can_always_be_encoded(text: str) -> None:
     assert len(visible(text).encode()) >= len(text)
 
 
 @pytest.mark.parametrize(
     "link", ["https://a.example/b?c=d#e", "http://127.0.0.1:8000/x", "HTTPS://A.example"]
 )
-def test_ordinary_addresses_are_links(link: str) -> None:
+def test_http_urls_are_links(link: str) -> None:
     assert safe_link(link) == link
 
 
@@ -47,7 +47,7 @@ def test_ordinary_addresses_are_links(link: str) -> None:
         "https://a.example/" + "x" * 3000,
     ],
 )
-def test_anything_else_is_no_link(link: str | None) -> None:
+def test_any_other_text_is_no_link(link: str | None) -> None:
     assert safe_link(link) is None
 
 
@@ -66,11 +66,11 @@ def test_anything_else_is_no_link(link: str | None) -> None:
         *((3600.0, "1h"), (3725.0, "1h 02m"), (7_500.0, "2h 05m"), (90_000.0, "1d 01h")),
     ],
 )
-def test_durations_are_short(seconds: float | None, text: str) -> None:
+def test_durations_are_formatted_with_at_most_two_units(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_rate_is_never_rounded_up_to_perfect() -> None:
+def test_a_rate_below_1_is_never_rounded_up_to_100_percent() -> None:
     assert format_percent(Tally(success=9_999, failure=1).pass_rate) == "99.9%"
     assert format_percent(Tally(success=3).pass_rate) == "100.0%"
     assert format_percent(Tally(success=24, failure=1).pass_rate) == "96.0%"
@@ -78,7 +78,7 @@ def test_a_rate_is_never_rounded_up_to_perfect() -> None:
     assert format_percent(Tally(other=3, running=2).pass_rate) == "—"
 
 
-def test_fault_43_cancelled_counts_as_neither() -> None:
+def test_fault_43_cancelled_counts_as_neither_success_nor_failure() -> None:
     assert count_as(JobState.COMPLETED, Conclusion.CANCELLED) is CountedAs.OTHER
     assert count_as(JobState.TIMED_OUT, None) is CountedAs.FAILURE
     assert count_as(JobState.IN_PROGRESS, None) is CountedAs.RUNNING
@@ -86,7 +86,7 @@ def test_fault_43_cancelled_counts_as_neither() -> None:
 
 @pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.TIMED_OUT, JobState.IN_PROGRESS])
 @pytest.mark.parametrize("conclusion", [None, *Conclusion])
-def test_every_job_counts_as_something(state: JobState, conclusion: Conclusion | None) -> None:
+def test_every_job_state_has_a_counting_class(state: JobState, conclusion: Conclusion | None) -> None:
     assert count_as(state, conclusion) in CountedAs
 
 

@@ -69,7 +69,7 @@ def repeated_names(count: int) -> dict[str, str]:
         (repeated_class_names, repeated_names, MOST_REPEATED_CLASS_NAMES),
     ],
 )
-def test_a_figure_is_ok_at_its_bar_and_over_it_with_one_more(
+def test_a_figure_is_ok_at_its_limit_and_over_it_with_one_more(
     tmp_path: Path,
     measure: Callable[[Project], Figure],
     files_for: Callable[[int], dict[str, str]],
@@ -91,7 +91,7 @@ def test_packages_and_migrations_are_not_counted_as_modules(tmp_path: Path) -> N
     assert crowded_folders(project).value == 0
 
 
-def test_a_second_importer_a_registry_or_eighty_lines_take_a_module_off_the_list(tmp_path: Path) -> None:
+def test_a_second_importer_a_registry_or_eighty_lines_exempt_a_module(tmp_path: Path) -> None:
     project = write(
         tmp_path,
         {
@@ -128,7 +128,7 @@ def test_private_and_inner_classes_may_have_the_same_name(tmp_path: Path) -> Non
         ("class Memory:\n    async def save(self, key: int, *, force: bool) -> None: ...", 1),
     ],
 )
-def test_a_protocol_has_two_sides_when_a_second_class_takes_its_calls(
+def test_a_protocol_is_two_sided_when_a_second_class_implements_it(
     tmp_path: Path, second: str, expected: int
 ) -> None:
     project = write(
@@ -142,7 +142,7 @@ def test_a_protocol_has_two_sides_when_a_second_class_takes_its_calls(
     assert one_sided_protocols(project).value == expected
 
 
-def test_a_protocol_asks_for_what_the_protocols_that_it_extends_ask_for(tmp_path: Path) -> None:
+def test_a_protocol_requires_the_members_of_the_protocols_it_extends(tmp_path: Path) -> None:
     wide = "from app.port import Store\n\nclass Wide(Store, Protocol[T]):\n    size: int\n"
     project = write(
         tmp_path,

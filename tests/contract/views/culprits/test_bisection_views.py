@@ -1,4 +1,4 @@
-"""Bisections as they are read, on both kinds of databases: the list, one with its commits and runs, and who may see it."""
+"""Views of bisections, on both databases: the list, the detail with commits and runs, and visibility."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -48,7 +48,9 @@ async def ids(store: StoreRows, query: BisectionQuery = ALL) -> list[int]:
     return [item.id for item in (await store.views.bisections(query)).items]
 
 
-async def test_the_newest_come_first_and_filters_choose(store: StoreRows, rows: BisectionRows) -> None:
+async def test_bisections_are_listed_newest_first_and_can_be_filtered(
+    store: StoreRows, rows: BisectionRows
+) -> None:
     ended = rows.add(FOUND, left_good=4, left_bad=5, outcome="found")
     other = rows.add(downstream="flaky/backend")
     lint = rows.add(job_name="lint")
@@ -59,7 +61,7 @@ async def test_the_newest_come_first_and_filters_choose(store: StoreRows, rows: 
     assert await ids(store, replace(ALL, upstream=OTHER)) == []
 
 
-async def test_pages_go_on_where_the_last_ended(store: StoreRows, rows: BisectionRows) -> None:
+async def test_each_page_continues_after_the_previous_one(store: StoreRows, rows: BisectionRows) -> None:
     added = [rows.add(job_name=f"job {number}") for number in range(5)]
     read: list[int] = []
     after = None
@@ -72,7 +74,7 @@ async def test_pages_go_on_where_the_last_ended(store: StoreRows, rows: Bisectio
         await store.views.bisections(replace(ALL, after=("x",)))
 
 
-async def test_the_list_shows_the_ends_of_long_ranges_with_any_titles(
+async def test_list_entries_of_long_ranges_equal_their_details_with_any_titles(
     store: StoreRows, rows: BisectionRows
 ) -> None:
     title = 'Fix "quotes", \\ $[0][0] and ü 🎉 of #1'
@@ -88,10 +90,12 @@ async def test_the_list_shows_the_ends_of_long_ranges_with_any_titles(
     assert detail.commits[5].title == title
 
 
-async def test_commits_and_runs_show_what_was_found(store: StoreRows, rows: BisectionRows) -> None:
+async def test_the_detail_shows_findings_of_commits_and_results_of_runs(
+    store: StoreRows, rows: BisectionRows
+) -> None:
     runs = [(12, FAILED), (0, PASSED), (6, RunResult.FAILED_OTHERWISE), (7, FAILED), (3, None)]
     detail = await store.views.bisection(UPSTREAM, rows.add(runs, left_bad=7))
-    findings = {position: one.finding for position, one in enumerate(detail.commits) if one.finding}
+    findings = {position: commit.finding for position, commit in enumerate(detail.commits) if commit.finding}
     assert findings == {
         0: CommitFinding.GOOD,
         3: CommitFinding.OPEN,
@@ -99,7 +103,7 @@ async def test_commits_and_runs_show_what_was_found(store: StoreRows, rows: Bise
         7: CommitFinding.BAD,
         12: CommitFinding.BAD,
     }
-    assert [one.is_candidate for one in detail.commits] == [False] + [True] * 7 + [False] * 5
+    assert [commit.is_candidate for commit in detail.commits] == [False] + [True] * 7 + [False] * 5
     assert [(run.number, run.sha, run.result) for run in detail.runs] == [
         (number, commit_sha(position), result) for number, (position, result) in enumerate(runs, start=1)
     ]
@@ -109,13 +113,15 @@ async def test_commits_and_runs_show_what_was_found(store: StoreRows, rows: Bise
     assert bisection.sentence == "Commits left: 7 of 12. Runs sent: 5 of at most 12."
 
 
-async def test_bisections_by_their_ids_name_the_culprit(store: StoreRows, rows: BisectionRows) -> None:
-    found = rows.add(FOUND, left_good=4, left_bad=5, outcome="found")
+async def test_bisections_read_by_id_are_described_briefly_without_hidden_ones(
+    store: StoreRows, rows: BisectionRows
+) -> None:
+    finished = rows.add(FOUND, left_good=4, left_bad=5, outcome="found")
     running, hidden = rows.add(left_bad=3), rows.add(downstream="secret/one")
     stopped = rows.add(outcome="stopped", reason="stopped by ada")
-    views = await store.views.bisections_by_id(UPSTREAM, {found, running, hidden, stopped, 999})
+    views = await store.views.bisections_by_id(UPSTREAM, {finished, running, hidden, stopped, 999})
     assert {key: describe_briefly(view) for key, view in views.items()} == {
-        found: "005c0ffeec (#1005) broke it",
+        finished: "005c0ffeec (#1005) broke it",
         running: "3 of 12 commits left",
         stopped: "stopped, 12 of 12 commits left",
     }
@@ -123,7 +129,7 @@ async def test_bisections_by_their_ids_name_the_culprit(store: StoreRows, rows: 
 
 
 @pytest.mark.parametrize("downstream", ["secret/one", "named/one", "listen/only", "left/the-list"])
-async def test_bisections_of_backends_without_public_results_are_for_administrators(
+async def test_bisections_of_backends_without_public_results_are_hidden_from_the_public(
     store: StoreRows, rows: BisectionRows, downstream: str
 ) -> None:
     hidden = rows.add(FOUND, downstream=downstream, left_good=4, left_bad=5, outcome="found")
@@ -132,8 +138,8 @@ async def test_bisections_of_backends_without_public_results_are_for_administrat
         await store.views.bisection(UPSTREAM, hidden)
     with pytest.raises(NotFound):
         await store.views.bisection(UPSTREAM, hidden + 1)
-    seen = await store.views.for_admins().bisections(ALL)
-    assert bool(seen.items) == (downstream in {"secret/one", "named/one"})
+    admin_list = await store.views.for_admins().bisections(ALL)
+    assert bool(admin_list.items) == (downstream in {"secret/one", "named/one"})
 
 
 async def test_a_bisection_belongs_to_its_upstream(store: StoreRows, rows: BisectionRows) -> None:
@@ -150,11 +156,11 @@ async def test_the_culprits_commit_and_pull_request_name_the_bisection(
     store.delivery(number=None, head_sha=sha)
     store.pull(1005, is_open=0, merged=1, merge_commit_sha=sha)
     store.pull(7)
-    place: dict[str, Any] = {"left_good": 4, "left_bad": 5, "outcome": "found"}
-    found = rows.add(FOUND, **place)
-    rows.add(FOUND, **place, downstream="secret/one")
+    outcome: dict[str, Any] = {"left_good": 4, "left_bad": 5, "outcome": "found"}
+    bisection_id = rows.add(FOUND, **outcome)
+    rows.add(FOUND, **outcome, downstream="secret/one")
     rows.add(job_name="lint")
-    expected = (CulpritBisection(id=found, backend=RepoName("good/backend"), job="build"),)
+    expected = (CulpritBisection(id=bisection_id, backend=RepoName("good/backend"), job="build"),)
     assert (await store.views.commit(UPSTREAM, sha, now)).bisections == expected
     assert (await store.views.pull(UPSTREAM, 1005, now)).bisections == expected
     assert (await store.views.pull(UPSTREAM, 7, now)).bisections == ()

@@ -1,4 +1,4 @@
-"""In-tree checks among the culprits: as evidence about a downstream's range, and with culprits of their own."""
+"""In-tree checks in the culprit views: as evidence for a downstream's range, and with their own culprits."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture
 def base(store: StoreRows) -> BaseHistory:
-    """Twelve commits, each of the merged pull request with its number and a hundred; nothing is tested yet."""
+    """Twelve commits without results; commit N belongs to merged pull request 100 + N."""
     history = BaseHistory(store)
     for position in range(1, 13):
         history.place(position, title=f"Change (#{100 + position})", number=100 + position)
@@ -43,7 +43,7 @@ def base(store: StoreRows) -> BaseHistory:
 
 def add_pull(store: StoreRows, number: int, **letters: str) -> None:
     """Add the in-tree checks of a pull request's last head."""
-    store.in_tree(f"{number:040x}", *(a_check(*one) for one in letters.items()), packed=True)
+    store.in_tree(f"{number:040x}", *(a_check(*check) for check in letters.items()), packed=True)
 
 
 async def read(store: StoreRows, query: CulpritQuery) -> tuple[JobCulprits, ...]:
@@ -51,16 +51,19 @@ async def read(store: StoreRows, query: CulpritQuery) -> tuple[JobCulprits, ...]
 
 
 async def read_one(store: StoreRows, query: CulpritQuery) -> JobCulprits:
-    (found,) = await read(store, query)
-    return found
+    (culprits,) = await read(store, query)
+    return culprits
 
 
-def numbers(found: JobCulprits) -> list[int | None]:
-    return [candidate.number for candidate in found.candidates]
+def numbers(culprits: JobCulprits) -> list[int | None]:
+    return [candidate.number for candidate in culprits.candidates]
 
 
-def in_tree_reasons(found: JobCulprits) -> dict[int | None, list[str]]:
-    reasons = {one.number: [text for text in one.reasons if "in-tree" in text] for one in found.candidates}
+def in_tree_reasons(culprits: JobCulprits) -> dict[int | None, list[str]]:
+    reasons = {
+        candidate.number: [text for text in candidate.reasons if "in-tree" in text]
+        for candidate in culprits.candidates
+    }
     return {number: texts for number, texts in reasons.items() if texts}
 
 
@@ -78,21 +81,21 @@ async def test_a_change_at_which_in_tree_checks_turned_red_comes_first(
     store: StoreRows, red_job: BaseHistory, packed: bool
 ) -> None:
     add_base(store, build="++++++++++", test="++++xxxxxx", lint="++++xxxxxx", old="xxxxxxxxxx", packed=packed)
-    found = await read_one(store, DOWNSTREAM)
-    assert numbers(found)[0] == 105
-    assert in_tree_reasons(found) == {105: ["in-tree check `lint` (+1) began to fail at it"]}
+    culprits = await read_one(store, DOWNSTREAM)
+    assert numbers(culprits)[0] == 105
+    assert in_tree_reasons(culprits) == {105: ["in-tree check `lint` (+1) began to fail at it"]}
 
 
-async def test_a_pull_request_that_was_merged_while_in_tree_checks_failed_comes_first(
+async def test_a_pull_request_merged_with_failing_in_tree_checks_comes_first(
     store: StoreRows, red_job: BaseHistory
 ) -> None:
     add_base(store, test="++++......", lint="++++++++++", old="xxxxxxxxxx")
     add_pull(store, 106, test="x", lint="x", old="x", cla="x")
     add_pull(store, 105, old="x")
-    found = await read_one(store, DOWNSTREAM)
-    assert numbers(found)[0] == 106
-    # The base contradicts lint, has `old` red anyway, and never runs cla.
-    assert in_tree_reasons(found) == {106: ["#106 was merged while in-tree check `test` failed on it"]}
+    culprits = await read_one(store, DOWNSTREAM)
+    assert numbers(culprits)[0] == 106
+    # On the base, lint passes, `old` is red anyway, and cla never runs.
+    assert in_tree_reasons(culprits) == {106: ["#106 was merged while in-tree check `test` failed on it"]}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ async def test_a_pull_request_that_was_merged_while_in_tree_checks_failed_comes_
         pytest.param("....xxxxxx", id="without a pass"),
     ],
 )
-async def test_checks_that_tell_nothing_are_no_evidence(
+async def test_inconclusive_check_courses_give_no_evidence(
     store: StoreRows, red_job: BaseHistory, course: str
 ) -> None:
     before = await read_one(store, DOWNSTREAM)
@@ -118,7 +121,7 @@ async def test_checks_that_tell_nothing_are_no_evidence(
     assert (await read_one(store, DOWNSTREAM)).candidates == before.candidates
 
 
-async def test_an_open_pull_request_of_the_same_number_is_no_evidence(
+async def test_an_open_pull_request_of_the_same_number_gives_no_evidence(
     store: StoreRows, red_job: BaseHistory
 ) -> None:
     red_job.place(13, title="Claims (#999)", number=999)
@@ -129,7 +132,7 @@ async def test_an_open_pull_request_of_the_same_number_is_no_evidence(
     assert in_tree_reasons(await read_one(store, DOWNSTREAM)) == {}
 
 
-async def test_without_a_recorded_pass_in_tree_checks_make_no_candidate(
+async def test_without_a_recorded_pass_in_tree_checks_add_no_candidate(
     store: StoreRows, base: BaseHistory
 ) -> None:
     base.push(8, FAIL, hours_ago=8)
@@ -137,17 +140,17 @@ async def test_without_a_recorded_pass_in_tree_checks_make_no_candidate(
     assert (await read_one(store, DOWNSTREAM)).candidates == ()
 
 
-async def test_a_red_check_has_its_own_culprits_after_those_of_jobs(
+async def test_red_checks_have_their_own_culprits_listed_after_those_of_jobs(
     store: StoreRows, red_job: BaseHistory
 ) -> None:
     add_base(store, test="++++xxxxxx", lint="++x+++++..", slow="+.....x...", old="xxxxxxxxxx")
-    found = await read(store, ALL)
-    listed = [(one.backend, one.job) for one in found]
+    culprits = await read(store, ALL)
+    listed = [(item.backend, item.job) for item in culprits]
     assert listed == [
         (RepoName("good/backend"), "build"),
         *((UPSTREAM, name) for name in ("old", "slow", "test")),
     ]
-    old, slow, test = found[1:]
+    old, slow, test = culprits[1:]
     assert (old.range, old.candidates) == (CulpritRange(good=None, bad=sha_of(1), commits=None), ())
     assert (slow.range, len(slow.candidates)) == (CulpritRange(good=sha_of(1), bad=sha_of(7), commits=6), 6)
     assert (test.range, numbers(test)) == (CulpritRange(good=sha_of(4), bad=sha_of(5), commits=1), [105])
@@ -156,71 +159,71 @@ async def test_a_red_check_has_its_own_culprits_after_those_of_jobs(
     assert slow.candidates[0].reasons[0] == "in-tree check `test` began to fail at it"
 
 
-async def test_the_pull_request_on_which_the_check_failed_is_its_first_candidate(
+async def test_the_pull_request_on_which_a_check_failed_is_its_first_candidate(
     store: StoreRows, base: BaseHistory
 ) -> None:
     add_base(store, test="++....xx")
     add_pull(store, 104, test="x")
     add_pull(store, 106, test="+")
-    found = await read_one(store, IN_TREE)
-    assert (numbers(found)[0], numbers(found)[-1]) == (104, 106)
-    assert found.candidates[0].reasons[0] == "#104 was merged while this failed on it"
-    assert "the job passed on #106 before it was merged" in found.candidates[-1].reasons
+    culprits = await read_one(store, IN_TREE)
+    assert (numbers(culprits)[0], numbers(culprits)[-1]) == (104, 106)
+    assert culprits.candidates[0].reasons[0] == "#104 was merged while this failed on it"
+    assert "the job passed on #106 before it was merged" in culprits.candidates[-1].reasons
 
 
-async def test_a_check_that_was_always_red_blames_no_pull_request_on_which_it_failed_too(
-    store: StoreRows, base: BaseHistory
-) -> None:
+async def test_a_check_that_was_always_red_has_no_candidates(store: StoreRows, base: BaseHistory) -> None:
     add_base(store, old="xxxxxxxx")
     for number in range(101, 109):
         add_pull(store, number, old="x")
     assert (await read_one(store, IN_TREE)).candidates == ()
 
 
-async def test_what_was_broken_at_that_time_explains_a_failure_on_a_pull_request(
+async def test_a_check_broken_on_the_base_at_that_time_is_no_evidence_against_a_pull_request(
     store: StoreRows, base: BaseHistory
 ) -> None:
     add_base(store, test="+xx+....xx")
     add_pull(store, 107, test="x")
     store.pull(301, is_open=0, merged=1, merge_base=sha_of(2), merge_commit_sha=sha_of(6))
     add_pull(store, 301, test="x")
-    found = await read_one(store, IN_TREE)
-    assert numbers(found)[0] == 107
-    assert not any("#301 was merged while" in text for one in found.candidates for text in one.reasons)
+    culprits = await read_one(store, IN_TREE)
+    assert numbers(culprits)[0] == 107
+    assert not any(
+        "#301 was merged while" in text for candidate in culprits.candidates for text in candidate.reasons
+    )
 
 
-async def test_the_list_is_chosen_by_upstream_and_name(store: StoreRows, red_job: BaseHistory) -> None:
+async def test_in_tree_culprits_can_be_filtered_by_upstream_and_name(
+    store: StoreRows, red_job: BaseHistory
+) -> None:
     add_base(store, test="++++xxxxxx", lint="++++xxxxxx")
     store.in_tree(sha_of(11), a_check("test", "x", STATUSES), a_check("test", "x"))
     chosen = replace(IN_TREE, backend=RepoName("torch/TORCH"), job="test")
-    assert [(one.job, one.workflow) for one in await read(store, chosen)] == [
+    assert [(item.job, item.workflow) for item in await read(store, chosen)] == [
         ("test", "commit status"),
         ("test", "check run of App 15368"),
     ]
-    assert [one.job for one in await read(store, replace(IN_TREE, limit=1))] == ["lint"]
-    assert [one.job for one in await read(store, replace(ALL, limit=2))] == ["build", "lint"]
-    assert [one.job for one in await read(store, replace(ALL, limit=1))] == ["build"]
+    assert [item.job for item in await read(store, replace(IN_TREE, limit=1))] == ["lint"]
+    assert [item.job for item in await read(store, replace(ALL, limit=2))] == ["build", "lint"]
+    assert [item.job for item in await read(store, replace(ALL, limit=1))] == ["build"]
     assert await read(store, replace(IN_TREE, fingerprint=fingerprint_of())) == ()
     assert await read(store, replace(IN_TREE, upstream=OTHER, backend=OTHER)) == ()
 
 
-async def test_hidden_backends_see_in_tree_evidence_and_are_none(
+async def test_hidden_backends_get_in_tree_evidence_but_are_not_shown_as_evidence(
     store: StoreRows, red_job: BaseHistory
 ) -> None:
     red_job.push(3, PASS, hours_ago=9, downstream="secret/one")
     red_job.push(8, FAIL, hours_ago=8, downstream="secret/one")
     add_base(store, test="++++xxxxxx")
-    for found in await read(store, ALL):
-        assert "secret" not in str(found)
+    for culprits in await read(store, ALL):
+        assert "secret" not in str(culprits)
     hidden = replace(ALL, backend=RepoName("secret/one"))
     (shown,) = await store.views.for_admins().culprits(hidden, store.clock.now())
     assert numbers(shown)[0] == 105
 
 
-async def test_a_run_that_was_repeated_and_passed_counts_as_passed(
-    store: StoreRows, red_job: BaseHistory
-) -> None:
-    """The row of a check counts in place of the packed one, also while it runs again."""
+async def test_a_rerun_check_that_passed_counts_as_passed(store: StoreRows, red_job: BaseHistory) -> None:
+    """A check's own row replaces the packed one, also while the check runs again."""
     add_base(store, test="++++xxxx")
     store.rerun(sha_of(5), a_check("test", "r"))
     assert in_tree_reasons(await read_one(store, DOWNSTREAM)) == {
@@ -232,13 +235,13 @@ async def test_a_run_that_was_repeated_and_passed_counts_as_passed(
     assert await read(store, IN_TREE) == ()
 
 
-async def test_commits_count_by_their_order_on_the_branch_not_by_arrival(
+async def test_commits_are_ordered_by_branch_position_and_not_by_arrival(
     store: StoreRows, red_job: BaseHistory
 ) -> None:
     for position in (9, 5, 4, 8, 7, 6):
         store.in_tree(sha_of(position), a_check("test", "+" if position < 7 else "x"), packed=True)
-    found = await read_one(store, IN_TREE)
-    assert (found.range.good, found.range.bad) == (sha_of(6), sha_of(7))
+    culprits = await read_one(store, IN_TREE)
+    assert (culprits.range.good, culprits.range.bad) == (sha_of(6), sha_of(7))
 
 
 async def test_thousands_of_checks_with_hostile_names_are_read_within_limits(
@@ -258,10 +261,10 @@ async def test_thousands_of_checks_with_hostile_names_are_read_within_limits(
     assert len(in_tree) == 29
 
 
-async def test_a_branch_that_was_set_back_keeps_the_results_of_its_pushes(
+async def test_a_force_pushed_branch_keeps_the_results_of_removed_commits(
     store: StoreRows, base: BaseHistory
 ) -> None:
     """Commits that a forced push removed stay in the order: the next ones are tested after them."""
     add_base(store, test="+++xx+xxx")
-    found = await read_one(store, IN_TREE)
-    assert (found.range.good, found.range.bad, numbers(found)) == (sha_of(6), sha_of(7), [107])
+    culprits = await read_one(store, IN_TREE)
+    assert (culprits.range.good, culprits.range.bad, numbers(culprits)) == (sha_of(6), sha_of(7), [107])

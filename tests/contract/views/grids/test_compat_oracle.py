@@ -40,9 +40,9 @@ PLAIN = {"upstream": UPSTREAM.key}
 
 @pytest.fixture(params=[False, True], ids=["sqlite", "postgresql"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path, on_postgresql=request.param) as opened:
-        opened.allowlist(ALLOWLIST)
-        yield opened
+    async with open_store_rows(tmp_path, on_postgresql=request.param) as rows:
+        rows.allowlist(ALLOWLIST)
+        yield rows
 
 
 def sha_of(number: int) -> str:
@@ -50,7 +50,7 @@ def sha_of(number: int) -> str:
 
 
 class History:
-    """A branch whose commits were pushed, merged by groups, tested at night, re-run, superseded and left out at random."""
+    """A branch with random pushes, merge groups, nightlies, re-runs, superseded and missing runs."""
 
     def __init__(self, store: StoreRows, seed: int, commits: int, green: float) -> None:
         self.store, self.chance, self.green = store, Random(seed), green
@@ -68,9 +68,9 @@ class History:
         self.rows.setdefault(table, []).append({**PLAIN, **row})
 
     def _add_commit(self, number: int) -> None:
-        # Those of the last day may have open runs.
+        # Commits of the last day may have open runs.
         sha, at = sha_of(number), self.store.ago(minutes=2_000 - 20 * number)
-        # Pushes arrive in any order: positions alone order commits.
+        # Pushes arrive in any order: only positions order the commits.
         self._add(
             failures.base_commits,
             sha=sha,
@@ -134,7 +134,7 @@ class History:
     def _add_github_run(
         self, delivery: str, backend: str, event: str, run_id: str, superseded: int, at: int
     ) -> None:
-        """The dispatch, and what GitHub says of its run."""
+        """Add the dispatch and GitHub's state of its run."""
         chance, of_run = self.chance, {"delivery": delivery, "downstream": backend}
         self._add(
             main_tables.dispatches,
@@ -162,16 +162,16 @@ class History:
 
 @dataclass
 class Oracle:
-    """Plain Python over plain rows: it shares nothing with the relay but the words of the states."""
+    """Plain Python over plain rows: it shares only the names of the states with the relay."""
 
     jobs: dict[tuple[str, str], list[Any]]
     """By delivery and backend."""
     deliveries: dict[str, list[Any]]
     """By commit."""
-    line: list[str]
+    shas: list[str]
     """The commits' SHAs, newest first."""
     open_runs: set[tuple[str, str]]
-    """Deliveries of the last day and backends whose run GitHub has not called over."""
+    """Pairs of delivery (of the last day) and backend whose run GitHub has not reported as finished."""
 
     @classmethod
     def over(cls, store: StoreRows) -> "Oracle":
@@ -185,8 +185,8 @@ class Oracle:
         deliveries: dict[str, list[Any]] = {}
         for delivery in read(main_tables.deliveries):
             deliveries.setdefault(delivery["head_sha"], []).append(delivery)
-        line = sorted(read(failures.base_commits), key=lambda row: -row["position"])
-        watched = {
+        commits = sorted(read(failures.base_commits), key=lambda row: -row["position"])
+        observable = {
             (row["delivery"], row["downstream"])
             for row in read(main_tables.dispatches)
             if row["level"] >= 3 and row["reads_actions"] == 1
@@ -201,8 +201,8 @@ class Oracle:
             and not run["superseded"]
             and (run["over_attempt"] or 0) < run["attempt"]
         }
-        kept = {key for key in open_runs & watched if key[0] in recent}
-        return cls(jobs, deliveries, [row["sha"] for row in line], kept)
+        recent_open_runs = {key for key in open_runs & observable if key[0] in recent}
+        return cls(jobs, deliveries, [row["sha"] for row in commits], recent_open_runs)
 
     def state(self, sha: str, backend: str) -> str | None:
         ages = {
@@ -216,33 +216,35 @@ class Oracle:
                 if not job["superseded"]:
                     key = (delivery == sha, job["workflow"], job["job_name"])
                     results.setdefault(key, []).append(job)
-        words = set()
+        outcomes = set()
         is_reported = any(not is_night for is_night, *_ in results)
         if is_reported and any((delivery, backend) in self.open_runs for delivery in ages):
-            words.add("open")
+            outcomes.add("open")
         for (is_night, *_), rows in results.items():
             if is_night:
                 run = max(rows, key=lambda row: row["in_progress_at"])
             else:
                 run = max(rows, key=lambda row: ages[row["delivery"]])
-            kept = [row for row in rows if row["delivery"] == run["delivery"]]
+            counted = [row for row in rows if row["delivery"] == run["delivery"]]
             if is_night:
-                kept = [row for row in kept if row["run_id"] == run["run_id"]]
-            for run_id in {row["run_id"] for row in kept}:
-                last = max((row for row in kept if row["run_id"] == run_id), key=lambda row: row["attempt"])
-                words.add(self.word(last))
-        for word, state in (
+                counted = [row for row in counted if row["run_id"] == run["run_id"]]
+            for run_id in {row["run_id"] for row in counted}:
+                last = max(
+                    (row for row in counted if row["run_id"] == run_id), key=lambda row: row["attempt"]
+                )
+                outcomes.add(self.outcome_of(last))
+        for outcome, state in (
             ("bad", "failed"),
             ("open", "running"),
             ("cancelled", "inconclusive"),
             ("good", "green"),
         ):
-            if word in words:
+            if outcome in outcomes:
                 return state
-        return "inconclusive" if words else None
+        return "inconclusive" if outcomes else None
 
     @staticmethod
-    def word(job: Any) -> str:
+    def outcome_of(job: Any) -> str:
         if job["state"] == "in_progress":
             return "open"
         if job["expected"] is not None:
@@ -261,8 +263,8 @@ class Oracle:
         return before == after == "green"
 
     def latest(self, backends: Iterable[str], match: GreenMatch) -> str | None:
-        lines = [[self.state(sha, backend) for sha in self.line] for backend in backends]
-        for index, sha in enumerate(self.line):
+        lines = [[self.state(sha, backend) for sha in self.shas] for backend in backends]
+        for index, sha in enumerate(self.shas):
             if all(self.accepts(line, index, match) for line in lines):
                 return sha
         return None
@@ -279,46 +281,48 @@ CHOICES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.parametrize(("seed", "commits", "green"), [(1, 60, 0.93), (2, 70, 0.1)])
-async def test_the_newest_common_green_commit_and_every_cell_are_the_oracles(
+async def test_the_newest_common_green_commits_and_all_cells_match_the_oracle(
     store: StoreRows, seed: int, commits: int, green: float
 ) -> None:
     History(store, seed, commits, green)
     oracle, now = Oracle.over(store), store.clock.now()
-    found = 0
+    matches = 0
     for choice in CHOICES:
         query = CompatQuery(upstream=UPSTREAM, commits=200, **choice)
         view = await store.views.compat(query, now)
         keys = [backend.name.key for backend in view.backends]
         for match, latest in ((GreenMatch.EXACT, view.exact), (GreenMatch.BETWEEN, view.between)):
-            alone = await store.views.latest_green(
+            latest_view = await store.views.latest_green(
                 CompatQuery(upstream=UPSTREAM, match=match, **choice),
                 now,
             )
-            assert alone == latest
-            assert _sha(alone) == oracle.latest(keys, match), (choice, match)
-            found += alone is not None
-            if alone is not None:
-                states = [oracle.state(alone.commit.sha, key) for key in keys]
-                assert [name.key for name in alone.between] == [
+            assert latest_view == latest
+            assert _sha(latest_view) == oracle.latest(keys, match), (choice, match)
+            matches += latest_view is not None
+            if latest_view is not None:
+                states = [oracle.state(latest_view.commit.sha, key) for key in keys]
+                assert [name.key for name in latest_view.between] == [
                     key for key, state in zip(keys, states, strict=True) if state != "green"
                 ]
-                assert alone.commit.newer_commits == oracle.line.index(alone.commit.sha)
+                assert latest_view.commit.newer_commits == oracle.shas.index(latest_view.commit.sha)
         for backend in view.backends:
-            last = backend.last_green.sha if backend.last_green else None
-            assert last == oracle.latest([backend.name.key], GreenMatch.EXACT)
+            last_green = backend.last_green.sha if backend.last_green else None
+            assert last_green == oracle.latest([backend.name.key], GreenMatch.EXACT)
         for group in view.groups:
             assert group.commits
             for commit in group.commits:
                 for cell in commit.cells:
                     assert cell.state == oracle.state(commit.sha, cell.backend.key)
-    assert found  # otherwise nothing was compared
+    assert matches  # otherwise only empty results were compared
 
 
 def _sha(latest: LatestGreen | None) -> str | None:
     return latest.commit.sha if latest else None
 
 
-async def test_a_late_push_moves_no_tag_back_and_an_annotated_tag_has_its_commit(store: StoreRows) -> None:
+async def test_a_late_push_does_not_move_a_tag_back_and_annotated_tags_resolve_to_commits(
+    store: StoreRows,
+) -> None:
     async def push(after: str, commit: str | None, minutes: int, *, deleted: bool = False) -> None:
         at = store.clock.now() + timedelta(minutes=minutes)
         event = PushEvent(
@@ -349,7 +353,7 @@ async def test_a_late_push_moves_no_tag_back_and_an_annotated_tag_has_its_commit
     assert tags() == []
 
 
-async def test_hidden_backends_are_unknown_to_strangers_and_chosen_for_administrators(
+async def test_hidden_backends_are_unknown_to_the_public_and_selectable_by_administrators(
     store: StoreRows,
 ) -> None:
     History(store, 4, 6, 1.0)
@@ -361,13 +365,13 @@ async def test_hidden_backends_are_unknown_to_strangers_and_chosen_for_administr
             await store.views.latest_green(query, store.clock.now())
         refusals.append(str(refused.value).replace(str(query.backends[0]), "X"))
     assert refusals[0] == refusals[1]
-    everybody = await store.views.compat(CompatQuery(upstream=UPSTREAM, level=Level.L2), store.clock.now())
-    assert "s/secret" not in {backend.name.key for backend in everybody.backends}
+    public = await store.views.compat(CompatQuery(upstream=UPSTREAM, level=Level.L2), store.clock.now())
+    assert "s/secret" not in {backend.name.key for backend in public.backends}
     admins = await store.views.for_admins().compat(secret, store.clock.now())
     assert [backend.name.key for backend in admins.backends] == ["s/secret"]
 
 
-async def test_release_branches_and_version_tags_have_columns_of_their_own(store: StoreRows) -> None:
+async def test_release_branches_and_version_tags_have_their_own_columns(store: StoreRows) -> None:
     store.base_commit(sha_of(1), 1)
     store.base_commit(sha_of(2), 1, ref="release/2.9")
     store.base_commit(sha_of(3), 1, ref="release/2.10")
@@ -391,6 +395,6 @@ async def test_release_branches_and_version_tags_have_columns_of_their_own(store
         (GroupKind.TAGS, "tags", [sha_of(3)]),
     ]
     [tagged] = view.groups[-1].commits
-    # What was reported for the tag object is a result of its commit, and not of the branch's column.
+    # A result reported for the tag object counts for its commit in the tags column, not in the branch's column.
     assert (tagged.label, tagged.cells[0].state) == ("v2.10.0", CompatState.FAILED)
     assert view.groups[1].commits[0].cells[0].state is CompatState.GREEN

@@ -1,4 +1,4 @@
-"""The grids say what the pages of pull requests and commits say; filters, orders and pages of the list of pull requests."""
+"""The grids match the pages of pull requests and commits; filters, sorting and paging of the pull request list."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -47,9 +47,9 @@ BACKENDS = {"listen/only": 1, "good/backend": 2, "flaky/backend": 2, "near/gate"
 
 @pytest.fixture(params=[False, True], ids=["sqlite", "postgresql"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreRows]:
-    async with open_store_rows(tmp_path, on_postgresql=request.param) as opened:
-        opened.allowlist(ALLOWLIST)
-        yield opened
+    async with open_store_rows(tmp_path, on_postgresql=request.param) as rows:
+        rows.allowlist(ALLOWLIST)
+        yield rows
 
 
 def add_pull(store: StoreRows, number: int, **more: Any) -> str:
@@ -57,24 +57,24 @@ def add_pull(store: StoreRows, number: int, **more: Any) -> str:
     state = more.pop("dispatch", {})
     delivery = store.pull(number, updated_at=store.ago(minutes=1_000 - number), **more)
     for name in dispatched:
-        about = {"number": number, "head_sha": f"{number:040x}", "level": BACKENDS.get(name, 2)}
-        store.dispatch(delivery, name, **{**about, **state})
+        columns = {"number": number, "head_sha": f"{number:040x}", "level": BACKENDS.get(name, 2)}
+        store.dispatch(delivery, name, **{**columns, **state})
     return delivery
 
 
 def fail(store: StoreRows, delivery: str, number: int, backend: str, **more: Any) -> None:
     verdict = more.pop("verdict", "new")
-    where = {"number": number, "head_sha": f"{number:040x}"}
-    store.job(delivery, "failure", downstream=backend, **where, **more)
-    store.failure(delivery, backend, "it broke", verdict=verdict, **where, **more)
+    columns = {"number": number, "head_sha": f"{number:040x}"}
+    store.job(delivery, "failure", downstream=backend, **columns, **more)
+    store.failure(delivery, backend, "it broke", verdict=verdict, **columns, **more)
 
 
-async def read(store: StoreRows, **chosen: Any) -> PullList:
-    return await store.views.pulls(PullListQuery(upstream=UPSTREAM, **chosen))
+async def read(store: StoreRows, **filters: Any) -> PullList:
+    return await store.views.pulls(PullListQuery(upstream=UPSTREAM, **filters))
 
 
-async def numbers(store: StoreRows, **chosen: Any) -> list[int]:
-    return [line.number for line in (await read(store, **chosen)).items]
+async def numbers(store: StoreRows, **filters: Any) -> list[int]:
+    return [line.number for line in (await read(store, **filters)).items]
 
 
 CellFacts = tuple[BackendState, Level, tuple[int, ...]]
@@ -123,7 +123,7 @@ UNREPORTED = (
 )
 
 
-def add_runs_by_chance(store: StoreRows, number: int) -> None:
+def add_random_runs(store: StoreRows, number: int) -> None:
     """Runs of several attempts; a job may be in some of them only, and a run may be superseded."""
     chance = Random(number)
     delivery = add_pull(store, number, dispatched=("good/backend", "flaky/backend"))
@@ -137,7 +137,7 @@ def add_runs_by_chance(store: StoreRows, number: int) -> None:
                 store.job(delivery, result, expected=expected, superseded=superseded, **names, **about)
 
 
-async def test_a_cell_says_what_the_page_of_the_pull_request_says(store: StoreRows) -> None:
+async def test_cells_of_the_pull_request_grid_match_the_pull_request_pages(store: StoreRows) -> None:
     pairs = [(first, second) for first in RESULTS for second in RESULTS[: RESULTS.index(first) + 1]]
     for number, results in enumerate(pairs, start=100):
         delivery = add_pull(store, number, dispatched=("good/backend",))
@@ -154,7 +154,7 @@ async def test_a_cell_says_what_the_page_of_the_pull_request_says(store: StoreRo
     store.job(again, "failure", downstream="secret/backend")
     add_pull(store, 301, is_open=0, dispatch={"superseded_at": store.ago(hours=1)})
     for number in range(400, 412):
-        add_runs_by_chance(store, number)
+        add_random_runs(store, number)
 
     page = await read(store, scope=PullScope.ALL, limit=200)
     assert len(page.items) == len(pairs) + len(UNREPORTED) + 2 + 12
@@ -171,7 +171,7 @@ async def test_a_cell_says_what_the_page_of_the_pull_request_says(store: StoreRo
     ]
 
 
-async def test_a_filter_shows_the_pull_requests_that_need_it(store: StoreRows) -> None:
+async def test_pull_request_filters_select_the_matching_pull_requests(store: StoreRows) -> None:
     for number in (1, 2, 3, 4, 5):
         delivery = add_pull(store, number, author="Ada" if number < 3 else "bob")
         if number in (1, 2):
@@ -181,7 +181,7 @@ async def test_a_filter_shows_the_pull_requests_that_need_it(store: StoreRows) -
     for number, reason in ((6, "approval"), (7, "paths"), (8, "draft")):
         held = {"state": "held", "reason": reason, "sent_at": None}
         add_pull(store, number, author="eve", dispatch=held, is_open=int(number < 8))
-    found = {
+    numbers_by_filter = {
         "blocked": await numbers(store, only=PullFilter.BLOCKED),
         "failing": await numbers(store, only=PullFilter.FAILING),
         "waiting": await numbers(store, only=PullFilter.WAITING),
@@ -194,7 +194,7 @@ async def test_a_filter_shows_the_pull_requests_that_need_it(store: StoreRows) -
         "a wildcard": await numbers(store, text="%"),
         "all": await numbers(store, scope=PullScope.ALL),
     }
-    assert found == {
+    assert numbers_by_filter == {
         "blocked": [1],
         "failing": [2, 1],
         "waiting": [6],
@@ -209,8 +209,10 @@ async def test_a_filter_shows_the_pull_requests_that_need_it(store: StoreRows) -
     }
 
 
-async def test_a_failure_counts_until_it_runs_again_or_its_commit_is_replaced(store: StoreRows) -> None:
-    """And only where its backend is visible."""
+async def test_a_failure_counts_until_its_job_runs_again_or_a_newer_delivery_arrives(
+    store: StoreRows,
+) -> None:
+    """It counts only where its backend is visible."""
     for number in (1, 2, 3, 4):
         delivery = add_pull(store, number, dispatched=("good/backend", "secret/backend"))
         fail(store, delivery, number, "secret/backend" if number == 4 else "good/backend")
@@ -225,7 +227,9 @@ async def test_a_failure_counts_until_it_runs_again_or_its_commit_is_replaced(st
 
 
 @pytest.mark.parametrize("scope", [PullScope.OPEN, PullScope.ALL])
-async def test_pages_of_every_order_have_each_pull_request_once(store: StoreRows, scope: PullScope) -> None:
+async def test_pages_in_every_order_contain_each_pull_request_once(
+    store: StoreRows, scope: PullScope
+) -> None:
     for number in range(1, 12):
         delivery = add_pull(store, number, dispatched=("good/backend", "flaky/backend"))
         for backend in ("good/backend", "flaky/backend")[: number % 3]:
@@ -235,15 +239,15 @@ async def test_pages_of_every_order_have_each_pull_request_once(store: StoreRows
     orders = {}
     for sort in PullSort:
         for down in (False, True):
-            found: list[PullLine] = []
+            lines: list[PullLine] = []
             after = None
             for _ in range(6):
                 page = await read(store, scope=scope, sort=sort, down=down, after=after, limit=2)
-                found += page.items
+                lines += page.items
                 after = page.next
             assert after is None
-            assert sorted(line.number for line in found) == [*range(1, 12)]
-            orders[sort, down] = [line.number for line in found]
+            assert sorted(line.number for line in lines) == [*range(1, 12)]
+            orders[sort, down] = [line.number for line in lines]
     assert orders[PullSort.UPDATED, True] == orders[PullSort.NUMBER, True] == orders[PullSort.AGE, False]
     assert orders[PullSort.AGE, True] == [*range(1, 12)]
     assert orders[PullSort.FAILURES, True] == [11, 8, 5, 2, 10, 7, 4, 1, 9, 6, 3]
@@ -251,13 +255,13 @@ async def test_pages_of_every_order_have_each_pull_request_once(store: StoreRows
 
 
 @pytest.mark.parametrize("after", [("x",), (1, "x"), (1, 2, 3), (-5, -1), (2**80, 2**40)])
-async def test_a_cursor_that_is_none_of_ours_is_refused(store: StoreRows, after: Any) -> None:
+async def test_a_forged_cursor_is_refused(store: StoreRows, after: Any) -> None:
     for sort in (PullSort.UPDATED, PullSort.GATE):
         with pytest.raises(BadRequest):
             await read(store, sort=sort, after=after)
 
 
-async def test_a_row_says_what_it_waits_for_and_names_no_hidden_backend(store: StoreRows) -> None:
+async def test_a_row_shows_what_it_waits_for_without_naming_hidden_backends(store: StoreRows) -> None:
     waits = {
         1: ("pending", {"state": "held", "reason": "draft"}, "the draft to be marked ready for review"),
         2: (
@@ -279,28 +283,34 @@ async def test_a_row_says_what_it_waits_for_and_names_no_hidden_backend(store: S
     store.gate(f"{6:040x}", "failed", "secret/backend failed")
     lines = {line.number: line for line in (await read(store)).items}
     assert {number: lines[number].waits_for for number in waits} == {
-        number: said for number, (*_, said) in waits.items()
+        number: expected for number, (*_, expected) in waits.items()
     }
     assert {lines[number].waits_for for number in (6, 7)} == {"a gating backend to be fixed or waived"}
     assert lines[6].gate is lines[7].gate is GateShown.FAILED
 
 
-async def test_a_persons_verdict_counts_in_place_of_the_rules(store: StoreRows) -> None:
+async def test_a_persons_verdict_replaces_the_verdict_of_the_rules(store: StoreRows) -> None:
     delivery = add_pull(store, 1)
     fail(store, delivery, 1, "good/backend", verdict="flaky")
     fail(store, delivery, 1, "near/gate", verdict="pre-existing")
 
-    async def worst() -> VerdictKind | None:
+    async def read_worst_verdict() -> VerdictKind | None:
         return (await read(store)).items[0].verdict
 
-    assert await worst() is VerdictKind.FLAKY
-    said = {"upstream": UPSTREAM.key, "number": 1, "head_sha": f"{1:040x}", "downstream": "near/gate"}
-    about = {"job": "build", "verdict": "new", "who": "mia", "reason": "look", "at": store.ago(minutes=1)}
-    store.add(person_verdicts, {**said, **about})
-    assert await worst() is VerdictKind.NEW
+    assert await read_worst_verdict() is VerdictKind.FLAKY
+    key = {"upstream": UPSTREAM.key, "number": 1, "head_sha": f"{1:040x}", "downstream": "near/gate"}
+    verdict_columns = {
+        "job": "build",
+        "verdict": "new",
+        "who": "mia",
+        "reason": "look",
+        "at": store.ago(minutes=1),
+    }
+    store.add(person_verdicts, {**key, **verdict_columns})
+    assert await read_worst_verdict() is VerdictKind.NEW
 
 
-async def test_a_commits_cell_says_what_the_page_of_the_commit_says(store: StoreRows) -> None:
+async def test_cells_of_the_commit_grid_match_the_commit_pages(store: StoreRows) -> None:
     shas = [f"{position:040x}" for position in range(1, 6)]
     for position, sha in enumerate(shas, start=1):
         store.base_commit(sha, position)

@@ -1,4 +1,4 @@
-"""`crcr import` as an operator runs it: dry run, report of what was not taken, exit codes."""
+"""`crcr import` on the command line: dry run, report of rejected lines, exit codes."""
 
 import json
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ def shell(tmp_path: Path) -> OperatorShell:
     return OperatorShell(tmp_path, relay_environment(tmp_path))
 
 
-def test_files_are_imported_with_a_report_of_what_was_not_taken(shell: OperatorShell) -> None:
+def test_files_are_imported_with_a_report_of_the_rejected_lines(shell: OperatorShell) -> None:
     history = make_history(120, UPSTREAM, datetime.now(UTC))
     file, rejected = shell.folder / "history.jsonl", shell.folder / "rejected.jsonl"
     file.write_text(write_lines(history.items, "export"))
@@ -52,9 +52,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "told"), WRONG)
-def test_wrong_words_are_told(shell: OperatorShell, words: tuple[str, ...], code: int, told: str) -> None:
+@pytest.mark.parametrize(("words", "code", "expected"), WRONG)
+def test_invalid_arguments_are_reported(
+    shell: OperatorShell, words: tuple[str, ...], code: int, expected: str
+) -> None:
     result = shell.crcr("import", *words)
     assert result.exit_code == code
-    assert told in result.stderr
+    assert expected in result.stderr
     assert "secret-word" not in result.output

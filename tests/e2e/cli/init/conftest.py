@@ -16,6 +16,6 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def relay_url() -> Iterator[str]:
-    """The address of a server that answers `/api/v1/onboarding` like a relay."""
+    """The URL of a server that serves `/api/v1/onboarding` like a relay."""
     with serve_facts(ONBOARDING_FACTS) as url:
         yield url

@@ -1,4 +1,4 @@
-"""`crcr init` in a repository: what it writes, what it leaves alone, what it refuses and what it says is next."""
+"""`crcr init` in a repository: what it writes, keeps and refuses, and the next steps that it prints."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from support.downstream.init_command import (
 from support.downstream.join_requests import join_request
 
 
-def test_it_writes_what_the_generator_makes_and_says_what_is_next(repository: Path, relay_url: str) -> None:
+def test_it_writes_the_generated_files_and_prints_the_next_steps(repository: Path, relay_url: str) -> None:
     code, out = run_init_in(repository, "--relay", relay_url)
     assert code == 0
     assert written_files(repository) == {
@@ -33,7 +33,7 @@ def test_it_writes_what_the_generator_makes_and_says_what_is_next(repository: Pa
         assert words in out
 
 
-def test_a_second_time_nothing_is_touched(repository: Path) -> None:
+def test_a_second_run_changes_no_file(repository: Path) -> None:
     run_init_in(repository, *FLAGS)
     before = {path: (repository / path).stat().st_mtime_ns for path in written_files(repository)}
     code, out = run_init_in(repository, *FLAGS)
@@ -43,7 +43,7 @@ def test_a_second_time_nothing_is_touched(repository: Path) -> None:
     assert {path: (repository / path).stat().st_mtime_ns for path in written_files(repository)} == before
 
 
-def test_what_was_edited_is_shown_and_stays_unless_forced(repository: Path) -> None:
+def test_edited_files_are_shown_as_a_diff_and_kept_without_force(repository: Path) -> None:
     run_init_in(repository, *FLAGS)
     edited = repository / WORKFLOW
     edited.write_text(edited.read_text().replace("timeout-minutes: 360", "timeout-minutes: 60"))
@@ -61,7 +61,7 @@ def test_what_was_edited_is_shown_and_stays_unless_forced(repository: Path) -> N
     }
 
 
-def test_a_dry_run_shows_everything_and_writes_nothing(repository: Path) -> None:
+def test_a_dry_run_shows_all_files_and_writes_none(repository: Path) -> None:
     code, out = run_init_in(repository, *FLAGS, "--nightly", "--dry-run")
     assert code == 0
     assert written_files(repository) == {}
@@ -69,9 +69,9 @@ def test_a_dry_run_shows_everything_and_writes_nothing(repository: Path) -> None
     assert "nothing was written" in out
 
 
-def test_it_writes_for_another_ci_and_says_what_to_register(repository: Path) -> None:
-    place = ("--place", "organization=acme", "--place", "pipeline=crcr")
-    code, out = run_init_in(repository, *FLAGS, "--ci", "buildkite", *place)
+def test_it_writes_files_for_another_ci_and_prints_what_to_register(repository: Path) -> None:
+    options = ("--place", "organization=acme", "--place", "pipeline=crcr")
+    code, out = run_init_in(repository, *FLAGS, "--ci", "buildkite", *options)
     assert code == 0
     assert set(written_files(repository)) == {
         *(".github/workflows/crcr-bridge.yml", ".buildkite/crcr.yml", ".crcr/bridge.py", REPORTER)
@@ -82,7 +82,7 @@ def test_it_writes_for_another_ci_and_says_what_to_register(repository: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         ((), "--relay"),
         (("--relay", UNREACHABLE_RELAY), "--upstream"),
@@ -97,16 +97,16 @@ def test_it_writes_for_another_ci_and_says_what_to_register(repository: Path) ->
         ((*FLAGS, "--repo", "nonsense"), "is not owner/repo"),
     ],
 )
-def test_what_is_missing_or_wrong_is_told_and_nothing_is_written(
-    repository: Path, words: tuple[str, ...], told: str
+def test_missing_or_invalid_options_are_reported_and_nothing_is_written(
+    repository: Path, words: tuple[str, ...], expected: str
 ) -> None:
     code, out = run_init_in(repository, *words)
     assert code == 2
-    assert told in plain_text(out)
+    assert expected in plain_text(out)
     assert written_files(repository) == {}
 
 
-def test_a_link_that_leads_out_of_the_repository_is_not_followed(repository: Path, tmp_path: Path) -> None:
+def test_a_symlink_out_of_the_repository_is_not_followed(repository: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (repository / ".crcr").symlink_to(outside)
@@ -117,7 +117,7 @@ def test_a_link_that_leads_out_of_the_repository_is_not_followed(repository: Pat
     assert written_files(repository) == {}
 
 
-def test_a_folder_in_a_files_place_ends_it_and_leaves_no_rest(repository: Path) -> None:
+def test_a_folder_at_the_path_of_a_file_aborts_without_leftover_files(repository: Path) -> None:
     (repository / REPORTER).mkdir(parents=True)
     code, out = run_init_in(repository, *FLAGS)
     assert code == 1
@@ -125,7 +125,7 @@ def test_a_folder_in_a_files_place_ends_it_and_leaves_no_rest(repository: Path) 
     assert written_files(repository) == {}
 
 
-def test_a_place_that_cannot_be_written_leaves_no_half_file(repository: Path) -> None:
+def test_an_unwritable_path_leaves_no_partial_file(repository: Path) -> None:
     (repository / ".crcr").write_text("a file where the folder should be")
     code, _ = run_init_in(repository, *FLAGS)
     assert code == 1

@@ -1,4 +1,4 @@
-"""A second `crcr init`: what was said before and stands in the files is taken up, and nothing else is."""
+"""A second `crcr init` reuses the answers in the existing files, and nothing else of them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,14 @@ from crcr.join.request import JoinRequest
 from support.downstream.init_command import FLAGS, REPORTER, WORKFLOW, run_init_in, written_files
 from support.downstream.join_requests import all_join_requests, join_request
 
-TOLD = ("--command", 'make test A="$B" # all', "--job-name", "build (cuda, 3.12)", "--junit", "out/**/*.xml")
+ANSWERS = (
+    "--command",
+    'make test A="$B" # all',
+    "--job-name",
+    "build (cuda, 3.12)",
+    "--junit",
+    "out/**/*.xml",
+)
 PLACES = {
     Ci.GITHUB: (),
     Ci.BUILDKITE: ("--place", "organization=acme", "--place", "pipeline=crcr"),
@@ -23,15 +30,15 @@ PLACES = {
 }
 
 
-def write(folder: Path, wanted: JoinRequest) -> None:
-    for each in generate(wanted):
+def write(folder: Path, join: JoinRequest) -> None:
+    for each in generate(join):
         (folder / each.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / each.path).write_text(each.text, encoding="utf-8")
 
 
 @pytest.mark.parametrize("ci", Ci)
-def test_without_flags_it_reverts_nothing(repository: Path, ci: Ci) -> None:
-    first = ("--ci", ci.value, *PLACES[ci], *TOLD, "--runs-on", "gpu", "--branch", "dev", "--nightly")
+def test_a_second_run_without_flags_keeps_all_previous_answers(repository: Path, ci: Ci) -> None:
+    first = ("--ci", ci.value, *PLACES[ci], *ANSWERS, "--runs-on", "gpu", "--branch", "dev", "--nightly")
     assert run_init_in(repository, *FLAGS, *first)[0] == 0
     before = written_files(repository)
     code, out = run_init_in(repository, *FLAGS)
@@ -42,16 +49,16 @@ def test_without_flags_it_reverts_nothing(repository: Path, ci: Ci) -> None:
 
 
 @pytest.mark.parametrize("ci", Ci)
-def test_what_is_said_now_counts_more(repository: Path, ci: Ci) -> None:
-    run_init_in(repository, *FLAGS, "--ci", ci.value, *PLACES[ci], *TOLD, "--runs-on", "gpu")
+def test_flags_take_precedence_over_previous_answers(repository: Path, ci: Ci) -> None:
+    run_init_in(repository, *FLAGS, "--ci", ci.value, *PLACES[ci], *ANSWERS, "--runs-on", "gpu")
     now = ("--command", "make", "--job-name", "x", "--junit", "", "--runs-on", "cpu", "--force")
     assert run_init_in(repository, *FLAGS, *now)[0] == 0
     assert (
         "from the files here"
         not in run_init_in(repository, *FLAGS, *now, "--ci", ci.value, *PLACES[ci], "--branch", "main")[1]
     )
-    found = read_previous_answers(repository, ci).values
-    assert {name: found.get(name) for name in ("command", "job_name", "junit", "runs_on")} == {
+    values = read_previous_answers(repository, ci).values
+    assert {name: values.get(name) for name in ("command", "job_name", "junit", "runs_on")} == {
         "command": "make",
         "job_name": "x",
         "junit": None,
@@ -59,13 +66,13 @@ def test_what_is_said_now_counts_more(repository: Path, ci: Ci) -> None:
     }
 
 
-def test_the_build_moves_to_another_ci_with_its_command_and_not_with_its_machine(repository: Path) -> None:
-    run_init_in(repository, *FLAGS, *TOLD, "--runs-on", "gpu")
+def test_switching_the_ci_keeps_the_command_and_drops_the_runner(repository: Path) -> None:
+    run_init_in(repository, *FLAGS, *ANSWERS, "--runs-on", "gpu")
     code, _ = run_init_in(repository, *FLAGS, "--ci", "buildkite", *PLACES[Ci.BUILDKITE])
     assert code == 0
-    found = read_previous_answers(repository, Ci.BUILDKITE).values
-    assert (found["command"], found["job_name"], found["junit"]) == TOLD[1::2]
-    assert "runs_on" not in found
+    values = read_previous_answers(repository, Ci.BUILDKITE).values
+    assert (values["command"], values["job_name"], values["junit"]) == ANSWERS[1::2]
+    assert "runs_on" not in values
 
 
 @pytest.mark.parametrize(
@@ -81,38 +88,38 @@ def test_the_build_moves_to_another_ci_with_its_command_and_not_with_its_machine
     ],
     ids=["not ours", "not YAML", "two lines", "an expression", "long", "deep", "another shape"],
 )
-def test_what_is_not_as_we_write_it_is_not_taken_up(repository: Path, edit: object) -> None:
+def test_a_file_in_an_unknown_form_gives_no_previous_answers(repository: Path, edit: object) -> None:
     assert callable(edit)
     run_init_in(repository, *FLAGS, "--command", "make")
     path = repository / WORKFLOW
     path.write_text(edit(path.read_text()))
     (repository / REPORTER).unlink()
     assert "command" not in read_previous_answers(repository, Ci.GITHUB).values
-    assert run_init_in(repository, *FLAGS)[0] == 1  # it is different, and is shown
+    assert run_init_in(repository, *FLAGS)[0] == 1  # it differs, and the difference is shown
     assert not (repository / REPORTER).exists()
 
 
-def test_a_gate_is_not_lost_in_silence(repository: Path) -> None:
+def test_a_gate_is_not_removed_silently(repository: Path) -> None:
     run_init_in(repository, *FLAGS, "--level", "L4", "--oncall", "ada")
     code, out = run_init_in(repository, *FLAGS)
     assert (code, "pass --level L4 to keep that" in out) == (1, True), out
     assert "--level L4" not in run_init_in(repository, *FLAGS, "--level", "L2", "--force")[1]
 
 
-def test_every_kind_of_file_is_read_back(tmp_path: Path) -> None:
+def test_the_answers_are_read_back_from_every_kind_of_file(tmp_path: Path) -> None:
     for number, plain in enumerate(all_join_requests()):
-        wanted = replace(plain, command="make $X", job_name="a b", runs_on="gpu, big", branch="dev")
+        expected = replace(plain, command="make $X", job_name="a b", runs_on="gpu, big", branch="dev")
         folder = tmp_path / str(number)
-        write(folder, wanted)
-        found = read_previous_answers(folder, wanted.ci)
-        assert find_previous_ci(folder) is wanted.ci
-        assert found.nightly is wanted.nightly
-        assert found.gates is (wanted.level is Level.L4)
-        told: dict[str, Any] = {
+        write(folder, expected)
+        previous = read_previous_answers(folder, expected.ci)
+        assert find_previous_ci(folder) is expected.ci
+        assert previous.nightly is expected.nightly
+        assert previous.gates is (expected.level is Level.L4)
+        answers: dict[str, Any] = {
             "branch": "dev",
-            "place": found.place,
-            "nightly": found.nightly,
-            **found.values,
+            "place": previous.place,
+            "nightly": previous.nightly,
+            **previous.values,
         }
-        again = join_request(wanted.ci, level=wanted.level, **told)
-        assert generate(again) == generate(wanted)
+        again = join_request(expected.ci, level=expected.level, **answers)
+        assert generate(again) == generate(expected)

@@ -1,4 +1,4 @@
-"""`crcr init` on a terminal: what it asks for, and that a bad answer is asked for again, with the reason."""
+"""`crcr init` on a terminal: its prompts, and the second prompt with the reason after an invalid answer."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from support.downstream.init_command import (
 NIGHTLY = ".github/workflows/crcr-nightly.yml"
 
 
-def test_it_asks_for_what_is_missing(repository: Path, relay_url: str) -> None:
+def test_it_prompts_for_missing_options(repository: Path, relay_url: str) -> None:
     with Terminal(repository, "init") as terminal:
         terminal.answer("the relay's URL", relay_url)
         terminal.answer("the CI that runs the build", "")
@@ -36,7 +36,7 @@ def test_it_asks_for_what_is_missing(repository: Path, relay_url: str) -> None:
     assert "assumed" not in terminal.seen
 
 
-def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay_url: str) -> None:
+def test_an_invalid_answer_is_prompted_for_again_with_the_reason(repository: Path, relay_url: str) -> None:
     with Terminal(repository, "init") as terminal:
         terminal.answer("the relay's URL", "relay")
         terminal.answer("write https://host", UNREACHABLE_RELAY)
@@ -67,7 +67,7 @@ def test_a_bad_answer_is_asked_for_again_with_the_reason(repository: Path, relay
     assert 'CRCR_BRIDGE_BRANCH: "dev"' in written_files(repository)[".github/workflows/crcr-bridge.yml"]
 
 
-def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path) -> None:
+def test_an_unreachable_relay_can_be_used_after_confirmation(repository: Path) -> None:
     with Terminal(repository, "init", "--ci", "github", "--level", "L2", "--command", "make") as terminal:
         terminal.answer("the relay's URL", UNREACHABLE_RELAY)
         terminal.answer("use it anyway? [y/N]", "y")
@@ -83,7 +83,7 @@ def test_a_relay_that_does_not_answer_can_be_used_all_the_same(repository: Path)
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
-def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) -> None:
+def test_it_prompts_before_it_overwrites_a_file(repository: Path, answer: str, code: int) -> None:
     run_init_in(repository, *FLAGS)
     edited = repository / WORKFLOW
     edited.write_text("mine\n")
@@ -95,7 +95,7 @@ def test_it_asks_before_it_overwrites(repository: Path, answer: str, code: int) 
     assert (edited.read_text() == "mine\n") is (answer == "n")
 
 
-def test_what_was_said_before_is_offered(repository: Path, relay_url: str) -> None:
+def test_previous_answers_are_offered_as_defaults(repository: Path, relay_url: str) -> None:
     run_init_in(
         repository, "--relay", relay_url, "--command", "make test", "--junit", "out/*.xml", "--nightly"
     )

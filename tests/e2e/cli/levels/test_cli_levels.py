@@ -28,7 +28,7 @@ def test_it_proposes_a_patch_with_its_text_and_writes_the_file(shell: OperatorSh
     assert shell.crcr("levels", "propose", "--device", "npu").exit_code == 2
 
 
-def test_an_override_needs_a_reason_and_an_end(shell: OperatorShell) -> None:
+def test_an_override_needs_a_reason_and_a_duration(shell: OperatorShell) -> None:
     wrong = (
         ("--for", "7d"),
         ("--because", "x"),

@@ -1,4 +1,4 @@
-"""`crcr levels propose --open` against a served GitHub: one pull request per proposal, whatever gets lost or changes."""
+"""`crcr levels propose --open` against a served GitHub: one pull request per proposal, even with lost responses and changes."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ class Proposing:
     github: GitHub
 
     async def open(self, *words: str, expect: int = 0) -> CommandResult:
-        """Run the command in a thread: the simulated GitHub answers it meanwhile."""
+        """Run the command in a thread: the simulated GitHub answers it in the event loop."""
         command = ("levels", "propose", "--open", "--device", "org/reporter=npu", *words)
         async with asyncio.timeout(60):
             done = await asyncio.to_thread(
@@ -41,7 +41,7 @@ class Proposing:
         return f"{self.github.base_url}/{REPO}/pull/1"
 
     def writes(self) -> list[tuple[str, int]]:
-        """The writes to the repository with GitHub's answers; 0 is a lost one."""
+        """The writes to the repository with GitHub's status codes; 0 is a lost response."""
         calls = (call for call in self.github.calls if call.path.startswith(f"/repos/{REPO}"))
         return [(call.method, call.status) for call in calls if call.method != "GET"]
 
@@ -73,7 +73,7 @@ async def proposing(shell: OperatorShell) -> AsyncIterator[Proposing]:
         yield Proposing(shell, github)
 
 
-async def test_it_opens_one_pull_request_and_a_repeat_prints_its_address(proposing: Proposing) -> None:
+async def test_it_opens_one_pull_request_and_a_repeat_prints_its_url(proposing: Proposing) -> None:
     first = await proposing.open()
     assert f"opened {proposing.url}" in first.out
     assert "+++" not in first.out
@@ -84,12 +84,12 @@ async def test_it_opens_one_pull_request_and_a_repeat_prints_its_address(proposi
     assert "jobs passed ≥ 90%: 96% of 400 jobs" in pull.body
     [act] = proposing.shell.rows("SELECT subject FROM audit WHERE act = 'levels_proposed'")
     assert act["subject"] == proposing.url
-    called = len(proposing.github.calls)
+    call_count = len(proposing.github.calls)
 
     again = await proposing.open("--json")
     assert json.loads(again.out)["pull_request"]["url"] == proposing.url
     assert json.loads(again.out)["pull_request"]["state"] == "found"
-    assert len(proposing.github.calls) == called  # the store knows it
+    assert len(proposing.github.calls) == call_count  # the URL is read from the database
     tokens = [json.loads(call.body) for call in proposing.github.calls if call.path.endswith("access_tokens")]
     assert all(len(token["permissions"]) == 1 and token["repositories"] == ["meta"] for token in tokens)
 
@@ -97,7 +97,7 @@ async def test_it_opens_one_pull_request_and_a_repeat_prints_its_address(proposi
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "*/git/refs"), ("PUT", "*/contents/*"), ("POST", "*/pulls")]
 )
-async def test_after_a_lost_answer_the_next_attempt_goes_on_from_there(
+async def test_after_a_lost_response_the_next_attempt_continues_without_repeating_writes(
     proposing: Proposing, method: str, path: str
 ) -> None:
     proposing.github.faults.lose_answer(on=Match(method=method, path=path), times=1)
@@ -107,10 +107,10 @@ async def test_after_a_lost_answer_the_next_attempt_goes_on_from_there(
     again = await proposing.open()
     assert proposing.url in again.out
     proposing.assert_one_pull()
-    assert len([status for _, status in proposing.writes() if status != 0]) == 2  # nothing was done twice
+    assert len([status for _, status in proposing.writes() if status != 0]) == 2  # no write was repeated
 
 
-async def test_a_pull_request_that_was_closed_is_not_opened_again(proposing: Proposing) -> None:
+async def test_a_closed_pull_request_is_not_opened_again(proposing: Proposing) -> None:
     await proposing.open()
     await proposing.github.close_pr(proposing.pulls[0])
     proposing.shell.write("DELETE FROM level_proposals")
@@ -159,7 +159,7 @@ def rename_the_branch(github: GitHub) -> None:
         (rename_the_branch, "org/meta has no branch main"),
     ],
 )
-async def test_where_it_cannot_open_it_says_why_and_prints_patch_and_link(
+async def test_when_it_cannot_open_the_pull_request_it_prints_reason_patch_and_link(
     proposing: Proposing, change: Callable[[GitHub], Any], sentence: str
 ) -> None:
     change(proposing.github)
@@ -172,7 +172,7 @@ async def test_where_it_cannot_open_it_says_why_and_prints_patch_and_link(
     assert proposing.shell.rows("SELECT 1 FROM level_proposals") == []
 
 
-async def test_a_branch_that_somebody_changed_is_left_alone(proposing: Proposing) -> None:
+async def test_a_branch_with_foreign_commits_is_left_unchanged(proposing: Proposing) -> None:
     proposing.github.faults.lose_answer(on=Match(method="POST", path="*/git/refs"), times=1)
     await proposing.open(expect=1)
     [branch] = {*proposing.github.repository(REPO).branches} - {"main"}

@@ -1,4 +1,4 @@
-"""A run fails on GitHub, and the job that failed never reports: what the others reported opened the gate."""
+"""A run fails on GitHub, and its failed job never reports: the reports of the other jobs opened the gate."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ SHARDS = Workflow(jobs=tuple(JobSpec(f"test-{number}") for number in (1, 2, 3)),
 LITERAL, GLOB, NO_NAMES = "jobs: [test-1, test-2, test-3]", "jobs: ['test*']", "hardware: npu"
 
 
-async def end_on_github(relay: RunningRelay, run: WorkflowRun, *names: str) -> None:
+async def fail_on_github(relay: RunningRelay, run: WorkflowRun, *names: str) -> None:
     """These jobs fail on GitHub before they can report."""
     for name in names:
         relay.github.ci.start(run, run.job(name))
@@ -38,7 +38,7 @@ async def end_on_github(relay: RunningRelay, run: WorkflowRun, *names: str) -> N
 
 
 @pytest.mark.parametrize("options", [GLOB, NO_NAMES], ids=["a glob", "no jobs"])
-async def test_attack_a_shard_that_dies_before_it_reports_does_not_open_the_gate(
+async def test_attack_a_shard_that_fails_without_a_report_does_not_open_the_gate(
     tmp_path: Path, options: str
 ) -> None:
     async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
@@ -47,13 +47,13 @@ async def test_attack_a_shard_that_dies_before_it_reports_does_not_open_the_gate
         run = newest_run(relay)
         await start_jobs(relay, run, "test-1", "test-2")
         await finish_jobs(relay, run, **{"test-1": "success", "test-2": "success"})
-        await end_on_github(relay, run, "test-3")
+        await fail_on_github(relay, run, "test-3")
 
         assert (run.conclusion, gate_state(relay, pull)) == ("failure", "failure")
         assert not relay.github.merge_state(pull).mergeable
         reason = f"attempt 1 of run {run.id} ended as failure on GitHub, and no job has reported a failure"
         assert reason in latest_check(relay, GATE, pull.head_sha).output["summary"]
-        # Somebody has it run again, and now the job lives to report.
+        # Somebody requests a rerun, and this time the job reports.
         await press_rerun(relay, pull, GATE)
         assert gate_state(relay, pull) == "pending"
         await run_all(relay)
@@ -63,7 +63,7 @@ async def test_attack_a_shard_that_dies_before_it_reports_does_not_open_the_gate
 
 
 @pytest.mark.parametrize("options", [LITERAL, GLOB, NO_NAMES], ids=["literal", "a glob", "no jobs"])
-async def test_attack_a_rerun_that_fails_without_a_report_takes_the_green_back(
+async def test_attack_a_rerun_that_fails_without_a_report_turns_the_gate_red(
     tmp_path: Path, options: str
 ) -> None:
     async with gated_upstream(tmp_path, gating_allowlist(options), downstreams=ONE) as relay:
@@ -75,20 +75,20 @@ async def test_attack_a_rerun_that_fails_without_a_report_takes_the_green_back(
             await sweep_after(relay, 60)
         assert gate_state(relay, pull) == "success"
         await relay.github.rerun(run)
-        await end_on_github(relay, run, "test-1", "test-2", "test-3")
+        await fail_on_github(relay, run, "test-1", "test-2", "test-3")
 
         assert gate_state(relay, pull) == "failure"
         assert not relay.github.merge_state(pull).mergeable
 
 
-async def test_attack_a_job_that_is_not_named_may_fail_unreported(tmp_path: Path) -> None:
-    """Who names its jobs literally has said which ones count."""
+async def test_attack_a_job_that_is_not_listed_literally_does_not_block_the_gate(tmp_path: Path) -> None:
+    """An entry that lists its jobs literally decides which ones count."""
     async with gated_upstream(tmp_path, gating_allowlist("jobs: [test-1, test-2]"), downstreams=ONE) as relay:
         relay.github.repository(GATING).workflows = [SHARDS]
         pull = await open_pull(relay)
         run = newest_run(relay)
         await start_jobs(relay, run, "test-1", "test-2")
         await finish_jobs(relay, run, **{"test-1": "success", "test-2": "success"})
-        await end_on_github(relay, run, "test-3")
+        await fail_on_github(relay, run, "test-3")
 
         assert gate_state(relay, pull) == "success"

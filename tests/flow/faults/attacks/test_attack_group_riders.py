@@ -1,4 +1,4 @@
-"""A pull request of a merge group that the relay does not see there rides into the base branch on another's waiver."""
+"""A pull request that the relay does not recognize in a merge group gets into the base branch on another's waiver."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ GPU = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test], labels: [gpu]}
 
 
 async def queue_both(relay: RunningRelay, ahead: PullRequest, behind: PullRequest, *, lost: bool) -> str:
-    """GitHub makes one group of both; the webhook of the first one's own group may be lost."""
+    """GitHub puts both into one group; the webhook of the first one's own group may be lost."""
     if lost:
         relay.github.faults.webhooks.lose(event="merge_group", times=1)
     first = await relay.github.enqueue(ahead)
@@ -41,10 +41,10 @@ async def queue_both(relay: RunningRelay, ahead: PullRequest, behind: PullReques
 
 
 @pytest.mark.parametrize(("commits", "lost"), [(60, False), (1, True)], ids=["many commits", "lost webhook"])
-async def test_attack_whoever_is_not_seen_in_a_group_does_not_ride_on_its_waiver(
+async def test_attack_a_pull_request_not_recognized_in_a_group_does_not_merge_on_its_waiver(
     tmp_path: Path, commits: int, lost: bool
 ) -> None:
-    """The rider's own gate is green without a test: it has not the label of the backend that it breaks."""
+    """The rider's own gate is green without a test: it lacks the label of the backend that it breaks."""
     async with gated_upstream(tmp_path, GPU, downstreams=(GATING,)) as relay:
         waived = await open_pull(relay, files=["src/one.py"], labels=["gpu"])
         await run_all(relay, build="failure")
@@ -62,10 +62,10 @@ async def test_attack_whoever_is_not_seen_in_a_group_does_not_ride_on_its_waiver
                 await start_jobs(relay, run)
                 await finish_jobs(relay, run, build="failure", test="success")
 
-        shown = shown_check(relay, GATE, head)
-        assert shown is not None
-        assert shown[:2] == ("completed", "failure")
-        assert str(shown[2]).startswith(f"{GATING} failed (build)")  # then comes the verdict
+        check = shown_check(relay, GATE, head)
+        assert check is not None
+        assert check[:2] == ("completed", "failure")
+        assert str(check[2]).startswith(f"{GATING} failed (build)")  # followed by the verdict
         assert (
             "pull requests are not known, so no waiver applies"
             in latest_check(relay, GATE, head).output["summary"]

@@ -1,4 +1,4 @@
-"""GitHub tells that a run began again, and the news of its end is lost: the gate waited for it until it was late."""
+"""GitHub reports that a rerun started, and the webhook of its end is lost: the gate waited for it until its deadline."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ ONE = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 
 
 @pytest.mark.parametrize("conclusion", ["success", "failure"])
-async def test_attack_the_end_of_a_rerun_is_asked_for_when_nobody_tells_of_it(
+async def test_attack_the_end_of_a_rerun_is_polled_when_its_webhooks_are_lost(
     tmp_path: Path, conclusion: str
 ) -> None:
     async with gated_upstream(tmp_path, ONE, downstreams=(GATING,)) as relay:

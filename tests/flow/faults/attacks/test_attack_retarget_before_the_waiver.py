@@ -20,8 +20,8 @@ STACK = "stack"
 ANY = f"L4:\n  - {GATING}: {{oncalls: [bob], jobs: [build, test]}}\n"
 
 
-async def failing_on_stack(relay: RunningRelay) -> PullRequest:
-    """A pull request that fails on a branch where a maintainer does not mind."""
+async def open_failing_on_stack(relay: RunningRelay) -> PullRequest:
+    """A pull request that fails on a branch where a maintainer accepts failures."""
     await relay.github.push(
         UPSTREAM, ref=f"refs/heads/{STACK}", created=True, files={"aten/evil.cpp": "evil"}
     )
@@ -36,12 +36,12 @@ def waive(pull: PullRequest) -> str:
 
 
 @pytest.mark.parametrize("first", ["retarget", "comment"])
-async def test_attack_a_waiver_of_a_head_on_one_base_does_not_reach_it_on_another(
+async def test_attack_a_waiver_of_a_head_on_one_base_does_not_apply_on_another_base(
     tmp_path: Path, first: str
 ) -> None:
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
-        pull = await failing_on_stack(relay)
-        if first == "comment":  # and the relay comes to it after the retarget
+        pull = await open_failing_on_stack(relay)
+        if first == "comment":  # and the relay processes it after the retarget
             comment = await relay.github.comment_pr(pull, waive(pull), author="maintainer")
             relay.clock.advance(1)
             await relay.github.edit_pr(pull, base="main")

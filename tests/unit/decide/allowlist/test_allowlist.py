@@ -120,19 +120,19 @@ OPTIONS: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("option", "field", "value"), OPTIONS)
-def test_an_option_becomes_its_value(option: str, field: str, value: Any) -> None:
+def test_an_option_is_parsed_into_its_value(option: str, field: str, value: Any) -> None:
     options = option if option.startswith("{") else f"{{{option}}}"
     assert getattr(read_only_entry(f"L2:\n  - o/r: {options}\n"), field) == value
 
 
-def test_an_entry_without_options_takes_everything_from_everybody() -> None:
+def test_an_entry_without_options_has_no_filters() -> None:
     entry = read_only_entry("L2: [o/r]")
     assert entry == AllowlistEntry(name=RepoName("o/r"), level=Level.L2)
     assert (entry.refs, entry.paths, entry.labels, entry.jobs) == (None, None, None, None)
     assert (entry.drafts, entry.may_skip, entry.authors) == (True, False, Authors.ANY)
 
 
-def test_fault_20_a_repository_is_found_whatever_the_case_of_its_name() -> None:
+def test_fault_20_a_repository_is_found_case_insensitively() -> None:
     checked = read_allowlist("L2: [ascend/pytorch]")
     assert checked.allowlist is not None
     entry = checked.allowlist.find(RepoName("Ascend/PyTorch"))
@@ -141,7 +141,7 @@ def test_fault_20_a_repository_is_found_whatever_the_case_of_its_name() -> None:
     assert checked.allowlist.find(RepoName("ascend/other")) is None
 
 
-def test_moving_an_entry_to_another_line_makes_the_same_allowlist() -> None:
+def test_moving_an_entry_to_another_line_does_not_change_the_allowlist() -> None:
     assert read_allowlist("L1: [o/r]").allowlist == read_allowlist("\n# a comment\nL1:\n- o/r").allowlist
 
 
@@ -158,7 +158,7 @@ def test_fault_53_a_result_cannot_hold_both_an_error_and_an_allowlist() -> None:
         CheckedAllowlist(None, (AllowlistProblem(1, "warning", "odd"),))
 
 
-def test_an_event_nobody_knows_is_taken_by_nobody() -> None:
+def test_no_entry_takes_an_unknown_event_or_by_default_merge_group() -> None:
     checked = read_allowlist("L1: [o/r]")
     assert checked.allowlist is not None
     assert [str(entry.name) for entry in checked.allowlist.taking("push")] == ["o/r"]

@@ -49,15 +49,15 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("old", "new", "texts"), CHANGES)
-def test_a_change_is_told_in_words(old: str, new: str, texts: list[str]) -> None:
+def test_each_change_has_a_readable_text(old: str, new: str, texts: list[str]) -> None:
     assert [change.text for change in diff_allowlists(parse(old), parse(new))] == texts
 
 
-def test_order_comments_and_case_are_no_changes() -> None:
+def test_order_comments_and_case_do_not_count_as_changes() -> None:
     assert diff_allowlists(parse("L1: [o/r, p/q]"), parse("# moved\nL1:\n  - P/Q\n  - o/r\n")) == ()
 
 
-def test_changes_are_values_that_callers_can_tell_apart() -> None:
+def test_each_kind_of_change_is_a_value_of_its_own_type() -> None:
     name = RepoName("o/r")
     one, two = (
         AllowlistEntry(name=name, level=Level.L1),

@@ -112,7 +112,7 @@ def test_a_wrong_option_is_refused_with_the_line(option: str, message: str) -> N
     assert problem_lines(checked, "error") == [(3, message)]
 
 
-def test_a_gate_that_waits_less_than_its_jobs_is_refused() -> None:
+def test_a_gate_timeout_below_the_job_timeout_is_refused() -> None:
     checked = read_allowlist("L2:\n  - o/r:\n      job_timeout: 6h\n      gate_timeout: 5h\n")
     assert problem_lines(checked, "error") == [(4, "gate_timeout is below job_timeout")]
 
@@ -128,14 +128,14 @@ WARNINGS = [
 
 
 @pytest.mark.parametrize(("text", "line", "message"), WARNINGS)
-def test_a_warning_is_told_and_stops_nobody(text: str, line: int, message: str) -> None:
+def test_a_warning_is_reported_and_the_allowlist_stays_valid(text: str, line: int, message: str) -> None:
     checked = read_allowlist(text)
     assert checked.allowlist is not None
     assert problem_lines(checked, "warning") == [(line, message)]
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only\n# comments\n", "---\n", "~\n", "{}\n"])
-def test_a_file_without_any_level_is_an_error_that_says_how_to_stop_on_purpose(text: str) -> None:
+def test_a_file_without_levels_is_an_error_that_explains_how_to_stop_dispatching(text: str) -> None:
     checked = read_allowlist(text)
     [problem] = checked.problems
     assert (checked.allowlist, problem.line, problem.severity) == (None, 1, "error")
@@ -161,7 +161,7 @@ def test_text_that_is_not_utf_8_is_refused_with_line_and_column(
     assert decode_text(data) == AllowlistProblem(line, "error", f"not UTF-8 text: {place}", hint)
 
 
-def test_fault_50_a_bad_file_tells_all_its_problems_in_order_and_yields_no_allowlist() -> None:
+def test_fault_50_a_bad_file_reports_all_its_problems_in_order_and_yields_no_allowlist() -> None:
     text = "L9: []\nL1:\n  - good/one\n  - bad\nL2:\n  - o/r: {events: [x, y], authors: z}\nL4:\n  - p/q\n"
     checked = read_allowlist(text)
     assert checked.allowlist is None
@@ -184,18 +184,18 @@ def test_fault_50_a_bad_file_tells_all_its_problems_in_order_and_yields_no_allow
         ("L1: [yes]\n", "put it in quotes"),
     ],
 )
-def test_a_problem_says_what_to_do(text: str, hint: str) -> None:
+def test_a_problem_has_a_hint_how_to_fix_it(text: str, hint: str) -> None:
     assert hint in [problem.hint for problem in read_allowlist(text).problems]
 
 
-def test_long_and_hostile_names_are_short_and_escaped_in_messages() -> None:
+def test_long_hostile_names_are_shortened_in_messages() -> None:
     (problem,) = check_allowlist(
         MappingNode(1, ((ScalarNode(1, "L1"), SequenceNode(1, (ScalarNode(2, "<b>\\" * 100_000),))),))
     ).problems
     assert len(problem.message) < 120
 
 
-def test_what_the_relay_knows_about_actions_is_told_of_l4_entries_without_literal_names() -> None:
+def test_l4_entries_without_literal_jobs_get_a_warning_unless_actions_is_known_readable() -> None:
     entries = (
         "  - o/literal: {oncalls: [a], jobs: [build]}\n  - o/glob: {oncalls: [a], jobs: ['t*']}\n"
         "  - o/readable: {oncalls: [a], jobs: ['t*']}\n  - o/unknown: {oncalls: [a]}\n"
@@ -203,9 +203,9 @@ def test_what_the_relay_knows_about_actions_is_told_of_l4_entries_without_litera
     allowlist = read_allowlist(f"L4:\n{entries}").allowlist
     assert allowlist is not None
     known = {"o/glob": False, "o/readable": True, "o/literal": False}
-    told = list(check_actions(allowlist, lambda name: known.get(name.full_name)))
-    assert [(each.line, each.severity) for each in told] == [(3, "warning"), (5, "warning")]
-    assert [each.hint for each in told] == [
+    warnings = list(check_actions(allowlist, lambda name: known.get(name.full_name)))
+    assert [(warning.line, warning.severity) for warning in warnings] == [(3, "warning"), (5, "warning")]
+    assert [warning.hint for warning in warnings] == [
         "name its `jobs` literally, or grant Actions: read",
         "`crcr doctor --relay URL --repo o/unknown` has it looked at; or name its `jobs` literally",
     ]

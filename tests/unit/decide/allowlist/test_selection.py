@@ -22,7 +22,7 @@ def an_entry(**options: Any) -> AllowlistEntry:
 
 
 def choose(event: PullRequestEvent | PushEvent, **options: Any) -> tuple[SelectionVerdict, str | None] | None:
-    """Return what a list of one such entry makes of the event; None: the entry wants nothing of it."""
+    """Return verdict and reason for an allowlist of one such entry; None: the entry does not get the event."""
     choices = select_entries(event, Allowlist((an_entry(**options),)), ignore_refs=IGNORED)
     return (choices[0].verdict, choices[0].reason) if choices else None
 
@@ -41,7 +41,7 @@ def test_a_plain_entry_gets_every_dispatched_action(action: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["labeled", "edited", "ready_for_review", "converted_to_draft"])
-def test_other_actions_go_to_nobody(action: str) -> None:
+def test_other_actions_select_no_entry(action: str) -> None:
     assert choose(replace(PULL, action=action)) is None
 
 
@@ -80,24 +80,24 @@ REFS = [
 
 
 @pytest.mark.parametrize(("refs", "ref", "choice"), REFS)
-def test_refs_choose_among_pushes(refs: tuple[str, ...] | None, ref: str, choice: object) -> None:
+def test_refs_filter_pushes(refs: tuple[str, ...] | None, ref: str, choice: object) -> None:
     assert choose(replace(PUSH, ref=ref), refs=refs) == choice
 
 
-def test_the_deletion_of_a_branch_is_a_push_like_any_other() -> None:
+def test_a_branch_deletion_is_dispatched_like_any_push() -> None:
     assert choose(replace(PUSH, deleted=True)) == DISPATCH
 
 
-def test_refs_do_not_choose_among_pull_requests() -> None:
+def test_refs_do_not_filter_pull_requests() -> None:
     assert choose(PULL, refs=("release/*",)) == DISPATCH
 
 
 @pytest.mark.parametrize("ref", ["refs/heads/gh/user/1/head", "refs/heads/gh-readonly-queue/main/pr-1"])
-def test_a_ref_that_the_upstream_ignores_goes_to_nobody(ref: str) -> None:
+def test_a_push_to_an_ignored_ref_selects_no_entry(ref: str) -> None:
     assert choose(replace(PUSH, ref=ref), refs=("**",)) is None
 
 
-def test_a_stacked_pull_request_is_not_ignored_for_its_base_branch() -> None:
+def test_a_stacked_pull_request_is_not_ignored_because_of_its_base_branch() -> None:
     assert choose(replace(PULL, base_ref="gh/user/1/base")) == DISPATCH
 
 
@@ -112,14 +112,14 @@ LABELS = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "carried", "choice"), LABELS)
-def test_labels_choose_among_pull_requests(
-    wanted: tuple[str, ...] | None, carried: tuple[str, ...], choice: object
+@pytest.mark.parametrize(("entry_labels", "pull_labels", "choice"), LABELS)
+def test_labels_filter_pull_requests(
+    entry_labels: tuple[str, ...] | None, pull_labels: tuple[str, ...], choice: object
 ) -> None:
-    assert choose(replace(PULL, labels=carried), labels=wanted) == choice
+    assert choose(replace(PULL, labels=pull_labels), labels=entry_labels) == choice
 
 
-def test_labels_and_authors_do_not_choose_among_pushes() -> None:
+def test_labels_authors_and_drafts_do_not_filter_pushes() -> None:
     assert choose(PUSH, labels=("npu",), authors=Authors.APPROVED, drafts=False) == DISPATCH
 
 
@@ -133,7 +133,7 @@ def test_labels_and_authors_do_not_choose_among_pushes() -> None:
         ("opened", False, DISPATCH),
     ],
 )
-def test_an_entry_without_drafts_waits_until_the_draft_is_ready(
+def test_an_entry_without_drafts_holds_a_draft_until_it_is_ready_or_closed(
     action: str, draft: bool, choice: object
 ) -> None:
     assert choose(replace(PULL, action=action, draft=draft), drafts=False) == choice
@@ -154,7 +154,7 @@ AUTHORS = [
 
 
 @pytest.mark.parametrize(("authors", "association", "choice"), AUTHORS)
-def test_authors_decide_whose_pull_requests_are_tested(
+def test_authors_filters_pull_requests_by_author_association(
     authors: Authors, association: str, choice: object
 ) -> None:
     assert choose(replace(PULL, author_association=association), authors=authors) == choice
@@ -168,27 +168,27 @@ def test_authors_decide_whose_pull_requests_are_tested(
         ({"authors": Authors.APPROVED}, (SelectionVerdict.NOT_CONCERNED, "approval")),
     ],
 )
-def test_closed_goes_only_where_the_pull_request_would_have_gone(options: Any, choice: object) -> None:
+def test_closed_is_dispatched_only_if_the_pull_request_would_have_been(options: Any, choice: object) -> None:
     assert choose(replace(PULL, action="closed", is_open=False), **options) == choice
 
 
-def test_who_is_left_out_does_not_wait() -> None:
+def test_label_and_author_filters_take_precedence_over_the_draft_hold() -> None:
     draft = replace(PULL, draft=True)
     assert choose(draft, drafts=False, labels=("npu",)) == NO_LABEL
     assert choose(draft, drafts=False, authors=Authors.TRUSTED) == NO_TRUST
     assert choose(draft, drafts=False, authors=Authors.APPROVED) == APPROVAL
 
 
-def test_every_entry_gets_its_own_choice_in_the_order_of_the_list() -> None:
+def test_each_entry_gets_its_own_verdict_in_allowlist_order() -> None:
     plain = an_entry()
-    picky = replace(plain, name=RepoName("o/s"), labels=("npu",))
-    deaf = replace(plain, name=RepoName("o/t"), events=frozenset({"nightly"}))
-    choices = select_entries(PULL, Allowlist((plain, picky, deaf)), ignore_refs=())
+    with_label = replace(plain, name=RepoName("o/s"), labels=("npu",))
+    nightly_only = replace(plain, name=RepoName("o/t"), events=frozenset({"nightly"}))
+    choices = select_entries(PULL, Allowlist((plain, with_label, nightly_only)), ignore_refs=())
     assert choices == (
         SelectedEntry(plain, SelectionVerdict.DISPATCH, None),
-        SelectedEntry(picky, SelectionVerdict.NOT_CONCERNED, "labels"),
+        SelectedEntry(with_label, SelectionVerdict.NOT_CONCERNED, "labels"),
     )
 
 
-def test_no_globs_match_no_ref() -> None:
+def test_an_empty_glob_list_matches_no_ref() -> None:
     assert matches_ref((), "refs/heads/main") is False

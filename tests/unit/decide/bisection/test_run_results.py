@@ -1,4 +1,4 @@
-"""What a run of a bisection says about the failure that is looked for."""
+"""Classification of a bisection's run against the failure that is bisected."""
 
 import pytest
 from hypothesis import given
@@ -48,39 +48,39 @@ def failed(*fingerprints: str, tests: int | None = None) -> BisectedJob:
         ),
     ],
 )
-def test_a_run_is_compared_with_the_failure_that_is_looked_for(
+def test_a_run_is_classified_against_the_target_failure(
     job: BisectedJob, target: TargetFailure, result: RunResult
 ) -> None:
     assert classify_run(job, target, is_over=False) is result
 
 
 @pytest.mark.parametrize("job", [None, BisectedJob(state=JobState.IN_PROGRESS)])
-def test_a_run_is_awaited_until_nothing_can_come_any_more(job: BisectedJob | None) -> None:
+def test_a_run_without_a_result_is_awaited_until_it_is_over(job: BisectedJob | None) -> None:
     assert classify_run(job, TARGET, is_over=False) is None
     assert classify_run(job, TARGET, is_over=True) is RunResult.NO_RESULT
 
 
-@given(recorded=MARKS, shown=MARKS, found=MARKS, tests=st.none() | st.integers(0, 200))
-def test_the_bad_end_always_shows_what_is_looked_for(
-    recorded: frozenset[str], shown: frozenset[str], found: frozenset[str], tests: int | None
+@given(recorded=MARKS, shown=MARKS, run_marks=MARKS, tests=st.none() | st.integers(0, 200))
+def test_the_bad_end_always_shows_the_target_failure(
+    recorded: frozenset[str], shown: frozenset[str], run_marks: frozenset[str], tests: int | None
 ) -> None:
     """Otherwise a bad end that fails would be skipped, or called good."""
     bad_end = failed(*shown, tests=tests)
     target = choose_target(recorded, [bad_end])
     assert classify_run(bad_end, target, is_over=True) is RunResult.FAILED
-    if found & target.fingerprints:
-        assert classify_run(failed(*found), target, is_over=True) is RunResult.FAILED
+    if run_marks & target.fingerprints:
+        assert classify_run(failed(*run_marks), target, is_over=True) is RunResult.FAILED
 
 
 @given(recorded=MARKS, shown=MARKS)
-def test_the_recorded_failure_is_looked_for_while_the_bad_end_shows_it(
+def test_the_recorded_failure_is_the_target_while_the_bad_end_shows_it(
     recorded: frozenset[str], shown: frozenset[str]
 ) -> None:
     target = choose_target(recorded, [failed(*shown)])
     assert target.fingerprints == (recorded if recorded & shown else shown)
 
 
-def test_a_bad_end_that_has_not_failed_yet_leaves_the_recorded_failure() -> None:
+def test_the_recorded_failure_stays_the_target_until_the_bad_end_fails() -> None:
     recorded = frozenset({OURS})
     for bad_end in ([], [passed()], [BisectedJob(state=JobState.IN_PROGRESS)]):
         assert choose_target(recorded, bad_end).fingerprints == recorded

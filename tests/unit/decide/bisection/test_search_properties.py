@@ -1,4 +1,4 @@
-"""The search of a bisection, whatever the runs answer: it ends, it blames no commit that passed, and it loses no culprit."""
+"""The search of a bisection for any results: it ends, it blames no commit that passed, and it never excludes the culprit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Oracle = Callable[[int], RunResult]
 
 @dataclass(frozen=True)
 class Search:
-    """A search that was played to its end."""
+    """A search that was simulated to its end."""
 
     limits: SearchLimits
     runs: tuple[SearchRun, ...]
@@ -43,7 +43,7 @@ class Search:
         return [run.result for run in self.runs if run.position == position]
 
 
-def play(limits: SearchLimits, oracle: Oracle) -> Search:
+def simulate(limits: SearchLimits, oracle: Oracle) -> Search:
     runs: list[SearchRun] = []
     while isinstance(step := next_step(limits, runs), TestCommit):
         assert len(runs) < limits.most_runs
@@ -61,8 +61,8 @@ def fails_from(culprit: int) -> Oracle:
     return lambda position: RunResult.FAILED if position >= culprit else RunResult.PASSED
 
 
-def answer_with(results: Sequence[RunResult]) -> Oracle:
-    """The results one after the other, and again from the first, whatever is tested."""
+def cycle_results(results: Sequence[RunResult]) -> Oracle:
+    """Return an oracle that cycles through the results, whichever commit is tested."""
     answered = 0
 
     def oracle(_: int) -> RunResult:
@@ -80,23 +80,23 @@ def any_search(draw: st.DrawFn) -> Search:
         most_runs=draw(st.integers(3, 100)),
         flake_rate=draw(st.floats(0, 1)),
     )
-    return play(limits, answer_with(draw(st.lists(ANY_RESULT, min_size=1, max_size=40))))
+    return simulate(limits, cycle_results(draw(st.lists(ANY_RESULT, min_size=1, max_size=40))))
 
 
 @given(any_search())
-def test_it_ends_within_its_runs_whatever_they_answer(search: Search) -> None:
+def test_the_search_ends_within_its_run_limit_for_any_results(search: Search) -> None:
     assert len(search.runs) <= search.limits.most_runs
     assert 0 <= search.end.left.good < search.end.left.bad <= search.limits.commits
 
 
 @given(any_search())
-def test_no_commit_has_more_runs_than_a_doubt_is_worth(search: Search) -> None:
+def test_no_commit_gets_more_runs_than_the_limit_per_commit(search: Search) -> None:
     tested = {run.position for run in search.runs}
     assert all(len(search.results_of(position)) <= MOST_RUNS_OF_COMMIT for position in tested)
 
 
 @given(any_search())
-def test_a_commit_that_passed_is_never_blamed_and_the_one_before_passed(search: Search) -> None:
+def test_a_blamed_commit_never_passed_and_the_commit_before_it_passed(search: Search) -> None:
     if search.blamed is not None:
         blamed, before = search.results_of(search.blamed), search.results_of(search.blamed - 1)
         assert RunResult.PASSED not in blamed
@@ -105,7 +105,7 @@ def test_a_commit_that_passed_is_never_blamed_and_the_one_before_passed(search: 
 
 
 @given(any_search(), st.data())
-def test_a_restart_after_any_run_goes_on_with_the_same_step(search: Search, data: st.DataObject) -> None:
+def test_a_restart_after_any_run_continues_with_the_same_step(search: Search, data: st.DataObject) -> None:
     done = data.draw(st.integers(0, len(search.runs)))
     runs = list(search.runs[:done])
     step = next_step(search.limits, runs)
@@ -118,7 +118,7 @@ def test_a_restart_after_any_run_goes_on_with_the_same_step(search: Search, data
 
 
 @given(any_search(), st.data())
-def test_nothing_is_sent_while_a_run_is_awaited(search: Search, data: st.DataObject) -> None:
+def test_no_run_is_sent_while_another_is_awaited(search: Search, data: st.DataObject) -> None:
     waiting = data.draw(st.integers(0, len(search.runs) - 1))
     runs = list(search.runs[: waiting + 1])
     runs[waiting] = SearchRun(runs[waiting].position, None)
@@ -127,7 +127,7 @@ def test_nothing_is_sent_while_a_run_is_awaited(search: Search, data: st.DataObj
 
 @given(st.data())
 def test_any_results_of_any_commits_have_a_next_step(data: st.DataObject) -> None:
-    """Results are corrected after later runs were sent: then runs are there that the search would not send."""
+    """A result may be corrected after later runs were sent: the history then has runs that the search would not send."""
     commits = data.draw(st.integers(1, 30))
     run = st.builds(SearchRun, st.integers(0, commits), st.none() | ANY_RESULT)
     runs = data.draw(st.lists(run, max_size=40))
@@ -149,7 +149,7 @@ def test_the_culprit_of_a_deterministic_job_is_found_within_the_bound(
     commits: int, data: st.DataObject
 ) -> None:
     culprit = data.draw(st.integers(1, commits))
-    search = play(SearchLimits(commits=commits, most_runs=bound(commits)), fails_from(culprit))
+    search = simulate(SearchLimits(commits=commits, most_runs=bound(commits)), fails_from(culprit))
     assert search.blamed == culprit
     assert len(search.runs) <= bound(commits)
 
@@ -157,7 +157,7 @@ def test_the_culprit_of_a_deterministic_job_is_found_within_the_bound(
 @pytest.mark.parametrize("commits", range(1, 41))
 def test_every_culprit_of_a_small_range_is_found_within_the_bound(commits: int) -> None:
     limits = SearchLimits(commits=commits, most_runs=bound(commits))
-    assert [play(limits, fails_from(culprit)).blamed for culprit in range(1, commits + 1)] == list(
+    assert [simulate(limits, fails_from(culprit)).blamed for culprit in range(1, commits + 1)] == list(
         range(1, commits + 1)
     )
 
@@ -166,7 +166,7 @@ def test_every_culprit_of_a_small_range_is_found_within_the_bound(commits: int) 
 def test_a_job_that_was_fixed_in_between_is_blamed_on_a_commit_that_broke_it(inside: list[bool]) -> None:
     fails = [False, *inside, True]
     commits = len(fails) - 1
-    search = play(
+    search = simulate(
         SearchLimits(commits=commits, most_runs=bound(commits)),
         lambda position: RunResult.FAILED if fails[position] else RunResult.PASSED,
     )
@@ -175,38 +175,42 @@ def test_a_job_that_was_fixed_in_between_is_blamed_on_a_commit_that_broke_it(ins
 
 
 @given(st.integers(1, 200), st.floats(0, 1), st.data())
-def test_doubt_about_failures_costs_at_most_three_times_the_runs(
+def test_confirming_failures_costs_at_most_three_times_the_runs(
     commits: int, flake_rate: float, data: st.DataObject
 ) -> None:
     culprit = data.draw(st.integers(1, commits))
     limits = SearchLimits(commits=commits, most_runs=ENOUGH_RUNS, flake_rate=flake_rate)
-    search = play(limits, fails_from(culprit))
+    search = simulate(limits, fails_from(culprit))
     assert search.blamed == culprit
     assert len(search.runs) <= MOST_RUNS_OF_COMMIT * bound(commits)
 
 
 @given(st.integers(2, 80), st.floats(0, 0.5), st.data())
-def test_chance_before_the_culprit_misleads_only_if_it_strikes_every_run_of_a_commit(
+def test_random_failures_mislead_only_if_every_run_of_an_earlier_commit_fails(
     commits: int, flake_rate: float, data: st.DataObject
 ) -> None:
     culprit = data.draw(st.integers(1, commits))
     limits = SearchLimits(commits=commits, most_runs=ENOUGH_RUNS, flake_rate=flake_rate)
-    strikes = data.draw(st.lists(st.booleans(), min_size=1, max_size=30))
-    by_chance = answer_with([RunResult.FAILED if strike else RunResult.PASSED for strike in strikes])
-    search = play(limits, lambda position: RunResult.FAILED if position >= culprit else by_chance(position))
+    random_failures = data.draw(st.lists(st.booleans(), min_size=1, max_size=30))
+    flaky_oracle = cycle_results(
+        [RunResult.FAILED if fails else RunResult.PASSED for fails in random_failures]
+    )
+    search = simulate(
+        limits, lambda position: RunResult.FAILED if position >= culprit else flaky_oracle(position)
+    )
     if search.blamed is not None and search.blamed != culprit:
         assert search.blamed < culprit
         assert search.results_of(search.blamed) == [RunResult.FAILED] * limits.failures_needed
 
 
 @given(st.integers(2, 80), st.data())
-def test_commits_that_tell_nothing_never_hide_the_culprit(commits: int, data: st.DataObject) -> None:
+def test_inconclusive_commits_never_exclude_the_culprit(commits: int, data: st.DataObject) -> None:
     culprit = data.draw(st.integers(1, commits))
-    untold = st.sampled_from((RunResult.NO_RESULT, RunResult.FAILED_OTHERWISE))
-    silent = data.draw(st.dictionaries(st.integers(1, commits - 1), untold))
-    truth = fails_from(culprit)
+    inconclusive_results = st.sampled_from((RunResult.NO_RESULT, RunResult.FAILED_OTHERWISE))
+    inconclusive = data.draw(st.dictionaries(st.integers(1, commits - 1), inconclusive_results))
+    true_result = fails_from(culprit)
     limits = SearchLimits(commits=commits, most_runs=ENOUGH_RUNS)
-    search = play(limits, lambda position: silent.get(position, truth(position)))
+    search = simulate(limits, lambda position: inconclusive.get(position, true_result(position)))
     assert search.end.left.good < culprit <= search.end.left.bad
     assert search.end.outcome in (
         BisectionOutcome.FOUND,
@@ -214,8 +218,11 @@ def test_commits_that_tell_nothing_never_hide_the_culprit(commits: int, data: st
         BisectionOutcome.NO_ANSWER,
     )
     if search.end.outcome is BisectionOutcome.NARROWED:
-        assert set(range(search.end.left.good + 1, search.end.left.bad)) <= set(silent)
-    if not silent.keys() & {culprit, culprit - 1} and search.end.outcome is not BisectionOutcome.NO_ANSWER:
+        assert set(range(search.end.left.good + 1, search.end.left.bad)) <= set(inconclusive)
+    if (
+        not inconclusive.keys() & {culprit, culprit - 1}
+        and search.end.outcome is not BisectionOutcome.NO_ANSWER
+    ):
         assert search.blamed == culprit
 
 
@@ -223,7 +230,7 @@ def test_commits_that_tell_nothing_never_hide_the_culprit(commits: int, data: st
     st.integers(1, 80), st.sampled_from((RunResult.PASSED, RunResult.NO_RESULT, RunResult.FAILED_OTHERWISE))
 )
 def test_a_bad_end_that_does_not_fail_ends_the_search(commits: int, shown: RunResult) -> None:
-    search = play(SearchLimits(commits=commits, most_runs=ENOUGH_RUNS), lambda _: shown)
+    search = simulate(SearchLimits(commits=commits, most_runs=ENOUGH_RUNS), lambda _: shown)
     passes = shown is RunResult.PASSED
     assert search.end.outcome is (BisectionOutcome.NOT_REPRODUCED if passes else BisectionOutcome.NO_ANSWER)
     assert {run.position for run in search.runs} == {commits}
@@ -233,7 +240,7 @@ def test_a_bad_end_that_does_not_fail_ends_the_search(commits: int, shown: RunRe
     st.integers(1, 80), st.sampled_from((RunResult.FAILED, RunResult.NO_RESULT, RunResult.FAILED_OTHERWISE))
 )
 def test_a_good_end_that_does_not_pass_ends_the_search(commits: int, shown: RunResult) -> None:
-    search = play(
+    search = simulate(
         SearchLimits(commits=commits, most_runs=ENOUGH_RUNS),
         lambda position: RunResult.FAILED if position == commits else shown,
     )

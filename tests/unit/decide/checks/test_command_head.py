@@ -26,51 +26,55 @@ def _refusal(command: Command, seconds: float, head: KnownHead = HEAD) -> str | 
     return refuse_head(command, head, PUSHED_AT + timedelta(seconds=seconds))
 
 
-BOUND = (WaiveCommand(NPU, None, None, "x"), WaiveCommand(NPU, "a", timedelta(days=3), "x"), ApproveCommand())
-
-
-@pytest.mark.parametrize("command", BOUND)
-@pytest.mark.parametrize(
-    ("seconds", "obeyed"), [(-60, False), (0, False), (59, False), (60, True), (9_999, True)]
+HEAD_BOUND = (
+    WaiveCommand(NPU, None, None, "x"),
+    WaiveCommand(NPU, "a", timedelta(days=3), "x"),
+    ApproveCommand(),
 )
-def test_without_the_head_a_command_counts_from_a_minute_after_the_push(
-    command: Command, seconds: float, obeyed: bool
+
+
+@pytest.mark.parametrize("command", HEAD_BOUND)
+@pytest.mark.parametrize(
+    ("seconds", "accepted"), [(-60, False), (0, False), (59, False), (60, True), (9_999, True)]
+)
+def test_a_command_without_a_sha_is_accepted_from_a_minute_after_the_push(
+    command: Command, seconds: float, accepted: bool
 ) -> None:
-    assert (_refusal(command, seconds) is None) == obeyed
+    assert (_refusal(command, seconds) is None) == accepted
 
 
 @pytest.mark.parametrize("command", [UnwaiveCommand(NPU, None), RetryCommand(None), StatusCommand()])
-def test_what_opens_nothing_need_not_name_the_head(command: Command) -> None:
+def test_commands_that_cannot_open_the_gate_need_not_name_the_head(command: Command) -> None:
     assert _refusal(command, -60) is None
 
 
 @pytest.mark.parametrize("digits", [7, 12, 40])
 @pytest.mark.parametrize("seconds", [-60, 0, 9_999])
-def test_a_command_that_names_the_head_counts_at_once_and_one_that_names_another_never(
+def test_a_command_is_accepted_at_once_with_the_head_sha_and_never_with_another_sha(
     digits: int, seconds: float
 ) -> None:
-    for named, obeyed in ((SHA[:digits], True), (("f" * 40)[:digits], False)):
+    for named, accepted in ((SHA[:digits], True), (("f" * 40)[:digits], False)):
         for command in (
             WaiveCommand(NPU, None, None, "x", named),
             RetryCommand(NPU, named),
             ApproveCommand(named),
         ):
-            assert (_refusal(command, seconds) is None) == obeyed
+            assert (_refusal(command, seconds) is None) == accepted
 
 
-@pytest.mark.parametrize(("seconds", "obeyed"), [(-60, False), (0, False), (59, False), (60, True)])
-def test_a_command_that_names_the_head_counts_from_a_minute_after_its_base_changed(
-    seconds: float, obeyed: bool
+@pytest.mark.parametrize(("seconds", "accepted"), [(-60, False), (0, False), (59, False), (60, True)])
+def test_a_command_with_the_head_sha_is_accepted_from_a_minute_after_a_change_of_base(
+    seconds: float, accepted: bool
 ) -> None:
     head = KnownHead(sha=SHA, moved_at=PUSHED_AT, base_ref="main", base_at=PUSHED_AT)
     for command in (WaiveCommand(NPU, None, None, "x", SHA[:12]), ApproveCommand(SHA[:12]), ApproveCommand()):
         refusal = _refusal(command, seconds, head)
-        assert (refusal is None) == obeyed
-        assert obeyed or "the base of this pull request" in str(refusal)
+        assert (refusal is None) == accepted
+        assert accepted or "the base of this pull request" in str(refusal)
     assert _refusal(RetryCommand(NPU, SHA[:12]), seconds, head) is None
 
 
-def test_digits_that_another_head_of_the_pull_request_begins_with_name_neither() -> None:
+def test_a_sha_prefix_shared_with_an_earlier_head_is_refused_as_ambiguous() -> None:
     head = KnownHead(sha=SHA, moved_at=PUSHED_AT, earlier=(TWIN, SHA))
     assert "more than one head" in (_refusal(ApproveCommand("1a2b3c4d"), 9_999, head) or "")
     assert _refusal(ApproveCommand("1a2b3c4d5"), 9_999, head) is None
@@ -79,7 +83,7 @@ def test_digits_that_another_head_of_the_pull_request_begins_with_name_neither()
 
 
 @pytest.mark.parametrize(
-    ("command", "ready"),
+    ("command", "suggestion"),
     [
         (ApproveCommand(), f"`/crcr approve at {SHA[:12]}`"),
         (ApproveCommand("f" * 7), f"`/crcr approve at {SHA[:12]}`"),
@@ -90,5 +94,5 @@ def test_digits_that_another_head_of_the_pull_request_begins_with_name_neither()
         ),
     ],
 )
-def test_a_refusal_gives_the_whole_command_to_paste(command: Command, ready: str) -> None:
-    assert ready in (_refusal(command, 1) or "")
+def test_a_refusal_contains_the_complete_command_to_paste(command: Command, suggestion: str) -> None:
+    assert suggestion in (_refusal(command, 1) or "")

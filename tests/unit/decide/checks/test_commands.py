@@ -38,15 +38,15 @@ NPU = RepoName("Org/npu.backend")
 DAYS = timedelta(days=3)
 
 
-def _one(text: str) -> Command | InvalidCommand:
-    (found,) = parse_commands(f"/crcr {text}")
-    return found
+def _parse_one(text: str) -> Command | InvalidCommand:
+    (command,) = parse_commands(f"/crcr {text}")
+    return command
 
 
-def _why(text: str) -> InvalidCommand:
-    found = _one(text)
-    assert isinstance(found, InvalidCommand)
-    return found
+def _parse_invalid(text: str) -> InvalidCommand:
+    command = _parse_one(text)
+    assert isinstance(command, InvalidCommand)
+    return command
 
 
 @pytest.mark.parametrize(
@@ -143,15 +143,15 @@ def _why(text: str) -> InvalidCommand:
         ("STATUS  ", StatusCommand()),
     ],
 )
-def test_a_command_is_read(text: str, command: Command) -> None:
-    assert _one(text) == command
+def test_a_command_is_parsed(text: str, command: Command) -> None:
+    assert _parse_one(text) == command
     assert has_command(f"/crcr {text}")
 
 
-def test_a_name_keeps_its_case() -> None:
-    found = _one("retry ORG/Npu.Backend")
-    assert isinstance(found, RetryCommand)
-    assert str(found.downstream) == "ORG/Npu.Backend"
+def test_a_repository_name_keeps_its_case() -> None:
+    command = _parse_one("retry ORG/Npu.Backend")
+    assert isinstance(command, RetryCommand)
+    assert str(command.downstream) == "ORG/Npu.Backend"
 
 
 @pytest.mark.parametrize(
@@ -159,21 +159,23 @@ def test_a_name_keeps_its_case() -> None:
     [
         # The name ends before the first `because`; the reason may hold every word.
         ("a because b because c until 1d", "a", None, "b because c until 1d"),
-        # Before it, only the last `until` is ours.
+        # Before it, only the last `until` is a keyword.
         ("wait until ready until 2d because x", "wait until ready", timedelta(days=2), "x"),
-        # In quotes nothing is ours, and a quote is doubled.
+        # In quotes nothing is a keyword, and a quote is doubled.
         ('"a because b" because x', "a because b", None, "x"),
         ('"run until 3d" until 1d because x', "run until 3d", timedelta(days=1), "x"),
         ('"say ""hi"" because" because x', 'say "hi" because', None, "x"),
         ('" spaced " because x', " spaced ", None, "x"),
         ("“curly because phone” because x", "curly because phone", None, "x"),
-        # Words that only contain ours, and quotes inside a name, need no care.
+        # Words that only contain a keyword, and quotes inside a name, need no quoting.
         ("untilted becauseway because x", "untilted becauseway", None, "x"),
         ('test "fast" because x', 'test "fast"', None, "x"),
     ],
 )
-def test_where_a_jobs_name_ends(words: str, job: str, until: timedelta | None, reason: str) -> None:
-    assert _one(f"waive Org/npu.backend:{words}") == WaiveCommand(NPU, job, until, reason)
+def test_a_job_name_ends_before_because_or_until_unless_quoted(
+    words: str, job: str, until: timedelta | None, reason: str
+) -> None:
+    assert _parse_one(f"waive Org/npu.backend:{words}") == WaiveCommand(NPU, job, until, reason)
 
 
 @pytest.mark.parametrize(
@@ -264,24 +266,24 @@ def test_where_a_jobs_name_ends(words: str, job: str, until: timedelta | None, r
         ("test-with o/r#1 o/r#2", "`o/r#1 o/r#2` is no pull request: write `owner/repo#12`, or its address"),
     ],
 )
-def test_what_does_not_fit_is_told_with_the_right_form(text: str, why: str) -> None:
-    found = _why(text)
-    assert why in found.why
-    assert found.hint.startswith(f"write `/crcr {text.split(maxsplit=1)[0]}")
-    assert found.text == f"/crcr {one_line(text)}"[:200]
+def test_an_invalid_command_is_answered_with_the_reason_and_the_right_form(text: str, why: str) -> None:
+    invalid = _parse_invalid(text)
+    assert why in invalid.why
+    assert invalid.hint.startswith(f"write `/crcr {text.split(maxsplit=1)[0]}")
+    assert invalid.text == f"/crcr {one_line(text)}"[:200]
 
 
 @pytest.mark.parametrize(
     ("text", "near"),
     [("waiv o/r because x", "waive"), ("aprove", "approve"), ("STATS", "status"), ("rety", "retry")],
 )
-def test_a_near_miss_is_told_what_was_meant(text: str, near: str) -> None:
-    assert _why(text).hint.startswith(f"did you mean `/crcr {near}")
+def test_a_misspelled_command_is_answered_with_the_nearest_one(text: str, near: str) -> None:
+    assert _parse_invalid(text).hint.startswith(f"did you mean `/crcr {near}")
 
 
 @pytest.mark.parametrize("text", ["", "help", "!!!", "x" * 60_000, "разрешить"])
-def test_an_unknown_word_is_told_all_commands(text: str) -> None:
-    hint = _why(text).hint
+def test_an_unknown_command_is_answered_with_the_list_of_commands(text: str) -> None:
+    hint = _parse_invalid(text).hint
     assert hint == (
         "the commands are `waive`, `unwaive`, `retry`, `approve`, `verdict`, `known`, `unknown`,"
         " `bisect`, `ack`, `test-with`, `status`"
@@ -304,13 +306,13 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
         "<!--\nhidden\n-->\n/crcr status",
         "<!-->\n/crcr status",
         "/crcr\u00a0status",
-        # Backticks that nothing closes, or that close on a line of their own, make no code of what follows.
+        # Backticks that nothing closes, or that close on a line of their own, do not turn the next lines into code.
         "`unmatched\n/crcr status",
         "``a`\n/crcr status",
         "`a` and `b`\n/crcr status",
         "`open\n\n/crcr status\n\nclosed`",
         "a `multi-line\nspan`\n/crcr status",
-        # HTML that quotes, and is over.
+        # HTML elements that quote, and are closed.
         "<pre>\ncode\n</pre>\n/crcr status",
         "<BLOCKQUOTE>said</blockquote>\n/crcr status",
         "<code>a</code> <code>b</code>\n/crcr status",
@@ -320,15 +322,15 @@ def test_an_unknown_word_is_told_all_commands(text: str) -> None:
         '<img width="9" alt="a > b" src="https://example.org/a.png" />\n/crcr status',
         "<details>\n\n```\n<!--\n```\n\n</details>\n\n/crcr status",
         "<!-- for example\n```\n/crcr approve\n```\n-->\n/crcr status",
-        # Code that each line closes by itself hides no line between.
+        # Code spans that end on their own line do not hide the lines between them.
         "see `a` and ``b`c``\n/crcr status\nthen `d`",
         "see [a](https://example.org/a)\n/crcr status\nand [b](https://example.org/b)",
-        # What is doubtful below does not reach up.
+        # Doubtful markup does not affect the lines above it.
         "/crcr status\na <b",
         "/crcr status\n<!",
     ],
 )
-def test_a_line_of_its_own_is_found(body: str) -> None:
+def test_a_command_on_a_line_of_its_own_is_found(body: str) -> None:
     assert parse_commands(body) == (StatusCommand(),)
     assert has_command(body)
 
@@ -382,7 +384,7 @@ def test_a_line_of_its_own_is_found(body: str) -> None:
         "`\n/crcr status\n`",
         "see `a\n/crcr status\nb` there",
         "``a ` b\n/crcr status\n``",
-        # A quote goes on without its mark; a mail program that breaks long lines must not make a command of one.
+        # A quote continues without its mark; a mail program that wraps long lines must not create a command.
         "> quoted\n/crcr status",
         "- > quoted\n/crcr status",
         # Backticks that are escaped, or part of HTML, a heading or a link's definition, pair up otherwise.
@@ -410,42 +412,42 @@ def test_a_line_of_its_own_is_found(body: str) -> None:
         "a <code>\n`</code>`\n/crcr status\n</code>",
         "a <code>\n`\n</code>\n`\n/crcr status\n</code>",
         "a <b '\n\n<div title='\n>\n/crcr status\n'>",
-        # More than any comment holds.
+        # Longer than any comment.
         "/crcr status\n" + "x" * 65_536,
         "/crcr status" + "\n" * 5_000,
         "<b></b>" * 1_000 + "\n/crcr status",
     ],
 )
-def test_what_a_reader_does_not_see_as_a_command_is_none(body: str) -> None:
+def test_text_that_a_reader_does_not_see_as_a_command_is_not_parsed_as_one(body: str) -> None:
     assert not has_command(body)
     assert parse_commands(body) == ()
 
 
-def test_at_most_ten_commands_of_a_comment_are_read_in_their_order() -> None:
+def test_at_most_ten_commands_of_a_comment_are_parsed_in_order() -> None:
     body = "/crcr approve\n" + "/crcr status\n" * 50
     assert parse_commands(body) == (ApproveCommand(), *(StatusCommand(),) * 9)
 
 
-def test_a_reason_loses_what_cannot_be_seen() -> None:
-    found = _one("waive o/r because \u202eevil\u2066 \x07 a\tb\u200b é👍 ")
-    assert isinstance(found, WaiveCommand)
-    assert found.reason == "evil a b é👍"
+def test_invisible_characters_are_removed_from_a_reason() -> None:
+    command = _parse_one("waive o/r because \u202eevil\u2066 \x07 a\tb\u200b é👍 ")
+    assert isinstance(command, WaiveCommand)
+    assert command.reason == "evil a b é👍"
 
 
-def test_a_strangers_words_are_answered_in_code() -> None:
-    assert _why("waive @org/`team` because x").why == "`` @org/`team` `` is not `owner/repo`"
-    assert _why("@everybody").why == "`@everybody` is no command"
-    assert len(_why("approve " + "x" * 9_999).why) < 150
+def test_untrusted_text_is_quoted_as_code_in_an_answer() -> None:
+    assert _parse_invalid("waive @org/`team` because x").why == "`` @org/`team` `` is not `owner/repo`"
+    assert _parse_invalid("@everybody").why == "`@everybody` is no command"
+    assert len(_parse_invalid("approve " + "x" * 9_999).why) < 150
 
 
-def test_the_usage_names_every_command_and_is_itself_none() -> None:
+def test_the_usage_text_names_every_command_and_contains_none_itself() -> None:
     verbs = [kind.__name__.removesuffix("Command").lower() for kind in get_args(Command)]
     verbs[verbs.index("testwith")] = "test-with"
     assert all(f"`/crcr {verb}" in usage_text() for verb in verbs)
     assert not has_command(usage_text())
 
 
-def test_every_command_has_a_right() -> None:
+def test_every_command_has_a_required_role() -> None:
     assert set(REQUIRED_ROLES) == set(get_args(Command))
 
 
@@ -453,7 +455,7 @@ WAIVE, UNWAIVE = WaiveCommand(NPU, None, None, "x"), UnwaiveCommand(NPU, None)
 
 
 @pytest.mark.parametrize(
-    ("command", "least", "author"),
+    ("command", "least_role", "author_may"),
     [
         (WAIVE, Role.MAINTAIN, False),
         (UNWAIVE, Role.MAINTAIN, False),
@@ -467,13 +469,15 @@ WAIVE, UNWAIVE = WaiveCommand(NPU, None, None, "x"), UnwaiveCommand(NPU, None)
 )
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("is_author", [True, False])
-def test_who_may_command(command: Command, least: Role, author: bool, role: Role, is_author: bool) -> None:
+def test_each_command_needs_its_role_or_where_allowed_the_author(
+    command: Command, least_role: Role, author_may: bool, role: Role, is_author: bool
+) -> None:
     refusal = refuse_role(command, role=role, is_author=is_author)
-    assert (refusal is None) == (role >= least or (author and is_author))
-    assert refusal is None or f"`{command_verb(command)}` needs the {least.name.lower()} role" in refusal
+    assert (refusal is None) == (role >= least_role or (author_may and is_author))
+    assert refusal is None or f"`{command_verb(command)}` needs the {least_role.name.lower()} role" in refusal
 
 
-def test_a_refusal_says_what_is_needed_and_what_there_is() -> None:
+def test_a_refusal_names_the_required_and_the_actual_role() -> None:
     assert refuse_role(RetryCommand(None), role=Role.READ, is_author=False) == (
         "`retry` needs the write role in this repository, or to be the author of the pull request; yours is read"
     )
@@ -521,7 +525,7 @@ HEADS = st.from_regex(r"\A[0-9a-f]{7,40}\Z")
 
 
 @given(NAMES, st.none() | JOBS, st.none() | MINUTES, REASONS, st.none() | HEADS)
-def test_a_waiver_that_is_spelled_is_read_back(
+def test_a_formatted_command_parses_back_to_the_same_command(
     downstream: RepoName, job: str | None, until: timedelta | None, reason: str, head: str | None
 ) -> None:
     assume(job is None or job.strip())
@@ -540,7 +544,7 @@ def test_a_waiver_that_is_spelled_is_read_back(
 
 
 @given(st.sampled_from([ApproveCommand(), StatusCommand(), RetryCommand(None)]))
-def test_a_short_command_that_is_spelled_is_read_back(command: Command) -> None:
+def test_a_formatted_short_command_parses_back_to_the_same_command(command: Command) -> None:
     assert parse_commands(format_command(command)) == (command,)
 
 
@@ -572,14 +576,14 @@ FRAGMENTS = st.sampled_from(
 
 
 @given(st.lists(FRAGMENTS | st.text(max_size=10), max_size=40).map("".join))
-def test_no_comment_crashes_and_every_answer_is_safe_to_publish(body: str) -> None:
-    found = parse_commands(body)
-    assert bool(found) == has_command(body)
-    for one in found:
-        if isinstance(one, InvalidCommand):
-            assert not has_command(f"{one.why}\n{one.hint}")
-            assert len(one.text) <= 200
-            assert max(len(one.why), len(one.hint)) < 400
+def test_no_comment_crashes_the_parser_and_every_answer_is_safe_to_publish(body: str) -> None:
+    commands = parse_commands(body)
+    assert bool(commands) == has_command(body)
+    for command in commands:
+        if isinstance(command, InvalidCommand):
+            assert not has_command(f"{command.why}\n{command.hint}")
+            assert len(command.text) <= 200
+            assert max(len(command.why), len(command.hint)) < 400
 
 
 LINES = st.lists(st.sampled_from(["/crcr approve", "/crcr status", "x", "", ">", "~~~", "  y"]), max_size=8)
@@ -621,10 +625,10 @@ def test_no_command_is_found_in_an_html_comment(lines: list[str]) -> None:
         " " * 60_000 + "\n/crcr status",
     ],
 )
-def test_a_hostile_comment_costs_little(body: str) -> None:
-    took = []
-    for _ in range(3):  # a collection of garbage may fall into one of them
+def test_a_hostile_comment_is_parsed_within_half_a_second(body: str) -> None:
+    durations = []
+    for _ in range(3):  # garbage collection may run during one of them
         started = time.process_time()
         parse_commands(body)
-        took.append(time.process_time() - started)
-    assert min(took) < 0.5
+        durations.append(time.process_time() - started)
+    assert min(durations) < 0.5

@@ -64,13 +64,13 @@ def judge_status(
     return judge_one(backend, *waivers, now=now, policy=policy).standing
 
 
-# Every way to stand, and every pair of ways
+# Every status, and every pair of statuses
 
 Facts = Callable[[str], BackendResults]
 
 
-class Way(NamedTuple):
-    said: str
+class Case(NamedTuple):
+    label: str
     standing: GateStatus
     backend: Facts
     waiver: Callable[[str], GrantedWaiver] | None = None
@@ -99,7 +99,7 @@ SELF_REPORTED: dict[str, Any] = {"verification": Verification.SELF_REPORTED}
 XFAIL = {"expect": (("*xfail*", C.FAILURE),)}
 LATE = {"sent_at": LONG_AGO}
 BUILD: dict[str, Any] = {"options": {"jobs": ("build",)}}
-GOING = a_run(over=False, conclusion=None)
+OPEN_RUN = a_run(over=False, conclusion=None)
 FAILED_RUN = a_run(conclusion=C.FAILURE)
 CANCELLED_RUN = a_run(conclusion=C.CANCELLED)
 NEVER_EXCUSED: dict[str, dict[str, Any]] = {
@@ -117,125 +117,125 @@ UNNAMED = a_job(verification=Verification.NOT_VERIFIABLE)
 UNCONFIRMED_XFAIL = a_job(C.FAILURE, "a xfail b", verification=Verification.UNCHECKED)
 DISPUTED_XFAIL = a_job(C.FAILURE, "a xfail b", verification=Verification.DISPUTED)
 SKIPPED: dict[str, Any] = {"conclusion": C.SKIPPED, "name": "test"}
-WAYS = [
-    Way("one success", S.PASSED, jobs(a_job())),
-    Way(
+CASES = [
+    Case("one success", S.PASSED, jobs(a_job())),
+    Case(
         "success beside skipped and neutral",
         S.PASSED,
         jobs(a_job(), a_job(C.SKIPPED, "x"), a_job(C.NEUTRAL, "y")),
     ),
-    Way("success past the deadline", S.PASSED, jobs(a_job(), **LATE)),
-    Way(
+    Case("success past the deadline", S.PASSED, jobs(a_job(), **LATE)),
+    Case(
         "named jobs, runs unknown",
         S.PASSED,
         jobs(a_job(), options={"jobs": ("build",)}, runs=(), listed_at=None),
     ),
-    Way("the failure that is expected", S.PASSED, jobs(a_job(C.FAILURE, "a xfail b"), options=XFAIL)),
-    Way("as reported", S.PASSED, jobs(UNCONFIRMED, **BUILD, readable=False, runs=(GOING,))),
-    Way("another CI", S.PASSED, jobs(ELSEWHERE, **BUILD, runs=FOREIGN)),
-    Way("a name that GitHub lacks, in a run that succeeded", S.PASSED, jobs(UNNAMED)),
-    Way("a glob, its runs over", S.PASSED, jobs(a_job(), options={"jobs": ("b*",)})),
-    Way("all skipped, as it may", S.PASSED, jobs(a_job(C.SKIPPED), options={"may_skip": True})),
+    Case("the failure that is expected", S.PASSED, jobs(a_job(C.FAILURE, "a xfail b"), options=XFAIL)),
+    Case("as reported", S.PASSED, jobs(UNCONFIRMED, **BUILD, readable=False, runs=(OPEN_RUN,))),
+    Case("another CI", S.PASSED, jobs(ELSEWHERE, **BUILD, runs=FOREIGN)),
+    Case("a name that GitHub lacks, in a run that succeeded", S.PASSED, jobs(UNNAMED)),
+    Case("a glob, its runs over", S.PASSED, jobs(a_job(), options={"jobs": ("b*",)})),
+    Case("all skipped, as it may", S.PASSED, jobs(a_job(C.SKIPPED), options={"may_skip": True})),
     *(
-        Way(f"left out by {reason}", S.NOT_CONCERNED, unsent(D.LEFT_OUT, reason))
+        Case(f"left out by {reason}", S.NOT_CONCERNED, unsent(D.LEFT_OUT, reason))
         for reason in ("events", "paths", "refs", "labels")
     ),
-    Way("pre-existing", S.EXCUSED, jobs(PRE_EXISTING, **BUILD)),
-    Way("flaky", S.EXCUSED, jobs(a_job(), replace(FLAKY, name="test"), **BUILD)),
-    Way("flaky in another CI", S.EXCUSED, jobs(replace(FLAKY, **SELF_REPORTED), **BUILD, runs=FOREIGN)),
-    Way("flaky, Actions unreadable", S.EXCUSED, jobs(replace(FLAKY, **UNCHECKED), **BUILD, readable=False)),
-    Way("flaky past the deadline", S.EXCUSED, jobs(FLAKY, **BUILD, **LATE)),
-    Way("failed, job waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job("build")),
-    Way("failed, backend waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job(None)),
-    Way("errored, job waived", S.WAIVED, jobs(a_job(C.CANCELLED)), for_job("build")),
-    Way("silent, backend waived", S.WAIVED, silence(**LATE), for_job(None)),
-    Way("a missing job waived", S.WAIVED, jobs(options={"jobs": ("build",)}, **LATE), for_job("build")),
-    Way("parked, backend waived", S.WAIVED, unsent(D.PARKED, "404"), for_job(None)),
-    Way("to be sent", S.WAITING, unsent(D.WAITING)),
-    Way("held for a doubtful head", S.WAITING, unsent(D.HELD, "head in doubt")),
-    Way("held for its files", S.WAITING, unsent(D.HELD, "paths")),
-    Way("held for who knows what", S.WAITING, unsent(D.HELD)),
-    Way("nothing has come yet", S.WAITING, silence()),
-    Way("a job runs", S.WAITING, jobs(an_open_job(), runs=(a_run(over=False),))),
-    Way("a job runs beside a success", S.WAITING, jobs(a_job(), an_open_job("test"))),
-    Way("a named job is to come", S.WAITING, jobs(a_job(), options={"jobs": ("build", "test")})),
-    Way("a run goes on", S.WAITING, jobs(a_job(), runs=(a_run(over=False),))),
-    Way("a run with no report goes on", S.WAITING, jobs(runs=(a_run(over=False),))),
-    Way("runs over, nobody reported yet", S.WAITING, jobs()),
-    Way("nobody asked whether the runs are over", S.WAITING, jobs(a_job(), readable=None, listed_at=None)),
-    Way("asked to run again", S.WAITING, jobs(a_job(C.FAILURE), runs=(a_run(rerun_from=1),))),
-    Way("GitHub has not confirmed", S.WAITING, jobs(UNCONFIRMED)),
-    Way("GitHub was not asked", S.WAITING, jobs(UNCONFIRMED, **BUILD, readable=None)),
-    Way("GitHub has not confirmed, job waived", S.WAITING, jobs(UNCONFIRMED), for_job("build")),
-    Way("a skipped job is not confirmed", S.WAITING, jobs(a_job(), replace(UNCONFIRMED, **SKIPPED))),
-    Way("an expected failure is not confirmed", S.WAITING, jobs(UNCONFIRMED_XFAIL, options=XFAIL)),
-    Way("a name that GitHub lacks, in a run that goes on", S.WAITING, jobs(UNNAMED, runs=(GOING,))),
-    Way("named jobs, a run goes on", S.WAITING, jobs(a_job(), **BUILD, runs=(GOING,))),
-    Way("a glob, a run goes on", S.WAITING, jobs(a_job(), options={"jobs": ("b*",)}, runs=(GOING,))),
-    Way("draft", S.HELD, unsent(D.HELD, "draft")),
-    Way("approval", S.HELD, unsent(D.HELD, "approval")),
-    Way("all skipped", S.DECLINED, jobs(a_job(C.SKIPPED))),
-    Way("all skipped or neutral", S.DECLINED, jobs(a_job(C.SKIPPED), a_job(C.NEUTRAL, "test"))),
-    Way("nothing in time", S.MISSING, silence(**LATE)),
-    Way("nothing in time, Actions unasked", S.MISSING, silence(readable=None, **LATE)),
-    Way("runs over, nobody reported", S.MISSING, jobs(**LATE)),
-    Way("a run without reports goes on too long", S.MISSING, jobs(runs=(a_run(over=False),), **LATE)),
-    Way("parked", S.MISSING, unsent(D.PARKED, "404")),
-    Way("cancelled before it was sent", S.MISSING, unsent(D.CANCELLED)),
-    Way("a named job did not come", S.MISSING, jobs(a_job(), options={"jobs": ("build", "test")}, **LATE)),
-    Way("cancelled", S.ERRORED, jobs(a_job(), a_job(C.CANCELLED, "test"))),
-    Way("timed out", S.ERRORED, jobs(a_job(C.TIMED_OUT))),
-    Way("went silent", S.ERRORED, jobs(a_silent_job())),
-    Way("flaky, and GitHub has not confirmed", S.WAITING, jobs(replace(FLAKY, **UNCHECKED), **BUILD)),
-    Way(
+    Case("pre-existing", S.EXCUSED, jobs(PRE_EXISTING, **BUILD)),
+    Case("flaky", S.EXCUSED, jobs(a_job(), replace(FLAKY, name="test"), **BUILD)),
+    Case("flaky in another CI", S.EXCUSED, jobs(replace(FLAKY, **SELF_REPORTED), **BUILD, runs=FOREIGN)),
+    Case("flaky, Actions unreadable", S.EXCUSED, jobs(replace(FLAKY, **UNCHECKED), **BUILD, readable=False)),
+    Case("flaky past the deadline", S.EXCUSED, jobs(FLAKY, **BUILD, **LATE)),
+    Case("failed, job waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job("build")),
+    Case("failed, backend waived", S.WAIVED, jobs(a_job(C.FAILURE)), for_job(None)),
+    Case("errored, job waived", S.WAIVED, jobs(a_job(C.CANCELLED)), for_job("build")),
+    Case("silent, backend waived", S.WAIVED, silence(**LATE), for_job(None)),
+    Case("a missing job waived", S.WAIVED, jobs(options={"jobs": ("build",)}, **LATE), for_job("build")),
+    Case("parked, backend waived", S.WAIVED, unsent(D.PARKED, "404"), for_job(None)),
+    Case("to be sent", S.WAITING, unsent(D.WAITING)),
+    Case("held for a doubtful head", S.WAITING, unsent(D.HELD, "head in doubt")),
+    Case("held for its files", S.WAITING, unsent(D.HELD, "paths")),
+    Case("held for who knows what", S.WAITING, unsent(D.HELD)),
+    Case("nothing has come yet", S.WAITING, silence()),
+    Case("a job runs", S.WAITING, jobs(an_open_job(), runs=(a_run(over=False),))),
+    Case("a job runs beside a success", S.WAITING, jobs(a_job(), an_open_job("test"))),
+    Case("a named job is to come", S.WAITING, jobs(a_job(), options={"jobs": ("build", "test")})),
+    Case("a run goes on", S.WAITING, jobs(a_job(), runs=(a_run(over=False),))),
+    Case("a run with no report goes on", S.WAITING, jobs(runs=(a_run(over=False),))),
+    Case("runs over, nobody reported yet", S.WAITING, jobs()),
+    Case("nobody asked whether the runs are over", S.WAITING, jobs(a_job(), readable=None, listed_at=None)),
+    Case("asked to run again", S.WAITING, jobs(a_job(C.FAILURE), runs=(a_run(rerun_from=1),))),
+    Case("GitHub has not confirmed", S.WAITING, jobs(UNCONFIRMED)),
+    Case("GitHub was not asked", S.WAITING, jobs(UNCONFIRMED, **BUILD, readable=None)),
+    Case("GitHub has not confirmed, job waived", S.WAITING, jobs(UNCONFIRMED), for_job("build")),
+    Case("a skipped job is not confirmed", S.WAITING, jobs(a_job(), replace(UNCONFIRMED, **SKIPPED))),
+    Case("an expected failure is not confirmed", S.WAITING, jobs(UNCONFIRMED_XFAIL, options=XFAIL)),
+    Case("a name that GitHub lacks, in a run that goes on", S.WAITING, jobs(UNNAMED, runs=(OPEN_RUN,))),
+    Case("named jobs, a run goes on", S.WAITING, jobs(a_job(), **BUILD, runs=(OPEN_RUN,))),
+    Case("a glob, a run goes on", S.WAITING, jobs(a_job(), options={"jobs": ("b*",)}, runs=(OPEN_RUN,))),
+    Case("draft", S.HELD, unsent(D.HELD, "draft")),
+    Case("approval", S.HELD, unsent(D.HELD, "approval")),
+    Case("all skipped", S.DECLINED, jobs(a_job(C.SKIPPED))),
+    Case("all skipped or neutral", S.DECLINED, jobs(a_job(C.SKIPPED), a_job(C.NEUTRAL, "test"))),
+    Case("nothing in time", S.MISSING, silence(**LATE)),
+    Case("nothing in time, Actions unasked", S.MISSING, silence(readable=None, **LATE)),
+    Case("runs over, nobody reported", S.MISSING, jobs(**LATE)),
+    Case("a run without reports goes on too long", S.MISSING, jobs(runs=(a_run(over=False),), **LATE)),
+    Case("parked", S.MISSING, unsent(D.PARKED, "404")),
+    Case("cancelled before it was sent", S.MISSING, unsent(D.CANCELLED)),
+    Case("a named job did not come", S.MISSING, jobs(a_job(), options={"jobs": ("build", "test")}, **LATE)),
+    Case("cancelled", S.ERRORED, jobs(a_job(), a_job(C.CANCELLED, "test"))),
+    Case("timed out", S.ERRORED, jobs(a_job(C.TIMED_OUT))),
+    Case("went silent", S.ERRORED, jobs(a_silent_job())),
+    Case("flaky, and GitHub has not confirmed", S.WAITING, jobs(replace(FLAKY, **UNCHECKED), **BUILD)),
+    Case(
         "flaky, and to run again", S.WAITING, jobs(FLAKY, **BUILD, runs=(a_run(rerun_from=1, rerun_at=NOW),))
     ),
-    Way("cancelled is not excused", S.ERRORED, jobs(replace(FLAKY, conclusion=C.CANCELLED), **BUILD)),
-    Way("timed out is not excused", S.ERRORED, jobs(replace(FLAKY, conclusion=C.TIMED_OUT), **BUILD)),
-    Way("silent is not excused", S.ERRORED, jobs(a_silent_job(verdict=a_verdict()), **BUILD)),
-    Way("infrastructure", S.ERRORED, jobs(a_job(C.FAILURE, verdict=a_verdict(VerdictKind.INFRASTRUCTURE)))),
-    Way("running past the time-out", S.ERRORED, jobs(an_open_job(), **LATE)),
-    Way("runs not over in time", S.ERRORED, jobs(a_job(), runs=(a_run(over=False),), **LATE)),
-    Way(
+    Case("cancelled is not excused", S.ERRORED, jobs(replace(FLAKY, conclusion=C.CANCELLED), **BUILD)),
+    Case("timed out is not excused", S.ERRORED, jobs(replace(FLAKY, conclusion=C.TIMED_OUT), **BUILD)),
+    Case("silent is not excused", S.ERRORED, jobs(a_silent_job(verdict=a_verdict()), **BUILD)),
+    Case("infrastructure", S.ERRORED, jobs(a_job(C.FAILURE, verdict=a_verdict(VerdictKind.INFRASTRUCTURE)))),
+    Case("running past the time-out", S.ERRORED, jobs(an_open_job(), **LATE)),
+    Case("runs not over in time", S.ERRORED, jobs(a_job(), runs=(a_run(over=False),), **LATE)),
+    Case(
         "was to run again and did not",
         S.ERRORED,
         jobs(a_job(C.FAILURE), runs=(a_run(attempt=2, attempt_at=LONG_AGO),), **LATE),
     ),
-    Way("unreadable Actions, no `jobs`", S.ERRORED, jobs(a_job(), readable=False)),
-    Way("unreadable Actions, a glob", S.ERRORED, jobs(a_job(), options={"jobs": ("b*",)}, readable=False)),
-    Way("a glob over another CI", S.ERRORED, jobs(ELSEWHERE, options={"jobs": ("b*",)}, runs=FOREIGN)),
-    Way("its run was deleted", S.ERRORED, jobs(UNNAMED, runs=(a_run(conclusion=C.NONE),))),
-    Way("not confirmed in time", S.ERRORED, jobs(UNCONFIRMED, **LATE)),
-    Way("named jobs, a run goes on too long", S.ERRORED, jobs(a_job(), **BUILD, runs=(GOING,), **LATE)),
-    Way("unreadable Actions, nothing reported", S.ERRORED, silence(readable=False)),
-    Way("a name that GitHub lacks, in a run that failed", S.FAILED, jobs(UNNAMED, runs=(FAILED_RUN,))),
-    Way("an expected failure that GitHub disputes", S.FAILED, jobs(DISPUTED_XFAIL, options=XFAIL)),
-    Way("failure", S.FAILED, jobs(a_job(), a_job(C.FAILURE, "test"))),
-    Way("a new failure", S.FAILED, jobs(a_job(C.FAILURE, verdict=a_verdict(VerdictKind.NEW)))),
+    Case("unreadable Actions, no `jobs`", S.ERRORED, jobs(a_job(), readable=False)),
+    Case("unreadable Actions, a glob", S.ERRORED, jobs(a_job(), options={"jobs": ("b*",)}, readable=False)),
+    Case("a glob over another CI", S.ERRORED, jobs(ELSEWHERE, options={"jobs": ("b*",)}, runs=FOREIGN)),
+    Case("its run was deleted", S.ERRORED, jobs(UNNAMED, runs=(a_run(conclusion=C.NONE),))),
+    Case("not confirmed in time", S.ERRORED, jobs(UNCONFIRMED, **LATE)),
+    Case("named jobs, a run goes on too long", S.ERRORED, jobs(a_job(), **BUILD, runs=(OPEN_RUN,), **LATE)),
+    Case("unreadable Actions, nothing reported", S.ERRORED, silence(readable=False)),
+    Case("a name that GitHub lacks, in a run that failed", S.FAILED, jobs(UNNAMED, runs=(FAILED_RUN,))),
+    Case("an expected failure that GitHub disputes", S.FAILED, jobs(DISPUTED_XFAIL, options=XFAIL)),
+    Case("failure", S.FAILED, jobs(a_job(), a_job(C.FAILURE, "test"))),
+    Case("a new failure", S.FAILED, jobs(a_job(C.FAILURE, verdict=a_verdict(VerdictKind.NEW)))),
     *(
-        Way(f"a flaky failure, {said}", S.FAILED, jobs(replace(FLAKY, **facts), **BUILD))
-        for said, facts in NEVER_EXCUSED.items()
+        Case(f"a flaky failure, {label}", S.FAILED, jobs(replace(FLAKY, **facts), **BUILD))
+        for label, facts in NEVER_EXCUSED.items()
     ),
-    Way("a flaky failure without named jobs", S.FAILED, jobs(FLAKY)),
-    Way("a flaky failure and a glob", S.FAILED, jobs(FLAKY, options={"jobs": ("b*",)})),
-    Way(
+    Case("a flaky failure without named jobs", S.FAILED, jobs(FLAKY)),
+    Case("a flaky failure and a glob", S.FAILED, jobs(FLAKY, options={"jobs": ("b*",)})),
+    Case(
         "a flaky failure where skipping is expected",
         S.FAILED,
         jobs(FLAKY, options={"jobs": ("build",), "expect": (("build", C.SKIPPED),)}),
     ),
-    Way(
+    Case(
         "a flaky failure of a name that GitHub lacks, in a run that was cancelled",
         S.FAILED,
         jobs(replace(FLAKY, verification=Verification.NOT_VERIFIABLE), **BUILD, runs=(CANCELLED_RUN,)),
     ),
-    Way(
+    Case(
         "a flaky failure, not confirmed in time", S.FAILED, jobs(replace(FLAKY, **UNCHECKED), **BUILD, **LATE)
     ),
-    Way("action required", S.FAILED, jobs(a_job(C.ACTION_REQUIRED))),
-    Way("no conclusion", S.FAILED, jobs(a_job(C.NONE))),
-    Way("conclusion not recorded", S.FAILED, jobs(a_job(None))),
-    Way("success where failure is expected", S.FAILED, jobs(a_job(C.SUCCESS, "a xfail b"), options=XFAIL)),
-    Way("failed past the deadline", S.FAILED, jobs(a_job(C.FAILURE), **LATE)),
+    Case("action required", S.FAILED, jobs(a_job(C.ACTION_REQUIRED))),
+    Case("no conclusion", S.FAILED, jobs(a_job(C.NONE))),
+    Case("conclusion not recorded", S.FAILED, jobs(a_job(None))),
+    Case("success where failure is expected", S.FAILED, jobs(a_job(C.SUCCESS, "a xfail b"), options=XFAIL)),
+    Case("failed past the deadline", S.FAILED, jobs(a_job(C.FAILURE), **LATE)),
 ]
 FAILING = [S.FAILED, S.ERRORED, S.MISSING, S.DECLINED]
 PENDING = [S.WAITING, S.HELD]
@@ -248,26 +248,31 @@ def expected_gate(*standings: GateStatus) -> GateState:
     return G.FAILED if worst in FAILING else G.PENDING if worst in PENDING else G.PASSED
 
 
-def test_the_ways_cover_every_standing() -> None:
-    assert {way.standing for way in WAYS} == set(GateStatus)
+def test_the_cases_cover_every_gate_status() -> None:
+    assert {case.standing for case in CASES} == set(GateStatus)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=[way.said for way in WAYS])
-def test_the_gate_is_the_worst_of_its_backends_whatever_the_other_is(way: Way) -> None:
-    for other in WAYS:
-        made = (way.waiver and way.waiver("org/one"), other.waiver and other.waiver("org/two"))
-        waivers = tuple(waiver for waiver in made if waiver)
-        judgement = judge(way.backend("org/one"), other.backend("org/two"), waivers=waivers)
-        assert [each.standing for each in judgement.subjects[0].backends] == [way.standing, other.standing]
-        assert judgement.state is expected_gate(way.standing, other.standing), other.said
+@pytest.mark.parametrize("case", CASES, ids=[case.label for case in CASES])
+def test_the_gate_has_the_worst_state_of_every_pair_of_backends(case: Case) -> None:
+    for other in CASES:
+        candidates = (case.waiver and case.waiver("org/one"), other.waiver and other.waiver("org/two"))
+        waivers = tuple(waiver for waiver in candidates if waiver)
+        judgement = judge(case.backend("org/one"), other.backend("org/two"), waivers=waivers)
+        assert [backend.standing for backend in judgement.subjects[0].backends] == [
+            case.standing,
+            other.standing,
+        ]
+        assert judgement.state is expected_gate(case.standing, other.standing), other.label
 
 
-@pytest.mark.parametrize("way", WAYS, ids=[way.said for way in WAYS])
-def test_each_judgement_names_what_makes_it(way: Way) -> None:
-    waivers = (way.waiver("org/one"),) if way.waiver else ()
-    telling = judge_one(way.backend("org/one"), *waivers).deciding_parts
-    assert telling
-    assert all(part.reason and (part.waiver in waivers) is (way.standing is S.WAIVED) for part in telling)
+@pytest.mark.parametrize("case", CASES, ids=[case.label for case in CASES])
+def test_each_judgement_has_deciding_parts_with_a_reason(case: Case) -> None:
+    waivers = (case.waiver("org/one"),) if case.waiver else ()
+    deciding_parts = judge_one(case.backend("org/one"), *waivers).deciding_parts
+    assert deciding_parts
+    assert all(
+        part.reason and (part.waiver in waivers) is (case.standing is S.WAIVED) for part in deciding_parts
+    )
 
 
 # Jobs of one backend
@@ -305,7 +310,7 @@ def test_waivers_and_excuses_apply_per_job_before_the_worst_counts(one: str, two
     expected = []
     for name, kind in (("one", one), ("two", two)):
         alone = OUTCOMES[kind][1]
-        covered = any(each.downstream.key == "org/one" and each.job in {None, name} for each in waivers)
+        covered = any(waiver.downstream.key == "org/one" and waiver.job in {None, name} for waiver in waivers)
         expected.append(S.WAIVED if alone in FAILING and covered else alone)
     if {one, two} <= SKIPS:
         expected.append(S.WAIVED if waived == "backend waived" else S.DECLINED)
@@ -315,14 +320,14 @@ def test_waivers_and_excuses_apply_per_job_before_the_worst_counts(one: str, two
 
 @pytest.mark.parametrize("confidence", list(Confidence))
 @pytest.mark.parametrize("kind", list(VerdictKind))
-def test_only_what_the_policy_names_is_excused_and_only_with_high_confidence(
+def test_only_verdicts_named_in_the_policy_with_high_confidence_are_excused(
     kind: VerdictKind, confidence: Confidence
 ) -> None:
     backend = a_backend(a_job(C.FAILURE, verdict=a_verdict(kind, confidence=confidence)), **BUILD)
     blocked = S.ERRORED if kind is VerdictKind.INFRASTRUCTURE else S.FAILED
     for excuses in (
         frozenset[VerdictKind](),
-        *(frozenset({one}) for one in VerdictKind),
+        *(frozenset({excused_kind}) for excused_kind in VerdictKind),
         frozenset(VerdictKind),
     ):
         excusable = kind in excuses and kind in {VerdictKind.PRE_EXISTING, VerdictKind.FLAKY}
@@ -334,20 +339,20 @@ def test_an_excused_job_does_not_pass_a_backend_that_still_runs() -> None:
     assert judge_status(a_backend(FLAKY, an_open_job("test"), **BUILD)) is S.WAITING
 
 
-def test_an_excuse_goes_with_its_verdict() -> None:
+def test_an_excuse_ends_when_its_verdict_changes() -> None:
     assert judge_status(a_backend(FLAKY, **BUILD)) is S.EXCUSED
     for verdict in (None, a_verdict(VerdictKind.NEW), a_verdict(confidence=Confidence.MEDIUM)):
         assert judge_status(a_backend(replace(FLAKY, verdict=verdict), **BUILD)) is S.FAILED
 
 
-def test_in_a_merge_group_its_own_results_are_excused_and_those_of_the_heads_are_not() -> None:
+def test_in_a_merge_group_only_its_own_results_are_excused_not_those_of_its_heads() -> None:
     excused, new = a_backend(FLAKY, **BUILD), a_backend(a_job(C.FAILURE), **BUILD)
     heads = (a_subject(excused), a_subject(excused, number=8))
     for backend, state in ((excused, G.PASSED), (new, G.FAILED)):
         assert judge_gate(a_commit(a_group(backend, own_heads=heads)), POLICY, NOW).state is state
 
 
-def test_an_excuse_at_another_head_of_the_group_does_not_let_a_waiver_count() -> None:
+def test_an_excuse_at_another_head_of_the_group_does_not_make_a_waiver_count() -> None:
     waivers = (a_waiver(),)
     heads = (a_subject(waivers=waivers), a_subject(a_backend(FLAKY, **BUILD), number=8))
     group = a_group(a_backend(a_job(C.FAILURE), **BUILD), waivers=waivers, own_heads=heads)
@@ -356,7 +361,7 @@ def test_an_excuse_at_another_head_of_the_group_does_not_let_a_waiver_count() ->
     assert "excused for #8 at its own head" in judged.parts[0].reason
 
 
-def test_a_waiver_of_a_job_waits_for_what_it_waives_and_one_of_the_backend_does_not() -> None:
+def test_a_waiver_of_a_job_waits_for_its_result_and_a_waiver_of_the_backend_does_not() -> None:
     running = a_backend(an_open_job())
     assert judge_status(running, a_waiver(job="build")) is S.WAITING
     assert judge_status(running, a_waiver()) is S.WAIVED
@@ -375,32 +380,32 @@ def test_a_waiver_names_its_backend_in_any_case() -> None:
 
 
 @pytest.mark.parametrize("conclusion", [C.SKIPPED, C.NEUTRAL])
-def test_one_success_is_enough_beside_what_was_skipped(conclusion: Conclusion) -> None:
+def test_one_success_is_enough_beside_skipped_jobs(conclusion: Conclusion) -> None:
     skipped = a_job(conclusion, "x")
     assert judge_status(a_backend(skipped)) is S.DECLINED
     assert judge_status(a_backend(skipped, a_job())) is S.PASSED
     assert judge_status(a_backend(skipped, options={"may_skip": True})) is S.PASSED
 
 
-def test_a_backend_that_may_skip_must_still_answer() -> None:
+def test_a_backend_that_may_skip_must_still_report() -> None:
     silent = a_backend(runs=(), listed_at=None, options={"may_skip": True}, sent_at=LONG_AGO)
     assert judge_status(silent) is S.MISSING
 
 
 @pytest.mark.parametrize("conclusion", list(C))
 def test_an_expected_outcome_is_the_only_one_that_passes(conclusion: Conclusion) -> None:
-    for expected in (each for each in C if each is not C.NONE):
+    for expected in (outcome for outcome in C if outcome is not C.NONE):
         backend = a_backend(a_job(conclusion, "probe 1"), options={"expect": (("probe *", expected),)})
         assert judge_status(backend) is (S.PASSED if conclusion is expected else S.FAILED)
 
 
-def test_an_expectation_is_about_the_jobs_it_names() -> None:
+def test_an_expectation_applies_only_to_the_jobs_it_names() -> None:
     backend = a_backend(a_job(C.FAILURE, "a xfail b"), a_job(C.FAILURE, "build"), options=XFAIL)
     judged = judge_one(backend)
     assert {part.name: part.standing for part in judged.parts} == {"a xfail b": S.PASSED, "build": S.FAILED}
 
 
-def test_a_probe_that_is_expected_to_be_skipped_has_not_declined() -> None:
+def test_a_probe_that_is_expected_to_be_skipped_does_not_count_as_declined() -> None:
     backend = a_backend(a_job(C.SKIPPED, "probe"), options={"expect": (("probe", C.SKIPPED),)})
     assert judge_status(backend) is S.PASSED
 
@@ -418,12 +423,12 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "reported", "complete"), NAMES)
-def test_where_actions_cannot_be_read_names_alone_tell_that_a_backend_is_complete(
-    wanted: tuple[str, ...], reported: list[str], complete: bool
+@pytest.mark.parametrize(("job_names", "reported", "complete"), NAMES)
+def test_without_readable_actions_job_names_alone_decide_completeness(
+    job_names: tuple[str, ...], reported: list[str], complete: bool
 ) -> None:
-    came = [a_job(name=name) for name in reported]
-    backend = a_backend(*came, options={"jobs": wanted}, runs=(a_run(over=False),), readable=False)
+    results = [a_job(name=name) for name in reported]
+    backend = a_backend(*results, options={"jobs": job_names}, runs=(a_run(over=False),), readable=False)
     assert judge_status(backend) is (S.PASSED if complete else S.WAITING)
     assert judge_status(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
 
@@ -437,29 +442,29 @@ GLOBS = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "reported", "complete"), NAMES + GLOBS)
-def test_a_backend_with_jobs_is_complete_when_each_name_or_glob_has_a_result_and_its_runs_are_over(
-    wanted: tuple[str, ...], reported: list[str], complete: bool
+@pytest.mark.parametrize(("job_names", "reported", "complete"), NAMES + GLOBS)
+def test_a_backend_is_complete_when_each_name_or_glob_has_a_result_and_its_runs_are_over(
+    job_names: tuple[str, ...], reported: list[str], complete: bool
 ) -> None:
-    came = [a_job(name=name) for name in reported]
-    backend = a_backend(*came, options={"jobs": wanted})
+    results = [a_job(name=name) for name in reported]
+    backend = a_backend(*results, options={"jobs": job_names})
     assert judge_status(backend) is (S.PASSED if complete else S.WAITING)
     assert judge_status(backend, now=DEADLINE) is (S.PASSED if complete else S.MISSING)
-    assert judge_status(replace(backend, runs=(GOING,))) is S.WAITING
+    assert judge_status(replace(backend, runs=(OPEN_RUN,))) is S.WAITING
 
 
-def test_a_named_job_that_runs_is_no_final_result() -> None:
+def test_a_running_job_is_no_final_result_for_its_name() -> None:
     backend = a_backend(an_open_job("test-1"), options={"jobs": ("test-*",)})
     assert judge_status(backend) is S.WAITING
 
 
-def test_a_known_job_that_nobody_named_must_end_too() -> None:
+def test_a_reported_job_that_is_not_named_counts_too() -> None:
     named = {"jobs": ("build",)}
     assert judge_status(a_backend(a_job(), an_open_job("lint"), options=named)) is S.WAITING
     assert judge_status(a_backend(a_job(), a_job(C.FAILURE, "lint"), options=named)) is S.FAILED
 
 
-def test_what_is_missing_is_told_by_name() -> None:
+def test_a_missing_job_is_reported_by_name() -> None:
     judged = judge_one(a_backend(a_job(), options={"jobs": ("build", "test-*")}), now=DEADLINE)
     assert [part.name for part in judged.deciding_parts] == ["test-*"]
 
@@ -478,7 +483,7 @@ FIRST_SEEN = SENT + MINUTE
         (HOUR / 2, S.PASSED),
     ],
 )
-def test_runs_are_all_of_them_once_github_listed_no_other_for_two_minutes(
+def test_runs_are_complete_once_github_has_listed_no_new_run_for_two_minutes(
     quiet: timedelta, expected: GateStatus
 ) -> None:
     assert judge_status(a_backend(a_job(), listed_at=FIRST_SEEN + quiet)) is expected
@@ -502,14 +507,14 @@ def test_every_run_must_be_over() -> None:
     assert judge_status(a_backend(a_job(), runs=(a_run(), open_run))) is S.WAITING
 
 
-def test_superseded_runs_and_their_jobs_count_for_nothing() -> None:
+def test_superseded_runs_and_their_jobs_are_ignored() -> None:
     old_job = a_job(C.FAILURE, run_id="9", superseded=True, attempt=3)
     old_run = a_run("9", superseded=True, over=False, attempt=4)
     backend = a_backend(a_job(), old_job, an_open_job("x", superseded=True), runs=(a_run(), old_run))
     assert judge_status(backend) is S.PASSED
 
 
-def test_where_two_runs_of_a_workflow_count_both_must_pass() -> None:
+def test_two_runs_of_a_workflow_that_both_count_must_both_pass() -> None:
     runs = (a_run("10", attempt=2), a_run("11"))
     for other, expected in ((a_job(run_id="11"), S.PASSED), (an_open_job(run_id="11"), S.WAITING)):
         backend = a_backend(a_job(attempt=2), other, runs=runs)
@@ -519,11 +524,11 @@ def test_where_two_runs_of_a_workflow_count_both_must_pass() -> None:
         assert judge_status(a_backend(*order, runs=(a_run("10"), a_run("11")))) is S.FAILED
 
 
-def test_a_clock_that_runs_behind_the_one_that_listed_the_runs_does_not_hang_the_gate() -> None:
+def test_clock_skew_against_the_listing_of_runs_does_not_hang_the_gate() -> None:
     assert judge(a_backend(a_job(), listed_at=NOW + SECOND)).state is G.PASSED
 
 
-def test_what_a_backend_waits_for_is_told_by_how_far_its_runs_are() -> None:
+def test_the_waiting_reason_depends_on_the_progress_of_the_runs() -> None:
     def reason(**facts: Any) -> str:
         return judge_one(a_backend(**facts)).parts[0].reason
 
@@ -561,7 +566,9 @@ RERUNS: dict[str, DispatchRun] = {
 
 @pytest.mark.parametrize("kind", RERUNS)
 @pytest.mark.parametrize("bad", [C.FAILURE, C.ACTION_REQUIRED, C.NONE, C.CANCELLED, C.TIMED_OUT])
-def test_what_failed_before_a_rerun_waits_and_what_passed_stays(kind: str, bad: Conclusion) -> None:
+def test_jobs_that_failed_before_a_rerun_wait_and_those_that_passed_stay_passed(
+    kind: str, bad: Conclusion
+) -> None:
     backend = a_backend(a_job(), a_job(bad, "test"), a_job(C.SKIPPED, "x"), runs=(RERUNS[kind],))
     parts = {part.name: part.standing for part in judge_one(backend).parts}
     assert parts == {"build": S.PASSED, "test": S.WAITING, "x": S.PASSED}
@@ -574,14 +581,14 @@ def test_a_job_that_went_silent_or_was_excused_waits_for_its_rerun_too(kind: str
     assert {part.standing for part in judged.parts} == {S.WAITING}
 
 
-def test_a_job_that_reported_in_its_rerun_waits_no_more() -> None:
-    again = a_run(attempt=2, rerun_from=1)
-    backend = a_backend(a_job(C.FAILURE), a_job(C.FAILURE, attempt=2), runs=(again,))
+def test_a_job_that_reported_in_its_rerun_no_longer_waits() -> None:
+    rerun = a_run(attempt=2, rerun_from=1)
+    backend = a_backend(a_job(C.FAILURE), a_job(C.FAILURE, attempt=2), runs=(rerun,))
     assert judge_status(backend) is S.FAILED
-    assert judge_status(a_backend(a_job(C.FAILURE), a_job(attempt=2), runs=(again,))) is S.PASSED
+    assert judge_status(a_backend(a_job(C.FAILURE), a_job(attempt=2), runs=(rerun,))) is S.PASSED
 
 
-def test_a_rerun_of_one_run_leaves_the_failures_of_another() -> None:
+def test_a_rerun_of_one_run_does_not_affect_failures_of_another() -> None:
     other = a_job(C.FAILURE, "other", run_id="11")
     backend = a_backend(a_job(C.FAILURE), other, runs=(a_run(rerun_from=1), a_run("11")))
     assert {part.name: part.standing for part in judge_one(backend).parts} == {
@@ -618,7 +625,7 @@ def test_an_attempt_of_a_superseded_run_does_not_move_the_deadline() -> None:
         ({"job_timeout_s": 3600}, 6),
     ],
 )
-def test_each_entry_has_its_deadline_and_never_before_its_jobs_may_time_out(
+def test_each_entry_has_its_own_deadline_never_before_its_job_timeout(
     options: dict[str, int], hours: int
 ) -> None:
     backend = a_backend(an_open_job(), options=options)
@@ -629,24 +636,24 @@ def test_each_entry_has_its_deadline_and_never_before_its_jobs_may_time_out(
 
 @pytest.mark.parametrize("state", [D.HELD, D.WAITING])
 @pytest.mark.parametrize("reason", ["draft", "approval", "head in doubt", "paths"])
-def test_what_was_not_sent_has_no_deadline(state: DispatchState, reason: str) -> None:
+def test_an_unsent_dispatch_has_no_deadline(state: DispatchState, reason: str) -> None:
     backend = an_unsent_backend(state, reason)
     judgement = judge(backend, now=NOW + timedelta(days=365))
     assert (judgement.state, judgement.recheck_at) == (G.PENDING, None)
     assert judgement.subjects[0].backends[0].deadline is None
 
 
-def test_time_is_looked_at_again_at_the_first_deadline() -> None:
+def test_the_gate_is_rechecked_at_the_first_deadline() -> None:
     short = a_backend(an_open_job(), name="org/two", options={"gate_timeout_s": 4 * 3600})
     assert judge(a_backend(an_open_job(), runs=()), replace(short, runs=())).recheck_at == SENT + 4 * HOUR
 
 
-def test_time_is_looked_at_again_for_what_waits_beside_a_failure() -> None:
+def test_a_failed_gate_is_rechecked_at_the_deadline_of_a_job_that_still_waits() -> None:
     judgement = judge(a_backend(a_job(C.FAILURE), an_open_job("test"), runs=()))
     assert (judgement.state, judgement.recheck_at) == (G.FAILED, DEADLINE)
 
 
-def test_what_is_settled_needs_no_second_look() -> None:
+def test_a_decided_gate_has_no_recheck_time() -> None:
     for backend in (a_backend(a_job()), a_backend(a_job(C.FAILURE)), a_backend(a_job(C.SKIPPED))):
         assert judge(backend).recheck_at is None
 
@@ -658,16 +665,16 @@ def test_a_waiver_counts_for_its_own_pull_request_only() -> None:
     failed = a_backend(a_job(C.FAILURE))
     seven = a_subject(failed, waivers=(a_waiver(number=7),))
     eight = a_subject(failed, number=8, delivery="guid-8")
-    states = [one.state for one in judge_gate(a_commit(seven, eight), POLICY, NOW).subjects]
+    states = [subject.state for subject in judge_gate(a_commit(seven, eight), POLICY, NOW).subjects]
     assert states == [G.PASSED, G.FAILED]
     assert judge_gate(a_commit(seven, eight), POLICY, NOW).state is G.FAILED
 
 
-def test_a_waiver_of_another_pull_request_is_not_taken_even_when_handed_in() -> None:
+def test_a_waiver_of_another_pull_request_is_ignored_even_if_passed_in() -> None:
     assert judge_status(a_backend(a_job(C.FAILURE)), a_waiver(number=8)) is S.FAILED
 
 
-def test_a_waiver_ends_to_the_second_and_the_gate_looks_again_then() -> None:
+def test_a_waiver_expires_to_the_second_and_the_gate_is_rechecked_then() -> None:
     until = NOW + HOUR
     backend = a_backend(a_job(C.FAILURE))
     waiver = a_waiver(until_at=until)
@@ -677,7 +684,7 @@ def test_a_waiver_ends_to_the_second_and_the_gate_looks_again_then() -> None:
     assert judge(backend, waivers=(waiver,), now=until).recheck_at is None
 
 
-def test_the_waiver_that_lasts_keeps_the_gate_open() -> None:
+def test_an_unlimited_waiver_keeps_the_gate_open_after_another_expires() -> None:
     backend = a_backend(a_job(C.FAILURE))
     waivers = (a_waiver(until_at=NOW + HOUR), a_waiver(job="build"))
     assert judge_status(backend, *waivers, now=NOW + 2 * HOUR) is S.WAIVED
@@ -692,7 +699,7 @@ def test_the_waiver_that_lasts_keeps_the_gate_open() -> None:
         ((S.FAILED, S.PASSED), G.FAILED),
     ],
 )
-def test_of_several_pull_requests_on_one_head_the_worst_counts(
+def test_the_worst_of_several_pull_requests_on_one_head_decides(
     states: tuple[GateStatus, GateStatus], expected: GateState
 ) -> None:
     backends = {
@@ -734,10 +741,10 @@ def test_in_a_group_a_waiver_counts_if_every_other_pull_request_passed_or_has_it
     backend, waivers, counts = AT_ITS_OWN_HEAD[case]
     own = a_subject(a_backend(a_job(C.FAILURE)), number=7), a_subject(backend, number=8, waivers=waivers)
     group = a_group(a_backend(a_job(C.FAILURE)), waivers=(a_waiver(number=7), *waivers), own_heads=own)
-    [one] = judge_gate(a_commit(group), POLICY, NOW).subjects
-    assert (one.state is G.PASSED) is counts
+    [subject] = judge_gate(a_commit(group), POLICY, NOW).subjects
+    assert (subject.state is G.PASSED) is counts
     if not counts:
-        assert "the waiver of #7 does not count here" in one.backends[0].parts[0].reason
+        assert "the waiver of #7 does not count here" in subject.backends[0].parts[0].reason
 
 
 @pytest.mark.parametrize("own", [(), (7,), (8,)])
@@ -755,9 +762,9 @@ def test_in_a_group_no_waiver_counts_while_a_pull_request_has_another_head_than_
 @pytest.mark.parametrize(
     "backend", [a_backend(a_job()), a_backend(a_job(C.FAILURE)), an_unsent_backend(D.HELD)]
 )
-def test_a_member_that_left_is_waited_for_while_it_may_have_been_renamed(backend: BackendResults) -> None:
-    left = replace(backend, entry=None, possible_renames=(RepoName("org/new"),))
-    judgement = judge_gate(a_commit(a_subject(left)), POLICY, NOW + timedelta(days=30))
+def test_the_gate_waits_for_a_removed_backend_that_may_have_been_renamed(backend: BackendResults) -> None:
+    removed = replace(backend, entry=None, possible_renames=(RepoName("org/new"),))
+    judgement = judge_gate(a_commit(a_subject(removed)), POLICY, NOW + timedelta(days=30))
     assert judgement.state is G.PENDING
     assert "checking for a rename" in judgement.subjects[0].backends[0].parts[0].reason
 
@@ -772,7 +779,7 @@ WAIVED_IDS = {
 
 
 @pytest.mark.parametrize("case", WAIVED_IDS)
-def test_a_waiver_follows_the_repository_and_not_its_name(case: str) -> None:
+def test_a_waiver_follows_the_repository_id_and_not_the_name(case: str) -> None:
     repository_id, name, covers = WAIVED_IDS[case]
     waiver = a_waiver(name, repository_id=repository_id)
     backend = a_backend(a_job(C.FAILURE), repository_id=5, dispatched_as=RepoName("org/was"))
@@ -781,8 +788,8 @@ def test_a_waiver_follows_the_repository_and_not_its_name(case: str) -> None:
 
 
 @pytest.mark.parametrize("number", [7, 8])
-def test_a_waiver_of_any_pull_request_of_a_group_covers_the_same_in_the_group(number: int) -> None:
-    passed = tuple(a_subject(a_backend(a_job()), number=each) for each in (7, 8))
+def test_a_waiver_of_any_pull_request_of_a_group_covers_the_same_job_in_the_group(number: int) -> None:
+    passed = tuple(a_subject(a_backend(a_job()), number=pull) for pull in (7, 8))
     group = a_group(
         a_backend(a_job(C.FAILURE)), waivers=(a_waiver(job="build", number=number),), own_heads=passed
     )
@@ -810,7 +817,7 @@ def test_a_reused_result_does_not_pass_the_commit_for_another_pull_request() -> 
     assert judge_gate(a_commit(reused, other), POLICY, NOW).state is G.PENDING
 
 
-# Members
+# Membership
 
 
 @pytest.mark.parametrize(
@@ -824,7 +831,7 @@ def test_a_reused_result_does_not_pass_the_commit_for_another_pull_request() -> 
         (Level.L1, Level.L4, False),
     ],
 )
-def test_who_was_l4_when_recorded_and_still_is_counts(
+def test_a_backend_gates_only_if_it_was_l4_when_recorded_and_still_is(
     recorded: Level, listed: Level | None, counts: bool
 ) -> None:
     entry = an_entry(level=listed) if listed else None
@@ -843,16 +850,18 @@ def test_without_an_l4_backend_the_gate_passes() -> None:
 
 @pytest.mark.parametrize("backends", [(), (a_backend(a_job()),), (a_backend(an_open_job()),)])
 @pytest.mark.parametrize("facts", [{}, {"reused_from": "b" * 40}])
-def test_the_gate_never_passes_on_doubt(backends: tuple[BackendResults, ...], facts: dict[str, Any]) -> None:
+def test_the_gate_never_passes_for_a_subject_in_doubt(
+    backends: tuple[BackendResults, ...], facts: dict[str, Any]
+) -> None:
     assert judge(*backends, in_doubt=True, **facts).state is G.PENDING
 
 
-def test_doubt_about_one_pull_request_holds_the_commit() -> None:
+def test_doubt_about_one_pull_request_keeps_the_commit_pending() -> None:
     sure = a_subject(a_backend(a_job()))
     doubtful: MergeSubject = replace(sure, number=8, delivery="guid-8", in_doubt=True)
     assert judge_gate(a_commit(sure, doubtful), POLICY, NOW).state is G.PENDING
 
 
-def test_a_commit_that_nobody_wants_merged_is_not_judged() -> None:
+def test_judging_a_commit_without_a_subject_raises_an_error() -> None:
     with pytest.raises(ValueError, match="without a subject"):
         judge_gate(a_commit(), POLICY, NOW)

@@ -1,4 +1,4 @@
-"""The gate against a second, simpler reading of its rules, over random facts and random histories."""
+"""The gate against a second, simpler implementation of its rules, over random facts and random histories."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,33 +42,33 @@ from support.data.commits import (
     an_unsent_backend,
 )
 
-# The oracle: gate.md, section 3, said once more and without regard to reasons, precedence or speed
+# The oracle: gate.md, section 3, implemented again without regard to reasons, precedence or speed
 
 GOOD = {Conclusion.SUCCESS, Conclusion.SKIPPED, Conclusion.NEUTRAL}
 BAD = {Conclusion.FAILURE, Conclusion.ACTION_REQUIRED, Conclusion.NONE}
 
 
 def is_member(backend: BackendResults) -> bool:
-    """It gated, and still does; or it may be a new entry under another name."""
+    """Whether the backend gated and still does, or may be a new entry under another name."""
     listed = backend.entry is not None and backend.entry.level == 4
     return backend.level == 4 and (listed or bool(backend.possible_renames))
 
 
-def is_for(waiver: GrantedWaiver, backend: BackendResults) -> bool:
-    """The repository decides, where it is known of both; names change."""
+def waiver_matches(waiver: GrantedWaiver, backend: BackendResults) -> bool:
+    """The repository id decides if both have one, because names change."""
     if waiver.repository_id and backend.repository_id:
         return waiver.repository_id == backend.repository_id
     return waiver.downstream == backend.name
 
 
-def the_waivers(subject: MergeSubject, backend: BackendResults, now: datetime) -> list[GrantedWaiver]:
+def effective_waivers(subject: MergeSubject, backend: BackendResults, now: datetime) -> list[GrantedWaiver]:
     pulls = [subject.number] if subject.number is not None else list(subject.numbers or [])
     if subject.number is None and {own.number for own in subject.own_heads} != set(pulls):
-        return []  # here a pull request whose own head is known has passed everything there
+        return []  # in these facts, a pull request whose own head is known has passed everything there
     return [
         waiver
         for waiver in subject.waivers
-        if is_for(waiver, backend)
+        if waiver_matches(waiver, backend)
         and waiver.number in pulls
         and not (waiver.until_at is not None and waiver.until_at <= now)
     ]
@@ -105,11 +105,13 @@ def has_to_run_again(job: JobResult, backend: BackendResults) -> bool:
 
 
 def is_harmless(job: JobResult, backend: BackendResults) -> bool:
-    """Passed as it should, or failed in a way that the policy excuses."""
+    """Whether the job passed as expected, or failed in a way that the policy excuses."""
     if job.state is not JobState.COMPLETED:
         return False
     expected = (
-        [want for glob, want in backend.entry.expect if fnmatchcase(job.name, glob)] if backend.entry else []
+        [outcome for glob, outcome in backend.entry.expect if fnmatchcase(job.name, glob)]
+        if backend.entry
+        else []
     )
     if expected:
         passed, failed = job.conclusion is expected[0], job.conclusion is not expected[0]
@@ -123,7 +125,7 @@ def is_harmless(job: JobResult, backend: BackendResults) -> bool:
 
 
 def is_excused(job: JobResult, backend: BackendResults) -> bool:
-    """A plain failure, reported in full and as GitHub has it, that the rules are sure about, of a backend that names its jobs."""
+    """Whether it is a plain failure, reported in full, undisputed, with a sure verdict, of a backend that names its jobs."""
     sure = job.verdict is not None and job.verdict.confidence is Confidence.HIGH
     kind = job.verdict.kind if job.verdict is not None else None
     names = backend.entry.jobs if backend.entry is not None else None
@@ -145,40 +147,42 @@ def has_github_job(job: JobResult, backend: BackendResults) -> bool:
     return job.verification is not Verification.SELF_REPORTED and backend.readable is not False
 
 
-def ends(job: JobResult, backend: BackendResults) -> list[Conclusion | None]:
-    """How the run of a job that GitHub shows under no such name has ended."""
+def run_conclusions(job: JobResult, backend: BackendResults) -> list[Conclusion | None]:
+    """Return the conclusion of the run of a job that GitHub does not list under its name."""
     return [
         run.conclusion for run in backend.runs if run.run_id == job.run_id and run.over and not run.superseded
     ]
 
 
 def is_confirmed(job: JobResult, backend: BackendResults) -> bool:
-    """GitHub agrees, by its job or, where it has none of that name, by the run; or nobody can ask it."""
+    """Whether GitHub agrees, by its job or, if it has none of that name, by the run; or cannot be queried."""
     if not has_github_job(job, backend) or job.verification in {
         Verification.CONFIRMED,
         Verification.DISPUTED,
     }:
         return True
     good = {job.conclusion} | ({Conclusion.SUCCESS} if job.conclusion in GOOD else set())
-    return job.verification is Verification.NOT_VERIFIABLE and any(end in good for end in ends(job, backend))
+    return job.verification is Verification.NOT_VERIFIABLE and any(
+        end in good for end in run_conclusions(job, backend)
+    )
 
 
 def is_refuted(job: JobResult, backend: BackendResults) -> bool:
     by_run = job.verification is Verification.NOT_VERIFIABLE and has_github_job(job, backend)
-    return by_run and any(ends(job, backend)) and not is_confirmed(job, backend)
+    return by_run and any(run_conclusions(job, backend)) and not is_confirmed(job, backend)
 
 
 def is_open(job: JobResult, backend: BackendResults, now: datetime) -> bool:
-    """Whether a job may still come to something else: it runs, has to run again, or GitHub has not agreed yet."""
+    """Whether a job's result may still change: it runs, has to run again, or GitHub has not confirmed it yet."""
     if job.state is JobState.IN_PROGRESS:
         return not is_late(backend, now)
     if is_late(backend, now):
         return False
     unconfirmed = not is_confirmed(job, backend) and not is_refuted(job, backend)
-    hopeful = passes_as_reported(job, backend) or is_excused(
+    may_count = passes_as_reported(job, backend) or is_excused(
         replace(job, verification=Verification.CONFIRMED), backend
     )
-    return has_to_run_again(job, backend) or (hopeful and unconfirmed)
+    return has_to_run_again(job, backend) or (may_count and unconfirmed)
 
 
 def passes_as_reported(job: JobResult, backend: BackendResults) -> bool:
@@ -190,14 +194,14 @@ def passes_as_reported(job: JobResult, backend: BackendResults) -> bool:
 def is_complete(backend: BackendResults, waived: set[str | None], now: datetime) -> bool:
     runs = [run for run in backend.runs if not run.superseded]
     names = [job.name for job in last_results(backend)]
-    wanted = backend.entry.jobs if backend.entry is not None else None
-    literal = wanted is not None and not any("*" in each for each in wanted)
+    named = backend.entry.jobs if backend.entry is not None else None
+    literal = named is not None and not any("*" in pattern for pattern in named)
     if not literal and (backend.readable is False or any(not run.on_github for run in runs)):
         return False
-    if wanted is not None:
-        owed = [glob for glob in wanted if not any(fnmatchcase(name, glob) for name in names)]
-        if owed:
-            return is_late(backend, now) and set(owed) <= waived
+    if named is not None:
+        missing = [glob for glob in named if not any(fnmatchcase(name, glob) for name in names)]
+        if missing:
+            return is_late(backend, now) and set(missing) <= waived
         return backend.readable is False or all(run.over for run in runs if run.on_github)
     if backend.listed_at is None or not runs:
         return False
@@ -206,20 +210,24 @@ def is_complete(backend: BackendResults, waived: set[str | None], now: datetime)
 
 
 def fails_unreported(run: DispatchRun, backend: BackendResults) -> bool:
-    """GitHub saw the run fail, and no job that has reported accounts for it."""
+    """Whether the run failed on GitHub, and no reported job accounts for it."""
     jobs = [job for job in last_results(backend) if job.run_id == run.run_id]
     if run.superseded or not run.over or not jobs or run.conclusion in {None, Conclusion.NONE, *GOOD}:
         return False
-    newest = [job for job in jobs if job.attempt == max(each.attempt for each in jobs)]
+    newest = [job for job in jobs if job.attempt == max(other.attempt for other in jobs)]
     named = backend.entry.jobs if backend.entry else None
-    if named is not None and not any("*" in each for each in named) and newest[0].attempt == run.attempt:
+    if (
+        named is not None
+        and not any("*" in pattern for pattern in named)
+        and newest[0].attempt == run.attempt
+    ):
         return False
     return all(job.conclusion in GOOD for job in newest)
 
 
 def may_pass(subject: MergeSubject, backend: BackendResults, now: datetime) -> bool:
-    """Passed, not concerned, excused or waived."""
-    waived = {waiver.job for waiver in the_waivers(subject, backend, now)}
+    """Whether the backend passed, or is not concerned, excused or waived."""
+    waived = {waiver.job for waiver in effective_waivers(subject, backend, now)}
     if None in waived or (backend.state is DispatchState.LEFT_OUT and not backend.possible_renames):
         return True
     if backend.possible_renames:
@@ -245,8 +253,8 @@ def may_pass(subject: MergeSubject, backend: BackendResults, now: datetime) -> b
         )
         for job in jobs
     )
-    owed_and_waived = any(not any(fnmatchcase(job.name, glob) for job in jobs) for glob in named or ())
-    return not skipped or owed_and_waived or bool(backend.entry and backend.entry.may_skip)
+    missing_and_waived = any(not any(fnmatchcase(job.name, glob) for job in jobs) for glob in named or ())
+    return not skipped or missing_and_waived or bool(backend.entry and backend.entry.may_skip)
 
 
 def oracle_passes(commit: CommitFacts, now: datetime) -> bool:
@@ -260,23 +268,23 @@ def oracle_passes(commit: CommitFacts, now: datetime) -> bool:
     )
 
 
-# What must hold of any facts at any time
+# Properties that hold for any facts at any time
 
 
 STRICT = replace(POLICY, excuses=frozenset())
 
 
-def check_passing(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
-    assert (judged.state is GateState.PASSED) is oracle_passes(commit, now)
+def check_passing(commit: CommitFacts, now: datetime, judgement: GateJudgement) -> None:
+    assert (judgement.state is GateState.PASSED) is oracle_passes(commit, now)
 
 
-def check_excuses(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
-    """Without leave, verdicts open nothing; with it, only a sure verdict of the two kinds does."""
-    strictly = judge_gate(commit, STRICT, now)
-    unjudged = map_jobs(commit, lambda job: replace(job, verdict=None))
-    assert strictly.state is judge_gate(unjudged, POLICY, now).state
-    assert not excused_jobs(strictly)
-    for job in excused_jobs(judged):
+def check_excuses(commit: CommitFacts, now: datetime, judgement: GateJudgement) -> None:
+    """Without excuses in the policy, verdicts open nothing; with them, only a sure verdict of the two kinds does."""
+    strict_judgement = judge_gate(commit, STRICT, now)
+    without_verdicts = map_jobs(commit, lambda job: replace(job, verdict=None))
+    assert strict_judgement.state is judge_gate(without_verdicts, POLICY, now).state
+    assert not excused_jobs(strict_judgement)
+    for job in excused_jobs(judgement):
         assert job.verdict is not None
         assert (job.conclusion, job.verdict.confidence) == (Conclusion.FAILURE, Confidence.HIGH)
         assert job.verdict.kind in {VerdictKind.PRE_EXISTING, VerdictKind.FLAKY}
@@ -302,106 +310,112 @@ def map_jobs(commit: CommitFacts, change: Callable[[JobResult], JobResult]) -> C
     return replace(commit, subjects=tuple(map(changed, commit.subjects)))
 
 
-def check_pairs_open_nothing(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
+def check_pairs_never_open_the_gate(commit: CommitFacts, now: datetime, judgement: GateJudgement) -> None:
     """With pairs the gate passes exactly where it passes without them; they only turn a failure into a wait."""
     unpaired = replace(commit, subjects=tuple(replace(subject, pairs=()) for subject in commit.subjects))
     alone = judge_gate(unpaired, POLICY, now)
-    assert (judged.state is GateState.PASSED) is (alone.state is GateState.PASSED)
-    for subject, subject_alone in zip(judged.subjects, alone.subjects, strict=True):
-        for one, one_alone in zip(subject.backends, subject_alone.backends, strict=True):
-            if one.standing is one_alone.standing:
+    assert (judgement.state is GateState.PASSED) is (alone.state is GateState.PASSED)
+    for subject, subject_alone in zip(judgement.subjects, alone.subjects, strict=True):
+        for backend, backend_alone in zip(subject.backends, subject_alone.backends, strict=True):
+            if backend.standing is backend_alone.standing:
                 continue
-            assert one_alone.standing is GateStatus.FAILED
-            assert one.standing in {GateStatus.HELD, GateStatus.WAITING}
+            assert backend_alone.standing is GateStatus.FAILED
+            assert backend.standing in {GateStatus.HELD, GateStatus.WAITING}
             assert any(
                 pair.pair.state is DependencyState.OPEN and pair.pair.refusal is None and pair.passes
-                for pair in one.pairs
+                for pair in backend.pairs
             )
 
 
-def check_no_open_job_is_passed_over(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
-    if judged.state is not GateState.PASSED:
+def check_no_open_job_is_ignored(commit: CommitFacts, now: datetime, judgement: GateJudgement) -> None:
+    if judgement.state is not GateState.PASSED:
         return
-    for subject in (each for each in commit.subjects if each.reused_from is None):
+    for subject in (candidate for candidate in commit.subjects if candidate.reused_from is None):
         for backend in filter(is_member, subject.backends):
             if backend.state is not DispatchState.SENT:
                 continue
-            waived = {waiver.job for waiver in the_waivers(subject, backend, now)}
+            waived = {waiver.job for waiver in effective_waivers(subject, backend, now)}
             running = {job.name for job in last_results(backend) if job.state is JobState.IN_PROGRESS}
             assert None in waived or running <= waived
 
 
-def check_no_going_run_is_passed_over(commit: CommitFacts, now: datetime, judged: GateJudgement) -> None:
-    """A live run that GitHub has not seen end, where it can be asked, passes by a waiver only."""
-    if judged.state is not GateState.PASSED:
+def check_no_open_run_is_ignored(commit: CommitFacts, now: datetime, judgement: GateJudgement) -> None:
+    """A live run that is not over on GitHub passes only by a waiver, if GitHub can be queried."""
+    if judgement.state is not GateState.PASSED:
         return
-    for subject in (each for each in commit.subjects if each.reused_from is None):
+    for subject in (candidate for candidate in commit.subjects if candidate.reused_from is None):
         for backend in filter(is_member, subject.backends):
             if backend.state is not DispatchState.SENT or backend.readable is False:
                 continue
-            going = any(run.on_github and not run.over and not run.superseded for run in backend.runs)
-            assert not going or the_waivers(subject, backend, now)
+            has_open_run = any(run.on_github and not run.over and not run.superseded for run in backend.runs)
+            assert not has_open_run or effective_waivers(subject, backend, now)
 
 
 def shuffled(commit: CommitFacts, random: Random) -> CommitFacts:
-    def mixed(things: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(random.sample(things, len(things)))
+    def shuffle_items(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(random.sample(items, len(items)))
 
-    def mix(backend: BackendResults) -> BackendResults:
-        return replace(backend, runs=mixed(backend.runs), jobs=mixed(backend.jobs))
+    def shuffle_backend(backend: BackendResults) -> BackendResults:
+        return replace(backend, runs=shuffle_items(backend.runs), jobs=shuffle_items(backend.jobs))
 
     subjects = [
-        replace(subject, backends=mixed(tuple(map(mix, subject.backends))), waivers=mixed(subject.waivers))
+        replace(
+            subject,
+            backends=shuffle_items(tuple(map(shuffle_backend, subject.backends))),
+            waivers=shuffle_items(subject.waivers),
+        )
         for subject in commit.subjects
     ]
-    return replace(commit, subjects=mixed(tuple(subjects)))
+    return replace(commit, subjects=shuffle_items(tuple(subjects)))
 
 
 def comparable_judgement(judgement: GateJudgement) -> tuple[object, ...]:
-    """Return all that matters of a judgement, in an order of its own."""
+    """Return all relevant fields of a judgement in a canonical order."""
     lines = [
         (
-            one.subject.delivery,
-            each.backend.name.key,
-            each.standing,
-            each.deadline,
+            subject.subject.delivery,
+            backend.backend.name.key,
+            backend.standing,
+            backend.deadline,
             part.name,
             part.standing,
             part.reason,
         )
-        for one in judgement.subjects
-        for each in one.backends
-        for part in each.parts
+        for subject in judgement.subjects
+        for backend in subject.backends
+        for part in backend.parts
     ]
     return judgement.state, judgement.recheck_at, sorted(lines, key=repr)
 
 
-def check_order_is_nothing(commit: CommitFacts, now: datetime, judged: GateJudgement, random: Random) -> None:
-    expected = comparable_judgement(judged)
+def check_order_does_not_matter(
+    commit: CommitFacts, now: datetime, judgement: GateJudgement, random: Random
+) -> None:
+    expected = comparable_judgement(judgement)
     assert comparable_judgement(judge_gate(commit, POLICY, now)) == expected
     assert comparable_judgement(judge_gate(shuffled(commit, random), POLICY, now)) == expected
 
 
 def standings(judgement: GateJudgement) -> tuple[object, ...]:
     parts = [
-        (each.standing, {part.standing for part in each.parts})
-        for one in judgement.subjects
-        for each in one.backends
+        (backend.standing, {part.standing for part in backend.parts})
+        for subject in judgement.subjects
+        for backend in subject.backends
     ]
     return judgement.state, parts
 
 
 def check_time_alone_changes_nothing_before_the_recheck(
-    commit: CommitFacts, now: datetime, judged: GateJudgement, percent: int
+    commit: CommitFacts, now: datetime, judgement: GateJudgement, percent: int
 ) -> None:
-    end = judged.recheck_at or now + timedelta(days=365)
+    end = judgement.recheck_at or now + timedelta(days=365)
     assert end > now
-    expected = standings(judged)
+    expected = standings(judgement)
     for later in (now + (end - now) * percent // 100, end - timedelta.resolution):
         assert standings(judge_gate(commit, POLICY, later)) == expected
 
 
-# Random facts. Strategies are made once, not in each draw: making one and looking into it takes longer than to draw.
+# Random facts. Strategies are built once, not in each draw: building and validating one takes longer than drawing.
 
 BACKENDS = ("org/one", "org/two")
 JOBS = ("build", "test-1", "test-2")
@@ -443,7 +457,7 @@ mostly_false = st.sampled_from([False, False, True])
 @st.composite
 def some_jobs(draw: st.DrawFn) -> JobResult:
     state = draw(job_states)
-    # Attempt and workflow follow from the run: two rows of one key exist in no store.
+    # The workflow follows from the run: no store has two rows with one key.
     run_id = draw(run_ids)
     return a_job(
         None if state is not JobState.COMPLETED else draw(some_conclusions),
@@ -588,20 +602,20 @@ seeds = st.integers(0, 2**32)
 
 
 def check_every_rule(commit: CommitFacts, now: datetime, random: Random, percent: int) -> None:
-    judged = judge_gate(commit, POLICY, now)
-    check_passing(commit, now, judged)
-    check_pairs_open_nothing(commit, now, judged)
-    check_no_open_job_is_passed_over(commit, now, judged)
-    check_excuses(commit, now, judged)
-    check_no_going_run_is_passed_over(commit, now, judged)
-    check_order_is_nothing(commit, now, judged, random)
-    check_time_alone_changes_nothing_before_the_recheck(commit, now, judged, percent)
+    judgement = judge_gate(commit, POLICY, now)
+    check_passing(commit, now, judgement)
+    check_pairs_never_open_the_gate(commit, now, judgement)
+    check_no_open_job_is_ignored(commit, now, judgement)
+    check_excuses(commit, now, judgement)
+    check_no_open_run_is_ignored(commit, now, judgement)
+    check_order_does_not_matter(commit, now, judgement, random)
+    check_time_alone_changes_nothing_before_the_recheck(commit, now, judgement, percent)
 
 
 @settings(max_examples=600, deadline=None)
 @given(commits, seeds, percents)
 def test_every_rule_holds_for_any_commit(commit: CommitFacts, seed: int, percent: int) -> None:
-    """All rules for each commit: making a commit takes longer than checking it."""
+    """Check all rules for each commit: generating a commit takes longer than checking it."""
     check_every_rule(commit, NOW, Random(seed), percent)
 
 
@@ -609,7 +623,7 @@ def test_every_rule_holds_for_any_commit(commit: CommitFacts, seed: int, percent
 
 
 class CommitStory:
-    """Two pull requests on one head with a backend each, and #7 with one more; facts come in as they are recorded.
+    """Two pull requests on one head with a backend each, and #7 with one more; each step records new facts.
 
     #7 is also tested with a pull request of its first backend: the last of the backends has those results.
     """
@@ -685,15 +699,15 @@ def begin_run(at: int, workflow: str) -> Step:
     return step
 
 
-def report(at: int, nth: int, name: str, conclusion: Conclusion | None, again: bool) -> Step:
-    """Start a job, or with a conclusion complete it, in the run's newest attempt or in one after that."""
+def report(at: int, nth: int, name: str, conclusion: Conclusion | None, new_attempt: bool) -> Step:
+    """Start a job, or complete it if there is a conclusion, in the run's newest attempt or in a new one."""
 
     def step(world: CommitStory) -> None:
         known = world.backends[at].runs
         if not known:
             return
         run = known[nth % len(known)]
-        if again:
+        if new_attempt:
             run = replace(run, attempt=run.attempt + 1, attempt_at=world.now, over=False)
             world.set_run(at, nth, attempt=run.attempt, attempt_at=run.attempt_at, over=False)
         job = a_job(
@@ -707,7 +721,7 @@ def report(at: int, nth: int, name: str, conclusion: Conclusion | None, again: b
             began_at=world.now,
             verification=Verification.UNCHECKED,
         )
-        others = tuple(each for each in world.backends[at].jobs if by_row(each) != by_row(job))
+        others = tuple(other for other in world.backends[at].jobs if by_row(other) != by_row(job))
         world.set(at, jobs=(*others, job))
 
     return step
@@ -732,7 +746,7 @@ def judge_failures(at: int, verdict: Verdict) -> Step:
     )
 
 
-def ask_again(at: int, nth: int) -> Step:
+def request_rerun(at: int, nth: int) -> Step:
     def step(world: CommitStory) -> None:
         known = world.backends[at].runs
         if known:
@@ -760,7 +774,7 @@ def verify(at: int, name: str, verification: Verification) -> Step:
     return step
 
 
-def look_up(at: int, readable: bool) -> Step:
+def query_github(at: int, readable: bool) -> Step:
     def step(world: CommitStory) -> None:
         world.set(at, readable=readable, **({"listed_at": world.now} if readable else {}))
 
@@ -805,25 +819,25 @@ def change_dependency(state: DependencyState, refusal: Refusal | None) -> Step:
     return step
 
 
-which = st.integers(0, 3)
+backend_indexes = st.integers(0, 3)
 nth = st.integers(0, 2)
 steps: st.SearchStrategy[Step] = st.one_of(
-    st.builds(send, which),
+    st.builds(send, backend_indexes),
     st.builds(
         refuse,
-        which,
+        backend_indexes,
         st.sampled_from([DispatchState.HELD, DispatchState.PARKED, DispatchState.LEFT_OUT]),
         st.sampled_from(["draft", "paths"]),
     ),
-    st.builds(begin_run, which, st.sampled_from(WORKFLOWS)),
-    st.builds(report, which, nth, job_names, st.none() | conclusions, st.booleans()),
-    st.builds(report, which, nth, job_names, st.just(Conclusion.SUCCESS), st.just(False)),
-    st.builds(go_silent, which, job_names),
-    st.builds(judge_failures, which, verdicts),
-    st.builds(ask_again, which, nth),
-    st.builds(end_run, which, nth, conclusions),
-    st.builds(verify, which, job_names, verifications),
-    st.builds(look_up, which, st.sampled_from([True, True, False])),
+    st.builds(begin_run, backend_indexes, st.sampled_from(WORKFLOWS)),
+    st.builds(report, backend_indexes, nth, job_names, st.none() | conclusions, st.booleans()),
+    st.builds(report, backend_indexes, nth, job_names, st.just(Conclusion.SUCCESS), st.just(False)),
+    st.builds(go_silent, backend_indexes, job_names),
+    st.builds(judge_failures, backend_indexes, verdicts),
+    st.builds(request_rerun, backend_indexes, nth),
+    st.builds(end_run, backend_indexes, nth, conclusions),
+    st.builds(verify, backend_indexes, job_names, verifications),
+    st.builds(query_github, backend_indexes, st.sampled_from([True, True, False])),
     st.builds(wait, st.sampled_from([1, 2, 30, 180, 360])),
     st.builds(
         waive,
@@ -833,7 +847,9 @@ steps: st.SearchStrategy[Step] = st.one_of(
         st.sampled_from([None, 5, 400]),
     ),
     st.just(unwaive),
-    st.builds(relist, which, st.sampled_from([None, Level.L3, Level.L4, Level.L4, Level.L4]), options),
+    st.builds(
+        relist, backend_indexes, st.sampled_from([None, Level.L3, Level.L4, Level.L4, Level.L4]), options
+    ),
     st.just(doubt),
     st.builds(
         change_dependency, st.sampled_from(list(DependencyState)), st.none() | st.sampled_from(Refusal)
@@ -842,16 +858,16 @@ steps: st.SearchStrategy[Step] = st.one_of(
 
 
 def green(at: int) -> list[Step]:
-    """Return the plain story of a backend that passes."""
+    """Return the steps of a backend that passes."""
     return [
         send(at),
         begin_run(at, "ci.yml"),
-        report(at, -1, "build", None, again=False),
-        report(at, -1, "build", Conclusion.SUCCESS, again=False),
+        report(at, -1, "build", None, new_attempt=False),
+        report(at, -1, "build", Conclusion.SUCCESS, new_attempt=False),
         verify(at, "build", Verification.CONFIRMED),
         end_run(at, -1),
         wait(2),
-        look_up(at, readable=True),
+        query_github(at, readable=True),
     ]
 
 
@@ -859,23 +875,23 @@ ALL_GREEN = [step for at in range(3) for step in green(at)]
 
 
 # The first backend fails alone, and passes with its own pull request.
-PAIR_GREEN = [*ALL_GREEN, *green(3), report(0, -1, "build", Conclusion.FAILURE, again=False)]
+PAIR_GREEN = [*ALL_GREEN, *green(3), report(0, -1, "build", Conclusion.FAILURE, new_attempt=False)]
 
 
-stories = st.sampled_from([ALL_GREEN, PAIR_GREEN, []])
-surprises = st.lists(steps, max_size=20)
+base_histories = st.sampled_from([ALL_GREEN, PAIR_GREEN, []])
+random_steps = st.lists(steps, max_size=20)
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Step]:
-    """Return a story that ends well with surprises strewn in; surprises alone would hardly ever pass."""
-    told = list(draw(stories))
-    for step in draw(surprises):
-        told.insert(draw(st.integers(0, len(told))), step)
-    return told
+    """Return a passing history with random steps inserted; random steps alone would hardly ever pass."""
+    history = list(draw(base_histories))
+    for step in draw(random_steps):
+        history.insert(draw(st.integers(0, len(history))), step)
+    return history
 
 
-def test_the_plain_story_passes_at_its_very_end() -> None:
+def test_the_gate_passes_only_at_the_last_step_of_a_passing_history() -> None:
     world = CommitStory()
     states = []
     for step in ALL_GREEN:
@@ -907,6 +923,6 @@ def test_every_rule_holds_after_every_step_of_any_history(
     for step in history:
         step(world)
         facts = world.commit(), world.now
-        if facts != checked:  # many a surprise is none, where it comes
+        if facts != checked:  # many random steps change nothing
             check_every_rule(*facts, random, percent)
         checked = facts

@@ -6,7 +6,7 @@ from crcr.decide.dispatch.plan import pulls_in_group
 
 
 @pytest.mark.parametrize(
-    ("named", "brought", "numbers"),
+    ("named_pull", "pulls_by_commit", "numbers"),
     [
         (1, [], (1,)),
         (1, [{1}], (1,)),
@@ -14,9 +14,9 @@ from crcr.decide.dispatch.plan import pulls_in_group
         (2, [{2}, set()], ()),
         (None, [{1}], ()),
     ],
-    ids=["a squash", "its own commits", "two", "nobody queued has brought one", "no name"],
+    ids=["a squash", "its own commits", "two", "one of no queued pull request", "no name"],
 )
-def test_a_commit_that_nobody_queued_has_brought_makes_the_group_unknown(
-    named: int | None, brought: list[set[int]], numbers: tuple[int, ...]
+def test_a_commit_of_no_queued_pull_request_makes_the_pulls_of_the_group_unknown(
+    named_pull: int | None, pulls_by_commit: list[set[int]], numbers: tuple[int, ...]
 ) -> None:
-    assert pulls_in_group(named, map(frozenset, brought)) == numbers
+    assert pulls_in_group(named_pull, map(frozenset, pulls_by_commit)) == numbers

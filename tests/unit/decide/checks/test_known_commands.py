@@ -27,8 +27,8 @@ GITHUB = "https://github.com"
 
 
 def parse_one(text: str) -> Command | InvalidCommand:
-    (found,) = parse_commands(f"/crcr {text}")
-    return found
+    (command,) = parse_commands(f"/crcr {text}")
+    return command
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def parse_one(text: str) -> Command | InvalidCommand:
         (f"unknown {URL}", UnknownCommand(None, URL)),
     ],
 )
-def test_a_command_is_read_and_written_alike(text: str, command: Command) -> None:
+def test_a_command_is_parsed_and_formatted_back(text: str, command: Command) -> None:
     assert parse_one(text) == command
     assert parse_commands(format_command(command)) == (command,)
 
@@ -90,27 +90,27 @@ def test_a_command_is_read_and_written_alike(text: str, command: Command) -> Non
         ("unknown because", "the failure is missing"),
     ],
 )
-def test_what_is_unclear_is_refused_with_the_form(text: str, why: str) -> None:
-    found = parse_one(text)
-    assert isinstance(found, InvalidCommand)
-    assert why in found.why
-    assert f"`/crcr {text.split(maxsplit=1)[0]} " in found.hint
-    assert found.hint.endswith("`"), "the form is whole"
+def test_an_invalid_command_is_refused_with_the_right_form(text: str, why: str) -> None:
+    invalid = parse_one(text)
+    assert isinstance(invalid, InvalidCommand)
+    assert why in invalid.why
+    assert f"`/crcr {text.split(maxsplit=1)[0]} " in invalid.hint
+    assert invalid.hint.endswith("`"), "the form is whole"
 
 
 @pytest.mark.parametrize("command", [KnownCommand(URL, None, None, "x"), UnknownCommand(None, URL)])
 @pytest.mark.parametrize("role", Role)
-def test_the_right_is_that_of_a_waiver(command: Command, role: Role) -> None:
+def test_known_commands_need_the_same_role_as_a_waiver(command: Command, role: Role) -> None:
     refusal = refuse_role(command, role=role, is_author=True)
     assert (refusal is None) == (role >= Role.MAINTAIN)
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
-def test_any_text_is_read_or_refused(first: str, second: str) -> None:
+def test_any_text_is_parsed_or_refused(first: str, second: str) -> None:
     for text in (f"known {URL} {first} because {second}", f"unknown {first}", f"known {first}"):
-        for found in parse_commands(f"/crcr {text}"):
-            if not isinstance(found, InvalidCommand):
-                assert parse_commands(format_command(found)) == (found,)
+        for command in parse_commands(f"/crcr {text}"):
+            if not isinstance(command, InvalidCommand):
+                assert parse_commands(format_command(command)) == (command,)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_any_text_is_read_or_refused(first: str, second: str) -> None:
         (f"https://github.com/org/{'r' * 300}/issues/12", None),
     ],
 )
-def test_only_an_issue_of_this_github_counts(url: str, issue: IssueReference | None) -> None:
+def test_only_issue_urls_of_this_github_are_accepted(url: str, issue: IssueReference | None) -> None:
     assert parse_issue_url(url, GITHUB) == issue
     if issue is not None:
         assert is_issue_url(url)
         assert parse_issue_url(issue.url(GITHUB), GITHUB) == issue
 
 
-def test_an_installation_covers_one_owner() -> None:
+def test_only_issues_of_the_upstreams_owner_may_be_readable() -> None:
     upstream = RepoName("Org/upstream")
     assert may_be_readable(IssueReference(RepoName("org/driver"), 1), upstream)
     assert not may_be_readable(IssueReference(RepoName("organic/driver"), 1), upstream)

@@ -1,4 +1,4 @@
-"""Matching a reported job to GitHub's job, the conclusion that counts, and when GitHub is asked."""
+"""Matching a reported job to GitHub's job, the conclusion that counts, and when GitHub is queried."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -47,23 +47,23 @@ def github_job(
     )
 
 
-def matched(job: ReportedJob, jobs: list[ActionsJob], *others: ReportedJob) -> list[str | None]:
-    return [each.check_run_id for each in match_github_jobs(job, (job, *others), jobs)]
+def matching_ids(job: ReportedJob, jobs: list[ActionsJob], *others: ReportedJob) -> list[str | None]:
+    return [match.check_run_id for match in match_github_jobs(job, (job, *others), jobs)]
 
 
-def test_a_row_is_held_against_the_job_of_its_name_whoever_reported() -> None:
+def test_a_row_is_compared_with_the_job_of_its_name_regardless_of_the_reporting_id() -> None:
     jobs = [github_job("1", "report"), github_job("2", "build")]
-    assert matched(row("build", by="1"), jobs) == ["2"]
-    assert matched(row("build", by="2"), jobs) == ["2"]
-    assert matched(row("unit", by="1"), jobs) == []
+    assert matching_ids(row("build", by="1"), jobs) == ["2"]
+    assert matching_ids(row("build", by="2"), jobs) == ["2"]
+    assert matching_ids(row("unit", by="1"), jobs) == []
 
 
-def test_a_leg_is_told_from_those_that_other_rows_speak_for() -> None:
+def test_a_leg_is_not_matched_with_jobs_that_other_rows_reported() -> None:
     jobs = [github_job("1"), github_job("2"), github_job("3")]
     second = row("build (2)", by="2", reported_name="build")
-    assert matched(row(by="1"), jobs) == ["1", "2", "3"]
-    assert matched(row(by="1"), jobs, second) == ["1", "3"]
-    assert matched(second, jobs, row(by="1")) == ["2", "3"]
+    assert matching_ids(row(by="1"), jobs) == ["1", "2", "3"]
+    assert matching_ids(row(by="1"), jobs, second) == ["1", "3"]
+    assert matching_ids(second, jobs, row(by="1")) == ["2", "3"]
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,17 @@ def test_a_leg_is_told_from_those_that_other_rows_speak_for() -> None:
     [row(by=None), row(by="1", closed_by="9"), row(by="8")],
     ids=["unsigned", "closed by another", "no such id"],
 )
-def test_without_an_id_of_its_own_a_row_is_held_against_every_job_of_the_name(own: ReportedJob) -> None:
+def test_a_row_without_its_own_id_is_compared_with_every_job_of_its_name(own: ReportedJob) -> None:
     second = row("build (2)", by="2", reported_name="build")
-    assert matched(own, [github_job("1"), github_job("2")], second) == ["1", "2"]
+    assert matching_ids(own, [github_job("1"), github_job("2")], second) == ["1", "2"]
 
 
-def test_an_id_that_reported_under_several_names_tells_nothing() -> None:
+def test_an_id_that_reported_under_several_names_identifies_no_job() -> None:
     second = row("build (2)", by="2", reported_name="build")
-    assert matched(row(by="1"), [github_job("1"), github_job("2")], second, row("test", by="1")) == ["1", "2"]
+    assert matching_ids(row(by="1"), [github_job("1"), github_job("2")], second, row("test", by="1")) == [
+        "1",
+        "2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,36 +97,38 @@ def test_an_id_that_reported_under_several_names_tells_nothing() -> None:
         ([], None),
     ],
 )
-def test_the_worst_of_githubs_jobs_counts(
+def test_the_worst_of_the_matching_github_jobs_counts(
     github: list[Conclusion | None], finding: JobVerification | None
 ) -> None:
-    jobs = tuple(github_job(str(number), conclusion=each) for number, each in enumerate(github, 1))
+    jobs = tuple(
+        github_job(str(number), conclusion=conclusion) for number, conclusion in enumerate(github, 1)
+    )
     assert compare_with_github(row(), jobs, whole=True, run_over=False) == finding
 
 
-def test_a_name_is_not_verifiable_once_no_job_of_that_name_can_come() -> None:
+def test_a_name_is_not_verifiable_once_no_job_of_that_name_can_appear() -> None:
     assert compare_with_github(row(), (), whole=True, run_over=True) == JobVerification(
         V.NOT_VERIFIABLE, None, None
     )
     assert compare_with_github(row(), (), whole=False, run_over=True) is None
 
 
-def test_one_job_alone_confirms_nothing_and_its_failure_counts() -> None:
+def test_an_incomplete_job_list_confirms_nothing_but_a_failure_in_it_counts() -> None:
     assert compare_with_github(row(), (github_job("1"),), whole=False, run_over=False) is None
     failed = compare_with_github(row(), (github_job("1", conclusion=C.FAILURE),), whole=False, run_over=False)
     assert failed == JobVerification(V.DISPUTED, C.FAILURE, C.FAILURE)
     assert compare_silent_with_github((github_job("1"),), whole=False) is None
 
 
-def test_the_gate_has_github_asked_after_a_few_seconds_and_then_each_minute() -> None:
-    waited, asked = timedelta(), []
+def test_a_gating_job_is_looked_up_after_a_few_seconds_and_then_each_minute() -> None:
+    elapsed, lookups = timedelta(), []
     for _ in range(7):
-        waited += next_lookup_delay(waited, gates=True, webhooks=False)
-        asked.append(waited.total_seconds())
-    assert asked == [5, 15, 30, 60, 120, 180, 240]
+        elapsed += next_lookup_delay(elapsed, gates=True, webhooks=False)
+        lookups.append(elapsed.total_seconds())
+    assert lookups == [5, 15, 30, 60, 120, 180, 240]
     assert next_lookup_delay(timedelta(hours=8), gates=True, webhooks=False) == timedelta(minutes=8)
 
 
-def test_where_github_tells_by_itself_it_is_hardly_asked() -> None:
-    times = [next_lookup_delay(timedelta(minutes=n), gates=True, webhooks=True) for n in (0, 1, 60)]
-    assert times == [timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=10)]
+def test_with_webhooks_github_is_queried_rarely() -> None:
+    delays = [next_lookup_delay(timedelta(minutes=n), gates=True, webhooks=True) for n in (0, 1, 60)]
+    assert delays == [timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=10)]

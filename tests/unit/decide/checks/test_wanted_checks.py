@@ -50,7 +50,7 @@ RULES = CheckPolicy(
 )
 LABEL = "ciflow/crcr/npu"
 BACKEND, JOB = "crcr/org/one", "crcr/org/one/CI/build"
-Look = tuple[CheckStatus, Conclusion | None]
+StatusAndConclusion = tuple[CheckStatus, Conclusion | None]
 
 
 def checks_by_name(
@@ -58,20 +58,22 @@ def checks_by_name(
 ) -> dict[str, WantedCheck]:
     commit = a_commit(*subjects)
     judgement = judge_gate(commit, rules.gate, now) if subjects else None
-    found = wanted_checks(commit, judgement, rules, now)
-    names = [each.name for each in found]
+    checks = wanted_checks(commit, judgement, rules, now)
+    names = [check.name for check in checks]
     assert len(set(names)) == len(names), "two checks of one name would take turns for ever"
-    return {each.name: each for each in found}
+    return {check.name: check for check in checks}
 
 
-def looks(
+def shown_by_name(
     backend: BackendResults, *waivers: GrantedWaiver, rules: CheckPolicy = RULES, **facts: Any
-) -> dict[str, Look]:
+) -> dict[str, StatusAndConclusion]:
     """Return status and conclusion of every check but the gate's."""
     facts = {"labels": (LABEL,), "waivers": waivers} | facts
-    found = checks_by_name(a_subject(backend, **facts), rules=rules)
+    checks = checks_by_name(a_subject(backend, **facts), rules=rules)
     return {
-        name: (each.shown.status, each.shown.conclusion) for name, each in found.items() if name != GATE_NAME
+        name: (check.shown.status, check.shown.conclusion)
+        for name, check in checks.items()
+        if name != GATE_NAME
     }
 
 
@@ -90,20 +92,20 @@ UNLABELLED: dict[str, Any] = {"labels": ()}
 
 def test_at_dispatch_a_backend_has_one_check_in_progress() -> None:
     sent = a_backend(runs=(), listed_at=None)
-    assert looks(sent) == {BACKEND: (IN_PROGRESS, None)}
-    assert looks(sent, **UNLABELLED) == {BACKEND: (IN_PROGRESS, None)}
-    assert looks(sent_at_l3()) == {BACKEND: (IN_PROGRESS, None)}
+    assert shown_by_name(sent) == {BACKEND: (IN_PROGRESS, None)}
+    assert shown_by_name(sent, **UNLABELLED) == {BACKEND: (IN_PROGRESS, None)}
+    assert shown_by_name(sent_at_l3()) == {BACKEND: (IN_PROGRESS, None)}
 
 
 @pytest.mark.parametrize("jobs", [(), (an_open_job(),), (a_job(),), (a_job(C.FAILURE),)])
-def test_an_l3_backend_without_its_label_shows_nothing(jobs: tuple[JobResult, ...]) -> None:
-    assert looks(at_l3(*jobs), **UNLABELLED) == {}
+def test_an_l3_backend_without_its_label_has_no_checks(jobs: tuple[JobResult, ...]) -> None:
+    assert shown_by_name(at_l3(*jobs), **UNLABELLED) == {}
 
 
-def test_a_label_added_later_shows_everything_with_its_real_state() -> None:
+def test_a_label_added_later_shows_all_checks_in_their_current_state() -> None:
     backend = at_l3(a_job(), an_open_job("test"), runs=(a_run(over=False),))
-    assert looks(backend, **UNLABELLED) == {}
-    assert looks(backend) == {
+    assert shown_by_name(backend, **UNLABELLED) == {}
+    assert shown_by_name(backend) == {
         BACKEND: (IN_PROGRESS, None),
         JOB: (COMPLETED, C.SUCCESS),
         "crcr/org/one/CI/test": (IN_PROGRESS, None),
@@ -111,10 +113,10 @@ def test_a_label_added_later_shows_everything_with_its_real_state() -> None:
 
 
 @pytest.mark.parametrize("level", [Level.L3, Level.L4])
-def test_the_backends_check_follows_its_jobs(level: Level) -> None:
-    def at(*jobs: JobResult, over: bool) -> Look:
+def test_the_backend_check_follows_its_jobs(level: Level) -> None:
+    def at(*jobs: JobResult, over: bool) -> StatusAndConclusion:
         backend = a_backend(*jobs, level=level, options={"level": level}, runs=(a_run(over=over),))
-        return looks(backend)[BACKEND]
+        return shown_by_name(backend)[BACKEND]
 
     assert at(an_open_job(), over=False) == (IN_PROGRESS, None)
     assert at(a_job(), over=False) == (IN_PROGRESS, None)
@@ -122,7 +124,7 @@ def test_the_backends_check_follows_its_jobs(level: Level) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "listed", "label", "shows"),
+    ("recorded", "listed", "label", "is_shown"),
     [
         (Level.L4, Level.L4, False, True),
         (Level.L4, Level.L3, False, False),
@@ -136,40 +138,40 @@ def test_the_backends_check_follows_its_jobs(level: Level) -> None:
         (Level.L3, None, True, False),
     ],
 )
-def test_what_shows_depends_on_the_level_then_and_now(
-    recorded: Level, listed: Level | None, label: bool, shows: bool
+def test_whether_a_check_is_shown_depends_on_the_recorded_and_the_current_level(
+    recorded: Level, listed: Level | None, label: bool, is_shown: bool
 ) -> None:
     backend = a_backend(a_job(), level=recorded, entry=an_entry(level=listed) if listed else None)
-    assert bool(looks(backend, labels=(LABEL,) if label else ())) is shows
+    assert bool(shown_by_name(backend, labels=(LABEL,) if label else ())) is is_shown
 
 
 def test_a_backend_that_is_not_concerned_has_no_check() -> None:
     for state in (D.LEFT_OUT, D.CANCELLED):
-        assert looks(an_unsent_backend(state, "paths")) == {}
+        assert shown_by_name(an_unsent_backend(state, "paths")) == {}
 
 
 @pytest.mark.parametrize(("state", "status"), [(D.HELD, QUEUED), (D.WAITING, IN_PROGRESS)])
-def test_only_a_dispatch_that_people_hold_shows_as_queued(state: DispatchState, status: CheckStatus) -> None:
-    assert looks(an_unsent_backend(state, "draft")) == {BACKEND: (status, None)}
+def test_only_a_held_dispatch_is_shown_as_queued(state: DispatchState, status: CheckStatus) -> None:
+    assert shown_by_name(an_unsent_backend(state, "draft")) == {BACKEND: (status, None)}
 
 
-def test_a_commit_that_nobody_wants_merged_wants_no_check() -> None:
+def test_a_commit_without_subjects_has_no_checks() -> None:
     assert checks_by_name() == {}
 
 
 def test_without_a_gate_the_other_checks_stay() -> None:
     commit = a_commit(a_subject(a_backend(a_job())))
-    assert [each.name for each in wanted_checks(commit, None, RULES, NOW)] == [BACKEND, JOB]
+    assert [check.name for check in wanted_checks(commit, None, RULES, NOW)] == [BACKEND, JOB]
 
 
-def test_of_two_pull_requests_the_newest_delivery_shows_its_backend() -> None:
+def test_the_newest_delivery_of_two_pull_requests_decides_the_backend_check() -> None:
     old = a_subject(a_backend(a_job(C.FAILURE)), received_at=SENT - HOUR)
     new = a_subject(a_backend(a_job()), number=8, delivery="guid-8")
     for order in ((old, new), (new, old)):
         assert checks_by_name(*order)[BACKEND].shown.conclusion is C.SUCCESS
 
 
-def test_the_pull_request_with_the_label_shows_an_l3_backend_for_both() -> None:
+def test_a_label_on_one_of_two_pull_requests_shows_the_l3_check_for_both() -> None:
     labelled = a_subject(at_l3(a_job()), labels=(LABEL,), received_at=SENT - HOUR)
     plain = a_subject(at_l3(a_job()), number=8, delivery="guid-8")
     assert BACKEND in checks_by_name(labelled, plain)
@@ -183,7 +185,7 @@ def test_a_group_that_reuses_a_result_shows_its_gate_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "prefixes", "asked"),
+    ("labels", "prefixes", "labelled"),
     [
         (("ciflow/crcr/npu",), ("ciflow/crcr/",), True),
         (("CIFlow/CRCR/NPU",), ("ciflow/crcr/",), True),
@@ -199,16 +201,16 @@ def test_a_group_that_reuses_a_result_shows_its_gate_only() -> None:
     ],
 )
 def test_the_label_is_a_known_prefix_and_the_device_in_any_case(
-    labels: tuple[str, ...], prefixes: tuple[str, ...], asked: bool
+    labels: tuple[str, ...], prefixes: tuple[str, ...], labelled: bool
 ) -> None:
-    assert is_labelled(an_entry(device="NPU"), labels, prefixes) is asked
+    assert is_labelled(an_entry(device="NPU"), labels, prefixes) is labelled
 
 
 def test_an_entry_without_a_device_has_no_label() -> None:
     assert not is_labelled(an_entry(device=None), ("ciflow/crcr/", "ciflow/crcr/None"), ("ciflow/crcr/",))
 
 
-# What L3 looks like
+# Checks of L3 backends
 
 BAD_JOBS = [
     a_job(conclusion) for conclusion in (C.FAILURE, C.ACTION_REQUIRED, C.NONE, C.CANCELLED, C.TIMED_OUT)
@@ -218,40 +220,40 @@ OPEN = [sent_at_l3(), at_l3(an_open_job()), at_l3(a_job(C.FAILURE), runs=(a_run(
 
 
 @pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
-def test_what_fails_at_l3_is_neutral_and_says_that_it_blocks_nothing(job: JobResult) -> None:
-    found = checks_by_name(a_subject(at_l3(job), labels=(LABEL,)))
+def test_an_l3_failure_is_neutral_and_marked_as_non_blocking(job: JobResult) -> None:
+    checks = checks_by_name(a_subject(at_l3(job), labels=(LABEL,)))
     for name in (BACKEND, JOB):
-        assert found[name].shown.conclusion is C.NEUTRAL
-        assert found[name].shown.title.endswith("(non-blocking)")
+        assert checks[name].shown.conclusion is C.NEUTRAL
+        assert checks[name].shown.title.endswith("(non-blocking)")
 
 
 @pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
-def test_an_upstream_may_ask_for_red_at_l3(job: JobResult) -> None:
-    red = looks(at_l3(job), rules=replace(RULES, l3_fails_red=True))
+def test_an_upstream_can_configure_l3_failures_as_red(job: JobResult) -> None:
+    red = shown_by_name(at_l3(job), rules=replace(RULES, l3_fails_red=True))
     assert red[BACKEND] == (COMPLETED, C.FAILURE)
     assert red[JOB][1] not in {C.SUCCESS, C.NEUTRAL, C.SKIPPED, C.NONE, None}
 
 
 @pytest.mark.parametrize("backend", [at_l3(runs=(), sent_at=LONG_AGO), at_l3(a_job(C.SKIPPED))])
 def test_an_l3_backend_that_is_missing_or_declined_is_neutral_too(backend: BackendResults) -> None:
-    assert looks(backend)[BACKEND] == (COMPLETED, C.NEUTRAL)
+    assert shown_by_name(backend)[BACKEND] == (COMPLETED, C.NEUTRAL)
 
 
 @pytest.mark.parametrize("backend", OPEN, ids=["sent", "running", "running again"])
-def test_where_pending_checks_block_l3_runs_as_completed_neutral(backend: BackendResults) -> None:
-    found = checks_by_name(a_subject(backend, labels=(LABEL,)), rules=replace(RULES, show_l3_pending=False))
-    for name in found.keys() - {GATE_NAME}:
-        shown = found[name].shown
+def test_l3_is_completed_neutral_while_running_if_pending_checks_are_hidden(backend: BackendResults) -> None:
+    checks = checks_by_name(a_subject(backend, labels=(LABEL,)), rules=replace(RULES, show_l3_pending=False))
+    for name in checks.keys() - {GATE_NAME}:
+        shown = checks[name].shown
         assert (shown.status, shown.conclusion) == (COMPLETED, C.NEUTRAL)
         assert shown.title.endswith("(non-blocking)")
 
 
 @pytest.mark.parametrize("backend", OPEN, ids=["sent", "running", "running again"])
-def test_elsewhere_l3_is_open_while_it_runs(backend: BackendResults) -> None:
-    assert {status for status, _ in looks(backend).values()} <= {QUEUED, IN_PROGRESS}
+def test_l3_is_open_while_running_if_pending_checks_are_shown(backend: BackendResults) -> None:
+    assert {status for status, _ in shown_by_name(backend).values()} <= {QUEUED, IN_PROGRESS}
 
 
-def test_the_result_of_a_job_shown_neutral_while_running_goes_into_the_same_check() -> None:
+def test_the_result_of_a_job_shown_neutral_while_running_updates_the_same_check() -> None:
     rules = replace(RULES, show_l3_pending=False)
     running, done = (
         checks_by_name(a_subject(at_l3(job), labels=(LABEL,)), rules=rules)[JOB]
@@ -264,16 +266,16 @@ def test_the_result_of_a_job_shown_neutral_while_running_goes_into_the_same_chec
     assert done.shown.conclusion is C.SUCCESS
 
 
-def test_l3_options_leave_l4_as_it_is() -> None:
+def test_l3_options_do_not_affect_l4() -> None:
     rules = replace(RULES, show_l3_pending=False, l3_fails_red=False)
-    assert looks(a_backend(an_open_job()), rules=rules)[JOB] == (IN_PROGRESS, None)
-    assert looks(a_backend(a_job(C.FAILURE)), rules=rules)[JOB] == (COMPLETED, C.FAILURE)
+    assert shown_by_name(a_backend(an_open_job()), rules=rules)[JOB] == (IN_PROGRESS, None)
+    assert shown_by_name(a_backend(a_job(C.FAILURE)), rules=rules)[JOB] == (COMPLETED, C.FAILURE)
     assert "non-blocking" not in checks_by_name(a_subject(a_backend(a_job(C.FAILURE))))[JOB].shown.title
 
 
-def test_who_was_l3_when_recorded_is_non_blocking_even_at_l4_now() -> None:
+def test_a_backend_recorded_at_l3_is_non_blocking_even_at_l4_now() -> None:
     promoted = a_backend(a_job(C.FAILURE), level=Level.L3)
-    assert looks(promoted)[BACKEND] == (COMPLETED, C.NEUTRAL)
+    assert shown_by_name(promoted)[BACKEND] == (COMPLETED, C.NEUTRAL)
 
 
 # Jobs
@@ -297,32 +299,34 @@ def test_who_was_l3_when_recorded_is_non_blocking_even_at_l4_now() -> None:
         (a_job(C.FAILURE, verdict=a_verdict(VerdictKind.FLAKY)), C.NEUTRAL),
     ],
 )
-def test_a_job_of_l4_ends_as_it_is_and_an_excused_one_neutral(job: JobResult, conclusion: Conclusion) -> None:
-    assert looks(a_backend(job, options={"jobs": ("build",)}))[JOB] == (COMPLETED, conclusion)
+def test_an_l4_job_shows_its_conclusion_and_an_excused_one_neutral(
+    job: JobResult, conclusion: Conclusion
+) -> None:
+    assert shown_by_name(a_backend(job, options={"jobs": ("build",)}))[JOB] == (COMPLETED, conclusion)
 
 
 @pytest.mark.parametrize("job", BAD_JOBS, ids=lambda job: str(job.conclusion or job.state))
 @pytest.mark.parametrize("waived", ["build", None])
 def test_a_waived_job_is_neutral(job: JobResult, waived: str | None) -> None:
-    found = looks(a_backend(job), a_waiver(job=waived))
-    assert (found[JOB], found[BACKEND]) == ((COMPLETED, C.NEUTRAL), (COMPLETED, C.NEUTRAL))
+    shown = shown_by_name(a_backend(job), a_waiver(job=waived))
+    assert (shown[JOB], shown[BACKEND]) == ((COMPLETED, C.NEUTRAL), (COMPLETED, C.NEUTRAL))
 
 
-def test_a_waiver_that_ran_out_or_is_another_pull_requests_turns_nothing_neutral() -> None:
+def test_a_waiver_that_expired_or_is_of_another_pull_request_has_no_effect() -> None:
     for waiver in (a_waiver(until_at=NOW), a_waiver(number=8)):
-        assert looks(a_backend(a_job(C.FAILURE)), waiver)[JOB] == (COMPLETED, C.FAILURE)
+        assert shown_by_name(a_backend(a_job(C.FAILURE)), waiver)[JOB] == (COMPLETED, C.FAILURE)
 
 
-def test_a_probe_shows_whether_it_did_what_is_expected() -> None:
+def test_a_probe_succeeds_only_with_its_expected_conclusion() -> None:
     expect = {"expect": (("build", C.FAILURE),)}
-    assert looks(a_backend(a_job(C.FAILURE), options=expect))[JOB] == (COMPLETED, C.SUCCESS)
-    assert looks(a_backend(a_job(), options=expect))[JOB] == (COMPLETED, C.FAILURE)
+    assert shown_by_name(a_backend(a_job(C.FAILURE), options=expect))[JOB] == (COMPLETED, C.SUCCESS)
+    assert shown_by_name(a_backend(a_job(), options=expect))[JOB] == (COMPLETED, C.FAILURE)
 
 
-def test_a_job_that_runs_again_is_queued_anew_and_what_passed_stays() -> None:
+def test_a_rerun_job_is_queued_in_a_new_check_and_passed_jobs_keep_theirs() -> None:
     before = checks_by_name(a_subject(a_backend(a_job(C.FAILURE), a_job(name="test"))))
-    again = a_backend(a_job(C.FAILURE), a_job(name="test"), runs=(a_run(rerun_from=1),))
-    after = checks_by_name(a_subject(again))
+    rerun = a_backend(a_job(C.FAILURE), a_job(name="test"), runs=(a_run(rerun_from=1),))
+    after = checks_by_name(a_subject(rerun))
     assert (after[JOB].shown.status, after[BACKEND].shown.status) == (QUEUED, IN_PROGRESS)
     assert after[JOB].incarnation != before[JOB].incarnation
     assert after[BACKEND].incarnation != before[BACKEND].incarnation
@@ -330,46 +334,51 @@ def test_a_job_that_runs_again_is_queued_anew_and_what_passed_stays() -> None:
 
 
 def test_a_rerun_keeps_its_new_check_when_it_starts_and_ends() -> None:
-    asked = a_backend(a_job(C.FAILURE), runs=(a_run(rerun_from=1),))
-    begun = replace(asked, runs=(a_run(rerun_from=1, attempt=2, over=False),))
-    done = replace(begun, jobs=(a_job(C.FAILURE), a_job(attempt=2)), runs=(a_run(rerun_from=1, attempt=2),))
-    found = [checks_by_name(a_subject(backend)) for backend in (asked, begun, done)]
+    requested = a_backend(a_job(C.FAILURE), runs=(a_run(rerun_from=1),))
+    started = replace(requested, runs=(a_run(rerun_from=1, attempt=2, over=False),))
+    done = replace(started, jobs=(a_job(C.FAILURE), a_job(attempt=2)), runs=(a_run(rerun_from=1, attempt=2),))
+    stages = [checks_by_name(a_subject(backend)) for backend in (requested, started, done)]
     for name in (BACKEND, JOB):
-        assert len({each[name].incarnation for each in found}) == 1
-    assert found[-1][JOB].shown.conclusion is C.SUCCESS
+        assert len({checks[name].incarnation for checks in stages}) == 1
+    assert stages[-1][JOB].shown.conclusion is C.SUCCESS
 
 
-def many(count: int, *, bad: int, **facts: Any) -> list[JobResult]:
+def make_jobs(count: int, *, bad: int, **facts: Any) -> list[JobResult]:
     return [a_job(C.FAILURE if at < bad else C.SUCCESS, f"job-{at}", **facts) for at in range(count)]
 
 
 def job_checks(backend: BackendResults, *waivers: GrantedWaiver) -> set[str]:
-    return {name.rpartition("/")[2] for name in looks(backend, *waivers) if name.count("/") > 2}
+    return {name.rpartition("/")[2] for name in shown_by_name(backend, *waivers) if name.count("/") > 2}
 
 
-def test_up_to_twenty_jobs_each_has_a_check() -> None:
-    assert len(job_checks(a_backend(*many(20, bad=2)))) == 20
+def test_each_of_up_to_twenty_jobs_has_a_check() -> None:
+    assert len(job_checks(a_backend(*make_jobs(20, bad=2)))) == 20
 
 
 def test_above_twenty_only_failed_jobs_have_a_check() -> None:
-    jobs = [*many(20, bad=2), an_open_job("open"), a_job(C.CANCELLED, "cancelled"), a_silent_job("silent")]
+    jobs = [
+        *make_jobs(20, bad=2),
+        an_open_job("open"),
+        a_job(C.CANCELLED, "cancelled"),
+        a_silent_job("silent"),
+    ]
     assert job_checks(a_backend(*jobs)) == {"job-0", "job-1", "cancelled", "silent"}
     assert job_checks(at_l3(*jobs)) == {"job-0", "job-1", "cancelled", "silent"}
 
 
-def test_above_twenty_a_failed_job_keeps_its_check_until_it_shows_that_it_is_mended() -> None:
-    failed = many(21, bad=1)
-    waived = looks(a_backend(*failed), a_waiver(job="job-0"))
+def test_above_twenty_a_failed_job_keeps_its_check_when_waived_rerun_or_fixed() -> None:
+    failed = make_jobs(21, bad=1)
+    waived = shown_by_name(a_backend(*failed), a_waiver(job="job-0"))
     assert waived["crcr/org/one/CI/job-0"] == (COMPLETED, C.NEUTRAL)
-    runs_again = looks(a_backend(*failed, runs=(a_run(rerun_from=1),)))
+    runs_again = shown_by_name(a_backend(*failed, runs=(a_run(rerun_from=1),)))
     assert runs_again["crcr/org/one/CI/job-0"] == (QUEUED, None)
-    mended = looks(a_backend(*failed, a_job(C.SUCCESS, "job-0", attempt=2), runs=(a_run(attempt=2),)))
-    assert mended["crcr/org/one/CI/job-0"] == (COMPLETED, C.SUCCESS)
-    assert len(mended) == 2
+    fixed = shown_by_name(a_backend(*failed, a_job(C.SUCCESS, "job-0", attempt=2), runs=(a_run(attempt=2),)))
+    assert fixed["crcr/org/one/CI/job-0"] == (COMPLETED, C.SUCCESS)
+    assert len(fixed) == 2
 
 
 def test_above_twenty_an_expected_failure_is_no_failure() -> None:
-    backend = a_backend(*many(21, bad=3), options={"expect": (("job-0", C.FAILURE),)})
+    backend = a_backend(*make_jobs(21, bad=3), options={"expect": (("job-0", C.FAILURE),)})
     assert job_checks(backend) == {"job-1", "job-2"}
 
 
@@ -378,33 +387,33 @@ OTHER_FILE = {"workflow": "other.yml", "run_id": "11"}
 
 def test_one_job_name_in_two_workflows_makes_two_checks() -> None:
     named = a_backend(a_job(), a_job(C.FAILURE, workflow_name="Nightly", **OTHER_FILE))
-    found = looks(named)
-    assert found[JOB] == (COMPLETED, C.SUCCESS)
-    assert found["crcr/org/one/Nightly/build"] == (COMPLETED, C.FAILURE)
+    shown = shown_by_name(named)
+    assert shown[JOB] == (COMPLETED, C.SUCCESS)
+    assert shown["crcr/org/one/Nightly/build"] == (COMPLETED, C.FAILURE)
 
 
-def test_workflows_of_one_name_are_told_apart_by_their_files() -> None:
-    found = looks(a_backend(a_job(), a_job(C.FAILURE, **OTHER_FILE), a_job(name="lint")))
-    assert found["crcr/org/one/.github/workflows/ci.yml/build"] == (COMPLETED, C.SUCCESS)
-    assert found["crcr/org/one/other.yml/build"] == (COMPLETED, C.FAILURE)
-    assert "crcr/org/one/CI/lint" in found
+def test_workflows_with_the_same_name_are_distinguished_by_file() -> None:
+    shown = shown_by_name(a_backend(a_job(), a_job(C.FAILURE, **OTHER_FILE), a_job(name="lint")))
+    assert shown["crcr/org/one/.github/workflows/ci.yml/build"] == (COMPLETED, C.SUCCESS)
+    assert shown["crcr/org/one/other.yml/build"] == (COMPLETED, C.FAILURE)
+    assert "crcr/org/one/CI/lint" in shown
 
 
-def test_a_name_does_not_change_when_other_jobs_are_left_out() -> None:
+def test_a_check_name_does_not_change_when_other_jobs_are_left_out() -> None:
     twin = a_job(C.SUCCESS, "job-0", **OTHER_FILE)
     for count in (10, 30):
-        found = looks(a_backend(*many(count, bad=1), twin))
-        assert "crcr/org/one/.github/workflows/ci.yml/job-0" in found
+        shown = shown_by_name(a_backend(*make_jobs(count, bad=1), twin))
+        assert "crcr/org/one/.github/workflows/ci.yml/job-0" in shown
 
 
-def test_names_that_differ_only_past_what_fits_stay_apart() -> None:
+def test_names_that_differ_only_beyond_the_length_limit_stay_distinct() -> None:
     twins = [a_job(name="x" * 300 + end) for end in "ab"]
-    found = looks(a_backend(*twins, a_job(name="in\u200bvisible"), a_job(name="invisible")))
-    assert len(found) == 5
-    assert max(map(len, found)) <= 200
+    shown = shown_by_name(a_backend(*twins, a_job(name="in\u200bvisible"), a_job(name="invisible")))
+    assert len(shown) == 5
+    assert max(map(len, shown)) <= 200
 
 
-def test_a_jobs_check_links_to_its_run_only_if_that_is_a_link() -> None:
+def test_a_job_check_links_to_its_run_only_if_the_url_is_safe() -> None:
     def details(url: str | None) -> str | None:
         return checks_by_name(a_subject(a_backend(a_job(url=url))))[JOB].shown.details_url
 
@@ -425,25 +434,27 @@ GATES = {
 
 
 @pytest.mark.parametrize("state", GateState)
-def test_the_gates_check_is_what_the_gate_is(state: GateState) -> None:
-    backend, look = GATES[state]
+def test_the_gate_check_shows_the_state_of_the_gate(state: GateState) -> None:
+    backend, expected = GATES[state]
     shown = checks_by_name(a_subject(backend))[GATE_NAME].shown
-    assert (shown.status, shown.conclusion) == look
+    assert (shown.status, shown.conclusion) == expected
 
 
-def test_every_commit_has_its_gate_even_without_a_gating_backend() -> None:
+def test_every_commit_has_a_gate_check_even_without_a_gating_backend() -> None:
     for subject in (a_subject(), a_subject(at_l3(a_job(C.FAILURE))), a_group()):
         shown = checks_by_name(subject)[GATE_NAME].shown
         assert (shown.conclusion, "no gating backend" in shown.title) == (C.SUCCESS, True)
 
 
-def test_the_gate_leads_to_its_pull_request_or_its_commit() -> None:
-    pull, group = (checks_by_name(each)[GATE_NAME].shown.details_url for each in (a_subject(), a_group()))
+def test_the_gate_check_links_to_its_pull_request_or_commit() -> None:
+    pull, group = (
+        checks_by_name(subject)[GATE_NAME].shown.details_url for subject in (a_subject(), a_group())
+    )
     assert pull == "https://hud.example/crcr/pr/7?upstream=up/stream"
     assert group == f"https://hud.example/crcr/commit/{HEAD}?upstream=up/stream"
 
 
-def test_another_delivery_for_the_commit_makes_another_gate() -> None:
+def test_another_delivery_for_the_commit_creates_a_new_gate_check() -> None:
     first, second = (checks_by_name(a_subject(delivery=guid))[GATE_NAME] for guid in ("guid-1", "guid-2"))
     ended = PublishedCheck(tier=Tier.GATE, incarnation=first.incarnation, is_open=False, digest="same")
     assert next_action(ended, second, "same") is CheckAction.CREATE
@@ -486,26 +497,26 @@ def test_the_gate_is_green_only_when_passed_and_never_neutral_or_skipped(
 
 
 @given(subjects, policies)
-def test_a_check_has_a_conclusion_that_github_knows_exactly_when_it_is_completed(
+def test_a_check_has_a_conclusion_known_to_github_exactly_when_completed(
     subject: MergeSubject, rules: CheckPolicy
 ) -> None:
-    for each in checks_by_name(subject, rules=rules).values():
-        assert (each.shown.status is COMPLETED) is (each.shown.conclusion is not None)
-        assert each.shown.conclusion is not C.NONE
+    for check in checks_by_name(subject, rules=rules).values():
+        assert (check.shown.status is COMPLETED) is (check.shown.conclusion is not None)
+        assert check.shown.conclusion is not C.NONE
 
 
 @given(subjects)
-def test_what_does_not_gate_never_looks_like_a_blocker(subject: MergeSubject) -> None:
-    found = checks_by_name(subject, rules=replace(RULES, show_l3_pending=False))
+def test_a_non_gating_check_never_looks_like_a_blocker(subject: MergeSubject) -> None:
+    checks = checks_by_name(subject, rules=replace(RULES, show_l3_pending=False))
     if not subject.backends[0].gates:
-        shown = {each.shown.conclusion for each in found.values() if each.tier is not Tier.GATE}
+        shown = {check.shown.conclusion for check in checks.values() if check.tier is not Tier.GATE}
         assert shown <= {C.SUCCESS, C.NEUTRAL, C.SKIPPED}
 
 
-# From what is wanted to what is asked
+# From wanted and published checks to actions
 
 
-def a_wanted(*, opens: bool, incarnation: str = "1", tier: Tier = Tier.JOB) -> WantedCheck:
+def a_wanted_check(*, opens: bool, incarnation: str = "1", tier: Tier = Tier.JOB) -> WantedCheck:
     shown = CheckContent(
         status=IN_PROGRESS if opens else COMPLETED,
         conclusion=None if opens else C.SUCCESS,
@@ -515,14 +526,18 @@ def a_wanted(*, opens: bool, incarnation: str = "1", tier: Tier = Tier.JOB) -> W
     return WantedCheck(name="name", tier=tier, incarnation=incarnation, shown=shown)
 
 
-def a_published(*, is_open: bool, tier: Tier = Tier.JOB) -> PublishedCheck:
+def a_published_check(*, is_open: bool, tier: Tier = Tier.JOB) -> PublishedCheck:
     return PublishedCheck(tier=tier, incarnation="1", is_open=is_open, digest="same")
 
 
-HAS = {"none": None, "open": a_published(is_open=True), "completed": a_published(is_open=False)}
-WANTS = {"none": None, "open": True, "completed": False}
-# has, wants, incarnation, digest
-ACTS = {
+PUBLISHED = {
+    "none": None,
+    "open": a_published_check(is_open=True),
+    "completed": a_published_check(is_open=False),
+}
+WANTED_OPEN = {"none": None, "open": True, "completed": False}
+# published, wanted, incarnation, digest
+ACTIONS = {
     ("none", "none", "same", "same"): CheckAction.NOTHING,
     ("none", "none", "same", "other"): CheckAction.NOTHING,
     ("none", "none", "other", "same"): CheckAction.NOTHING,
@@ -562,22 +577,24 @@ ACTS = {
 }
 
 
-def test_the_table_of_acts_is_complete() -> None:
+def test_the_table_of_actions_is_complete() -> None:
     same = ("same", "other")
-    assert ACTS.keys() == set(product(HAS, WANTS, same, same))
+    assert ACTIONS.keys() == set(product(PUBLISHED, WANTED_OPEN, same, same))
 
 
-@pytest.mark.parametrize("case", ACTS, ids=" ".join)
+@pytest.mark.parametrize("case", ACTIONS, ids=" ".join)
 @pytest.mark.parametrize("tier", Tier)
-def test_what_is_done_about_a_check(case: tuple[str, str, str, str], tier: Tier) -> None:
-    has, wants, incarnation, digest = case
-    before = HAS[has]
+def test_the_next_action_for_a_check_follows_the_table(case: tuple[str, str, str, str], tier: Tier) -> None:
+    published_state, wanted_state, incarnation, digest = case
+    before = PUBLISHED[published_state]
     published = replace(before, tier=tier) if before else None
-    opens = WANTS[wants]
-    should = None
+    opens = WANTED_OPEN[wanted_state]
+    wanted_check = None
     if opens is not None:
-        should = a_wanted(opens=opens, incarnation="1" if incarnation == "same" else "2", tier=tier)
-    assert next_action(published, should, digest) is ACTS[case]
+        wanted_check = a_wanted_check(
+            opens=opens, incarnation="1" if incarnation == "same" else "2", tier=tier
+        )
+    assert next_action(published, wanted_check, digest) is ACTIONS[case]
 
 
 @given(st.text(), st.text(), st.text(), st.text())
@@ -585,37 +602,39 @@ def test_a_completed_check_is_never_updated_to_an_open_one(
     incarnation: str, next_incarnation: str, digest: str, next_digest: str
 ) -> None:
     published = PublishedCheck(tier=Tier.GATE, incarnation=incarnation, is_open=False, digest=digest)
-    should = a_wanted(opens=True, incarnation=next_incarnation)
-    assert next_action(published, should, next_digest) is CheckAction.CREATE
+    wanted_check = a_wanted_check(opens=True, incarnation=next_incarnation)
+    assert next_action(published, wanted_check, next_digest) is CheckAction.CREATE
 
 
 def published_after(
-    act: CheckAction, before: PublishedCheck | None, should: WantedCheck | None, digest: str
+    action: CheckAction, before: PublishedCheck | None, wanted_check: WantedCheck | None, digest: str
 ) -> PublishedCheck | None:
-    """Return what stands on the commit once GitHub did as asked."""
-    if act is CheckAction.NOTHING:
+    """Return the published check after GitHub has executed the action."""
+    if action is CheckAction.NOTHING:
         return before
-    if should is None:
+    if wanted_check is None:
         return PublishedCheck(tier=Tier.JOB, incarnation="", is_open=False, digest="ended")
-    opens = should.shown.status is not COMPLETED
-    return PublishedCheck(tier=should.tier, incarnation=should.incarnation, is_open=opens, digest=digest)
+    opens = wanted_check.shown.status is not COMPLETED
+    return PublishedCheck(
+        tier=wanted_check.tier, incarnation=wanted_check.incarnation, is_open=opens, digest=digest
+    )
 
 
 @given(
     st.lists(st.tuples(st.sampled_from([None, True, False]), st.sampled_from("12"), st.sampled_from("xy")))
 )
-def test_one_look_sets_a_check_right_and_a_second_asks_for_nothing(
+def test_one_action_brings_a_check_up_to_date_and_a_second_has_nothing_to_do(
     history: list[tuple[bool | None, str, str]],
 ) -> None:
     published: PublishedCheck | None = None
     for opens, incarnation, words in history:
-        should = None if opens is None else a_wanted(opens=opens, incarnation=incarnation)
+        wanted_check = None if opens is None else a_wanted_check(opens=opens, incarnation=incarnation)
         digest = f"{opens} {words}"
-        act = next_action(published, should, digest)
-        published = published_after(act, published, should, digest)
-        assert next_action(published, should, digest) is CheckAction.NOTHING
-        assert should is None or (published is not None and published.digest == digest)
-        assert should is not None or published is None or not published.is_open
+        action = next_action(published, wanted_check, digest)
+        published = published_after(action, published, wanted_check, digest)
+        assert next_action(published, wanted_check, digest) is CheckAction.NOTHING
+        assert wanted_check is None or (published is not None and published.digest == digest)
+        assert wanted_check is not None or published is None or not published.is_open
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def result(position: int, ended: str, minute: int = 0, *, tests: int | None = No
 
 
 def results(history: str) -> list[CommitResult]:
-    """Results on the commits 1, 2, 3 …; `.` is a commit that nobody tested, `/` separates results of one commit."""
+    """Results on the commits 1, 2, 3 …; `.` is an untested commit, `/` separates results of one commit."""
     words = [word.split("/") for word in history.split()]
     return [
         result(position, {"p": "pass", "s": "sick"}.get(ended, ended), position)
@@ -46,23 +46,23 @@ def results(history: str) -> list[CommitResult]:
     ]
 
 
-Found = list[tuple[str, int | None, int, int]]
+Ranges = list[tuple[str, int | None, int, int]]
 
 
-def ranges(found: tuple[BreakageRange, ...]) -> Found:
+def ranges(breakages: tuple[BreakageRange, ...]) -> Ranges:
     """The failures, and the positions of the good, the first bad and the surely bad commit."""
     return [
         (
-            "".join(mark or "-" for mark in one.fingerprints),
-            one.good.position if one.good else None,
-            one.first_bad.position,
-            one.bad.position,
+            "".join(mark or "-" for mark in breakage.fingerprints),
+            breakage.good.position if breakage.good else None,
+            breakage.first_bad.position,
+            breakage.bad.position,
         )
-        for one in found
+        for breakage in breakages
     ]
 
 
-HISTORIES: dict[str, tuple[str, Found]] = {
+HISTORIES: dict[str, tuple[str, Ranges]] = {
     "the next commit failed": ("p p A A", [("A", 2, 3, 3)]),
     "commits that nobody tested": ("p . . . A . A", [("A", 1, 5, 5)]),
     "it passed since": ("p A A p", []),
@@ -94,24 +94,29 @@ HISTORIES: dict[str, tuple[str, Found]] = {
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_the_range_of_a_breakage(name: str) -> None:
+def test_each_history_has_its_breakages_and_ranges(name: str) -> None:
     history, expected = HISTORIES[name]
     assert ranges(find_breakages(results(history))) == expected
 
 
-def test_a_job_that_failed_otherwise_is_clean_if_it_ran_as_many_tests() -> None:
+def test_a_commit_with_another_failure_is_clean_if_as_many_tests_ran() -> None:
     broken = [result(1, "pass"), result(2, "B", tests=400), result(3, "A", tests=410)]
     assert ranges(find_breakages(broken)) == [("A", 2, 3, 3)]
     aborted = [result(1, "pass"), result(2, "B", tests=3), result(3, "A", tests=410)]
-    (found,) = find_breakages(aborted)
-    assert ranges((found,)) == [("A", 1, 3, 3)]
-    assert found.failed_otherwise == (2,)
+    (breakage,) = find_breakages(aborted)
+    assert ranges((breakage,)) == [("A", 1, 3, 3)]
+    assert breakage.failed_otherwise == (2,)
 
 
-def test_earlier_breakages_with_the_same_failure_are_known() -> None:
-    (found,) = find_breakages(results("p . A A A p p A A A p . A"))
-    assert found.earlier == (EarlierBreakage(7, 8, 11), EarlierBreakage(1, 3, 6))
-    assert [found.earlier[0].explains(position) for position in (7, 8, 10, 11)] == [False, True, True, False]
+def test_earlier_breakages_with_the_same_failure_are_listed() -> None:
+    (breakage,) = find_breakages(results("p . A A A p p A A A p . A"))
+    assert breakage.earlier == (EarlierBreakage(7, 8, 11), EarlierBreakage(1, 3, 6))
+    assert [breakage.earlier[0].explains(position) for position in (7, 8, 10, 11)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,15 +131,15 @@ def test_earlier_breakages_with_the_same_failure_are_known() -> None:
         ("p a? p b? p p a?", 2),
     ],
 )
-def test_failures_by_chance_are_alone_or_passed_too(history: str, number: int) -> None:
-    """A breakage that was fixed and came again is called flaky by the verdict rules, and is no chance."""
+def test_chance_failures_are_single_or_passed_on_the_same_commit(history: str, number: int) -> None:
+    """A breakage that was fixed and came back is flaky for the verdict rules, but no chance failure."""
     assert count_chance_failures(results(history)) == number
 
 
-def test_a_job_has_few_breakages() -> None:
+def test_a_job_has_at_most_five_breakages() -> None:
     one_more_each_time = " ".join("ABCDEFGH"[:count] for count in range(1, 9))
-    found = find_breakages(results(f"p {one_more_each_time}"))
-    assert [mark for mark, *_ in ranges(found)] == ["A", "B", "C", "D", "E"]
+    breakages = find_breakages(results(f"p {one_more_each_time}"))
+    assert [mark for mark, *_ in ranges(breakages)] == ["A", "B", "C", "D", "E"]
 
 
 RESULTS = st.lists(
@@ -150,8 +155,8 @@ RESULTS = st.lists(
 
 
 @given(RESULTS)
-def test_no_range_contains_a_commit_at_or_before_a_pass(history: list[CommitResult]) -> None:
-    passed = max((one.position for one in history if one.passed), default=0)
+def test_no_range_contains_a_commit_at_or_before_the_last_pass(history: list[CommitResult]) -> None:
+    passed = max((result.position for result in history if result.passed), default=0)
     for breakage in find_breakages(history):
         assert breakage.first_bad.position > passed
         assert not any(breakage.contains(position) for position in range(1, passed + 1) if breakage.good)
@@ -169,7 +174,7 @@ def test_the_first_bad_commit_shows_the_failure_and_the_range_ends_there_or_late
 
 
 @given(RESULTS, st.randoms())
-def test_the_order_of_arrival_does_not_matter(history: list[CommitResult], chance: object) -> None:
+def test_the_order_of_the_results_does_not_matter(history: list[CommitResult], random: object) -> None:
     shuffled = history.copy()
-    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert ranges(find_breakages(history)) == ranges(find_breakages(shuffled))

@@ -23,7 +23,7 @@ SHA = "9b1c2d3e4f5061728394a5b6c7d8e9f001122334"
         ("\n\n", None),
     ],
 )
-def test_the_pull_request_that_a_commit_merges(message: str, number: int | None) -> None:
+def test_the_merged_pull_request_is_read_from_the_message(message: str, number: int | None) -> None:
     assert read_origin(message).number == number
 
 
@@ -36,11 +36,11 @@ def test_the_pull_request_that_a_commit_merges(message: str, number: int | None)
         ("Undo\n\nThis reverts commit 9b1c2d3.", None),
     ],
 )
-def test_the_commit_that_a_commit_reverts(message: str, reverts: str | None) -> None:
+def test_the_reverted_commit_is_read_from_the_message(message: str, reverts: str | None) -> None:
     assert read_origin(message).reverts == reverts
 
 
-def test_a_title_is_one_line_and_cut() -> None:
+def test_a_title_is_one_line_and_truncated() -> None:
     assert read_origin("Fuse it\r\n\r\nmore") == CommitOrigin("Fuse it")
     assert read_origin("x" * 5_000 + " (#12)") == CommitOrigin("x" * 200, 12)
 

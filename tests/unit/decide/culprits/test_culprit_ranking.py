@@ -33,8 +33,8 @@ def result(position: int, *marks: str) -> CommitResult:
 
 
 def find(*results: CommitResult) -> BreakageRange:
-    (found,) = find_breakages(results)
-    return found
+    (breakage,) = find_breakages(results)
+    return breakage
 
 
 BREAKAGE = find(result(LAST_PASS), result(FIRST_BAD, "A"), result(17, "A"))
@@ -52,7 +52,7 @@ COMMITS = tuple(
 
 
 def turned_red(*spans: tuple[int, int], failing: int = 2) -> CulpritEvidence:
-    """In-tree checks `test 0`, `test 1` and so on that passed and failed at these positions."""
+    """Return evidence of in-tree checks `test 0`, `test 1` and so on that passed and failed at these positions."""
     checks = [TurnedRed((1, f"test {index}"), *span, failing) for index, span in enumerate(spans)]
     return CulpritEvidence(in_tree=InTreeEvidence(turned_red=tuple(checks)))
 
@@ -133,12 +133,12 @@ def test_evidence_puts_a_change_first(name: str) -> None:
 
 
 def test_a_failure_on_the_pull_request_outweighs_files() -> None:
-    against = CulpritEvidence(
+    evidence = CulpritEvidence(
         failed_on={111: None},
         globs=("src/13.py",),
         test_files=frozenset({"src/13.py"}),
     )
-    assert numbers(rank(against))[0] == 111
+    assert numbers(rank(evidence))[0] == 111
 
 
 def test_a_failure_on_the_pull_request_outweighs_in_tree_checks() -> None:
@@ -165,31 +165,34 @@ def test_many_in_tree_checks_weigh_as_much_as_one() -> None:
 
 def test_a_change_that_was_reverted_within_the_range_and_its_revert_come_last() -> None:
     reverted = [
-        replace(one, reverts=COMMITS[12].sha, title='Revert "Change (#113)"', number=None)
-        if one.position == 14
-        else one
-        for one in COMMITS
+        replace(commit, reverts=COMMITS[12].sha, title='Revert "Change (#113)"', number=None)
+        if commit.position == 14
+        else commit
+        for commit in COMMITS
     ]
     ranked = rank_candidates(BREAKAGE, reverted, CulpritEvidence())
     assert set(numbers(ranked)[-2:]) == {113, None}
-    assert any("was reverted within the range" in reason for one in ranked for reason in one.reasons)
+    assert any(
+        "was reverted within the range" in reason for candidate in ranked for reason in candidate.reasons
+    )
 
 
 def test_a_revert_may_be_the_culprit() -> None:
     reverts = [
-        replace(one, title='Revert "Old (#50)" (#114)') if one.position == 14 else one for one in COMMITS
+        replace(commit, title='Revert "Old (#50)" (#114)') if commit.position == 14 else commit
+        for commit in COMMITS
     ]
     evidence = CulpritEvidence(failed_on={114: None}, came_with=frozenset({50}))
     assert numbers(rank_candidates(BREAKAGE, reverts, evidence))[0] == 114
 
 
-def test_contradicting_pull_requests_say_nothing() -> None:
+def test_contradicting_pull_requests_have_no_effect() -> None:
     assert rank(CulpritEvidence(pulls_passed_at=14, pulls_failed_at=11)) == rank(CulpritEvidence())
 
 
 def test_changes_after_a_first_failure_that_may_be_chance_are_candidates() -> None:
-    chance = [result(position) for position in range(1, 6)] + [result(6, "A"), result(7), result(9, "A")]
-    breakage = find(*chance, result(12, "A"), result(14, "A"))
+    history = [result(position) for position in range(1, 6)] + [result(6, "A"), result(7), result(9, "A")]
+    breakage = find(*history, result(12, "A"), result(14, "A"))
     ranked = rank(CulpritEvidence(), breakage)
     assert set(numbers(ranked)) == set(range(108, 115))
     assert set(numbers(ranked)[:2]) == {108, 109}
@@ -209,7 +212,7 @@ def test_without_a_recorded_pass_only_changes_with_evidence_are_candidates() -> 
     st.frozensets(st.integers(101, 119)),
     st.one_of(st.none(), st.integers(1, 19)),
 )
-def test_no_evidence_names_a_commit_that_passed(
+def test_no_evidence_makes_a_passed_commit_a_candidate(
     good: int, after: int, failed_on: dict[int, str | None], passed_on: frozenset[int], passed_at: int | None
 ) -> None:
     bad = min(good + after, 19)

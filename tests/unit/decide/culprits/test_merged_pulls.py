@@ -10,7 +10,7 @@ def commit(sha: str, title: str = "Update", number: int | None = None, pushed_on
 
 
 def numbers(*commits: BaseCommit, merged_as: dict[str, int] | None = None) -> list[int | None]:
-    return [one.number for one in assign_pulls(commits, merged_as or {})]
+    return [assigned.number for assigned in assign_pulls(commits, merged_as or {})]
 
 
 MERGE = "Merge pull request #7 from ada/fuse"
@@ -35,7 +35,7 @@ MERGE = "Merge pull request #7 from ada/fuse"
         "recorded merge wins",
     ],
 )
-def test_commits_belong_to_pull_requests(
+def test_commits_are_assigned_to_their_pull_requests(
     commits: tuple[BaseCommit, ...], merged_as: dict[str, int], expected: list[int | None]
 ) -> None:
     assert numbers(*commits, merged_as=merged_as) == expected

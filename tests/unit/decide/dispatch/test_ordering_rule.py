@@ -1,4 +1,4 @@
-"""The place of an event in its pull request's history: by date, by the chain of heads, or unknown."""
+"""The order of an event in its pull request's history: by date, by the chain of heads, or unknown."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -40,13 +40,13 @@ KNOWN = KnownPull(
 )
 
 
-def an(action: str, head: str, **more: Any) -> PullRequestEvent:
+def an_event(action: str, head: str, **more: Any) -> PullRequestEvent:
     before = more.pop("before", None)
     return replace(EVENT, action=action, head_sha=head, before=before, is_open=action != "closed", **more)
 
 
 def sync(before: str, head: str, **more: Any) -> PullRequestEvent:
-    return an("synchronize", head, before=before, **more)
+    return an_event("synchronize", head, before=before, **more)
 
 
 OPEN_B = KNOWN
@@ -57,20 +57,20 @@ ONLY_LABELS = replace(KNOWN, head_at=None)
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
 @pytest.mark.parametrize("known", [None, ONLY_LABELS], ids=["nothing", "only labels"])
-def test_the_first_event_about_the_head_is_news(action: str, known: KnownPull | None) -> None:
-    assert order_head(an(action, A), known) is EventOrder.NEWER
+def test_the_first_event_about_the_head_is_newer(action: str, known: KnownPull | None) -> None:
+    assert order_head(an_event(action, A), known) is EventOrder.NEWER
 
 
 @pytest.mark.parametrize("action", ["opened", "reopened", "synchronize", "closed"])
 @pytest.mark.parametrize("known", [OPEN_B, CLOSED_B], ids=["open", "closed"])
-def test_seconds_apart_the_date_decides(action: str, known: KnownPull) -> None:
-    assert order_head(an(action, C, updated_at=T + SECOND), known) is EventOrder.NEWER
-    assert order_head(an(action, C, updated_at=T - SECOND), known) is EventOrder.STALE
+def test_events_at_least_a_second_apart_are_ordered_by_date(action: str, known: KnownPull) -> None:
+    assert order_head(an_event(action, C, updated_at=T + SECOND), known) is EventOrder.NEWER
+    assert order_head(an_event(action, C, updated_at=T - SECOND), known) is EventOrder.STALE
 
 
 WITHIN_ONE_SECOND = {
-    "the opening is the oldest event of all": (an("opened", A), OPEN_B, EventOrder.STALE),
-    "the opening, its closing known": (an("opened", B), CLOSED_B, EventOrder.STALE),
+    "the opening is the oldest event of all": (an_event("opened", A), OPEN_B, EventOrder.STALE),
+    "the opening, its closing known": (an_event("opened", B), CLOSED_B, EventOrder.STALE),
     "the next link of the chain": (sync(B, C), OPEN_B, EventOrder.NEWER),
     "the first link": (sync(A, B), OPENED_A, EventOrder.NEWER),
     "the link before, or back to it by another way": (sync(D, A), OPEN_B, EventOrder.DOUBT),
@@ -79,30 +79,30 @@ WITHIN_ONE_SECOND = {
     "the same head once more": (sync(A, B), OPEN_B, EventOrder.NEWER),
     "a push to what was closed": (sync(B, C), CLOSED_B, EventOrder.DOUBT),
     "the push before the closing": (sync(A, B), CLOSED_B, EventOrder.DOUBT),
-    "a closing, perhaps before a reopening": (an("closed", B), OPEN_B, EventOrder.DOUBT),
-    "a closing of another head": (an("closed", A), OPEN_B, EventOrder.DOUBT),
-    "a second closing": (an("closed", B), CLOSED_B, EventOrder.DOUBT),
-    "a reopening of the open": (an("reopened", B), OPEN_B, EventOrder.NEWER),
-    "a reopening of the closed": (an("reopened", B), CLOSED_B, EventOrder.DOUBT),
+    "a closing, perhaps before a reopening": (an_event("closed", B), OPEN_B, EventOrder.DOUBT),
+    "a closing of another head": (an_event("closed", A), OPEN_B, EventOrder.DOUBT),
+    "a second closing": (an_event("closed", B), CLOSED_B, EventOrder.DOUBT),
+    "a reopening of the open": (an_event("reopened", B), OPEN_B, EventOrder.NEWER),
+    "a reopening of the closed": (an_event("reopened", B), CLOSED_B, EventOrder.DOUBT),
 }
 
 
 @pytest.mark.parametrize("case", WITHIN_ONE_SECOND)
-def test_within_one_second_the_chain_decides_or_nobody_does(case: str) -> None:
+def test_events_within_one_second_are_ordered_by_the_chain_of_heads_or_in_doubt(case: str) -> None:
     event, known, expected = WITHIN_ONE_SECOND[case]
 
     assert order_head(event, known) is expected
 
 
-def test_moving_the_head_remembers_the_one_before() -> None:
+def test_moving_the_head_keeps_the_previous_head() -> None:
     assert move_head(sync(A, B), None).previous_sha == A
     assert move_head(sync(A, B), OPENED_A).previous_sha == A
     assert move_head(sync(C, D), OPEN_B).previous_sha == B
-    assert move_head(an("closed", B), OPEN_B).previous_sha == A
-    assert move_head(an("closed", B), OPEN_B).is_open is False
+    assert move_head(an_event("closed", B), OPEN_B).previous_sha == A
+    assert move_head(an_event("closed", B), OPEN_B).is_open is False
 
 
-def test_a_late_head_brings_no_old_labels_back() -> None:
+def test_a_late_head_does_not_restore_old_labels() -> None:
     known = replace(OPEN_B, updated_at=T + 5 * SECOND)
     late = sync(B, C, updated_at=T + SECOND)
     moved = move_head(late, known)
@@ -119,17 +119,17 @@ def test_a_new_head_brings_its_own_labels() -> None:
     assert move_head(new, OPEN_B).labels == ("new",)
 
 
-def test_a_label_changes_everything_but_the_head() -> None:
-    touched = update_details(an("labeled", C, updated_at=T + SECOND), OPEN_B)
+def test_a_label_event_updates_everything_but_the_head() -> None:
+    updated = update_details(an_event("labeled", C, updated_at=T + SECOND), OPEN_B)
 
-    assert touched is not None
-    assert (touched.head_sha, touched.head_at, touched.is_open) == (B, T, True)
-    assert (touched.labels, touched.draft, touched.updated_at) == (("new",), False, T + SECOND)
+    assert updated is not None
+    assert (updated.head_sha, updated.head_at, updated.is_open) == (B, T, True)
+    assert (updated.labels, updated.draft, updated.updated_at) == (("new",), False, T + SECOND)
 
 
-def test_an_old_label_is_not_believed_and_a_first_one_is_all_that_is_known() -> None:
-    assert update_details(an("labeled", B, updated_at=T - SECOND), OPEN_B) is None
-    first = update_details(an("labeled", B), None)
+def test_an_old_label_event_is_ignored_and_a_first_one_leaves_the_head_unknown() -> None:
+    assert update_details(an_event("labeled", B, updated_at=T - SECOND), OPEN_B) is None
+    first = update_details(an_event("labeled", B), None)
     assert first is not None
     assert first.head_at is None
 
@@ -149,21 +149,26 @@ def test_an_old_label_is_not_believed_and_a_first_one_is_all_that_is_known() -> 
         ("closed", A, "main", False, False),
     ],
 )
-def test_an_event_is_the_head_when_github_says_the_same(
+def test_an_event_is_confirmed_if_githubs_head_base_and_state_agree(
     action: str, head: str, base: str, is_open: bool, expected: bool
 ) -> None:
     assert agrees_with_github(head, base, action, PullFacts(B, "main", is_open, T)) is expected
 
 
-def test_what_github_says_is_believed() -> None:
-    told = apply_github_answer(OPEN_B, PullFacts(C, "stack", is_open=False, updated_at=T + 9 * SECOND))
+def test_the_answer_of_github_replaces_head_base_and_state() -> None:
+    updated = apply_github_answer(OPEN_B, PullFacts(C, "stack", is_open=False, updated_at=T + 9 * SECOND))
 
-    assert (told.head_sha, told.base_ref, told.previous_sha, told.is_open) == (C, "stack", B, False)
-    assert (told.head_at, told.labels) == (T + 9 * SECOND, ("old",))
+    assert (updated.head_sha, updated.base_ref, updated.previous_sha, updated.is_open) == (
+        C,
+        "stack",
+        B,
+        False,
+    )
+    assert (updated.head_at, updated.labels) == (T + 9 * SECOND, ("old",))
     assert apply_github_answer(OPEN_B, PullFacts(B, "main", is_open=True, updated_at=T)).previous_sha == A
 
 
-def test_of_two_labels_set_within_one_second_both_are_known_whichever_comes_first() -> None:
+def test_of_two_labels_set_within_one_second_a_late_event_removes_none() -> None:
     one = replace(EVENT, action="labeled", labels=("bug",))
     both = replace(EVENT, action="labeled", labels=("bug", "ciflow/crcr/npu"))
 
@@ -192,15 +197,15 @@ BASES = {
 
 
 @pytest.mark.parametrize("case", BASES)
-def test_the_base_is_ordered_by_the_date_of_whichever_event_told_it(case: str) -> None:
+def test_the_base_is_ordered_by_the_date_of_the_event_that_reported_it(case: str) -> None:
     event, known, expected = BASES[case]
 
     assert order_base(event, known) is expected
 
 
-def test_a_late_head_brings_no_old_base_back() -> None:
+def test_a_late_head_does_not_restore_an_old_base() -> None:
     known = replace(OPEN_B, base_ref="stack", updated_at=T + 5 * SECOND)
 
     assert move_head(sync(B, C, updated_at=T + SECOND), known).base_ref == "stack"
     assert move_head(sync(B, C, updated_at=T + 9 * SECOND), known).base_ref == "main"
-    assert update_details(an("labeled", B, updated_at=T + SECOND), known) is None
+    assert update_details(an_event("labeled", B, updated_at=T + SECOND), known) is None

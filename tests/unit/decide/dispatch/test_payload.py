@@ -62,14 +62,14 @@ def _dispatch(payload: dict[str, Any], event_type: str = "pull_request") -> Disp
     return prepare_payload(event_type=event_type, delivery_id=GUID, payload=payload).dispatch(RELAY)
 
 
-def _checked_payload(made: DispatchBody) -> dict[str, Any]:
-    """Return the payload as a downstream gets it, having checked what is promised about every body."""
-    assert len(made.body) <= MAX_BODY_BYTES
-    request = json.loads(made.body.decode())
+def _checked_payload(dispatch: DispatchBody) -> dict[str, Any]:
+    """Return the payload that a downstream receives, after checking the guarantees about every body."""
+    assert len(dispatch.body) <= MAX_BODY_BYTES
+    request = json.loads(dispatch.body.decode())
     client = request["client_payload"]
     assert list(request) == ["event_type", "client_payload"]
     assert list(client) == ["event_type", "delivery_id", "payload", "relay"]
-    assert client["relay"]["trimmed"] == list(made.trimmed)
+    assert client["relay"]["trimmed"] == list(dispatch.trimmed)
     payload: dict[str, Any] = client["payload"]
     return payload
 
@@ -86,7 +86,7 @@ def _assert_survived(sent: Any, original: Any, paths: list[str]) -> None:
     }
 
 
-def test_the_body_is_the_protocols_own() -> None:
+def test_the_body_has_the_exact_bytes_of_the_protocol() -> None:
     payload = {"action": "opened", "title": "é🚀"}
     assert _dispatch(payload).body.decode() == (
         '{"event_type":"pull_request","client_payload":{"event_type":"pull_request","delivery_id":"'
@@ -98,15 +98,15 @@ def test_the_body_is_the_protocols_own() -> None:
     )
 
 
-def test_every_published_example_is_passed_on_verbatim() -> None:
+def test_every_webhook_example_of_github_is_dispatched_verbatim() -> None:
     for name, text in webhook_examples():
         payload = json.loads(text)
-        made = _dispatch(payload, name)
-        assert made.trimmed == ()
-        assert _checked_payload(made) == payload
+        dispatch = _dispatch(payload, name)
+        assert dispatch.trimmed == ()
+        assert _checked_payload(dispatch) == payload
 
 
-def test_a_test_dispatch_says_so_and_no_other_does() -> None:
+def test_only_a_test_dispatch_is_marked_as_test() -> None:
     test = replace(RELAY, level=Level.L4, callback_url="https://x", audience="a", purpose="test")
     prepared = prepare_payload(event_type="push", delivery_id=GUID, payload={})
     bisection = replace(RELAY, purpose="bisection")
@@ -127,7 +127,7 @@ def test_a_test_dispatch_says_so_and_no_other_does() -> None:
     }
 
 
-def test_a_dispatch_has_the_action_and_the_labels_that_it_is_sent_with() -> None:
+def test_a_dispatch_has_the_action_and_labels_of_the_time_it_is_sent() -> None:
     old = {"name": "old", "color": "ededed"}
     payload = {"action": "edited", "pull_request": {"number": 7, "labels": [old, {"name": "gone"}]}}
     sent = update_payload(payload, action="synchronize", labels=["old", "new"])
@@ -140,9 +140,9 @@ def test_a_dispatch_has_the_action_and_the_labels_that_it_is_sent_with() -> None
 @pytest.mark.parametrize("character", ["a", "é", "漢", "🚀", "\n", '"', "\x01"])
 def test_fault_6_a_pull_request_with_a_64_kb_body_fits(character: str) -> None:
     payload = _pull(body=character * 65_536)
-    made = _dispatch(payload)
-    sent = _checked_payload(made)
-    assert made.trimmed == ("pull_request.body",)
+    dispatch = _dispatch(payload)
+    sent = _checked_payload(dispatch)
+    assert dispatch.trimmed == ("pull_request.body",)
     assert sent["pull_request"]["body"].endswith(MARK)
     assert sent["pull_request"].pop("body").startswith(character * 2_000)
     del payload["pull_request"]["body"]
@@ -151,9 +151,9 @@ def test_fault_6_a_pull_request_with_a_64_kb_body_fits(character: str) -> None:
 
 def test_fault_6_a_push_of_2_048_commits_fits() -> None:
     payload = _push(2_048)
-    made = _dispatch(payload, "push")
-    sent = _checked_payload(made)
-    assert made.trimmed == ("commits",)
+    dispatch = _dispatch(payload, "push")
+    sent = _checked_payload(dispatch)
+    assert dispatch.trimmed == ("commits",)
     assert sent["commits"] == payload["commits"][-20:]
     assert sent | {"commits": None} == payload | {"commits": None}
 
@@ -162,78 +162,78 @@ def test_commits_with_thousands_of_files_lose_the_files_before_the_commits() -> 
     payload = _push(3)
     for commit in payload["commits"]:
         commit["added"] = [f"src/file_{n}.py" for n in range(3_000)]
-    made = _dispatch(payload, "push")
-    sent = _checked_payload(made)
-    assert made.trimmed == ("commits[].files",)
+    dispatch = _dispatch(payload, "push")
+    sent = _checked_payload(dispatch)
+    assert dispatch.trimmed == ("commits[].files",)
     assert [commit["id"] for commit in sent["commits"]] == [commit["id"] for commit in payload["commits"]]
     assert "added" not in sent["commits"][0]
 
 
-def test_what_is_taken_away_is_absent_and_not_empty() -> None:
+def test_a_trimmed_field_is_absent_and_not_empty() -> None:
     payload = _push(20)
     for commit in payload["commits"]:
         commit["message"] = "m" * 10_000
-    made = _dispatch(payload, "push")
-    assert made.trimmed == ("commits[].files", "commits")
-    assert "commits" not in _checked_payload(made)
+    dispatch = _dispatch(payload, "push")
+    assert dispatch.trimmed == ("commits[].files", "commits")
+    assert "commits" not in _checked_payload(dispatch)
 
 
 @pytest.mark.parametrize("body", [None, ""])
-def test_a_body_that_holds_nothing_is_not_named_as_trimmed(body: str | None) -> None:
+def test_an_empty_body_is_not_listed_as_trimmed(body: str | None) -> None:
     labels = [{"id": 1, "color": "fff", "description": "d" * 1_000, "name": f"label {n}"} for n in range(100)]
     payload = _pull(body=body, labels=labels)
-    made = _dispatch({**payload, "commits": []})
-    assert made.trimmed == ("repositories", "users", "labels")
-    assert _checked_payload(made)["pull_request"]["body"] == body
-    assert _checked_payload(made)["commits"] == []
+    dispatch = _dispatch({**payload, "commits": []})
+    assert dispatch.trimmed == ("repositories", "users", "labels")
+    assert _checked_payload(dispatch)["pull_request"]["body"] == body
+    assert _checked_payload(dispatch)["commits"] == []
 
 
-def test_a_head_commit_of_a_megabyte_is_cut() -> None:
+def test_a_head_commit_of_a_megabyte_is_trimmed() -> None:
     payload = _push(1)
     payload["head_commit"] |= {"message": "m" * 1_000_000, "added": ["f"] * 50_000}
-    made = _dispatch(payload, "push")
-    sent = _checked_payload(made)
-    assert {"head_commit.files", "head_commit.message"} <= set(made.trimmed)
+    dispatch = _dispatch(payload, "push")
+    sent = _checked_payload(dispatch)
+    assert {"head_commit.files", "head_commit.message"} <= set(dispatch.trimmed)
     assert sent["head_commit"]["message"].endswith(MARK)
     _assert_survived(sent, payload, PUSH_SURVIVORS)
 
 
-def test_a_monstrous_pull_request_keeps_what_identifies_it() -> None:
+def test_an_oversized_pull_request_keeps_its_identifying_fields() -> None:
     labels = [{"id": n, "name": f"label {n}", "color": "fff"} for n in range(5_000)]
     payload = _pull(title="t" * 1_000_000, labels=labels, body="b" * 1_000_000)
-    made = _dispatch(payload)
-    sent = _checked_payload(made)
-    assert {"pull_request.title", "pull_request.labels", "rest"} <= set(made.trimmed)
+    dispatch = _dispatch(payload)
+    sent = _checked_payload(dispatch)
+    assert {"pull_request.title", "pull_request.labels", "rest"} <= set(dispatch.trimmed)
     assert sent["pull_request"]["title"].endswith(MARK)
     assert sent["pull_request"]["labels"] == [{"name": f"label {n}"} for n in range(100)]
     _assert_survived(sent, payload, [path for path in PULL_SURVIVORS if path != "pull_request.title"])
 
 
-def test_labels_survive_by_name_while_they_fit() -> None:
+def test_labels_keep_their_names_while_they_fit() -> None:
     label = {"id": 1, "color": "fff", "description": "d" * 1_000}
     payload = _pull(labels=[label | {"name": f"ciflow/crcr/{n}"} for n in range(100)])
-    made = _dispatch(payload)
-    assert [label["name"] for label in _checked_payload(made)["pull_request"]["labels"]] == [
+    dispatch = _dispatch(payload)
+    assert [label["name"] for label in _checked_payload(dispatch)["pull_request"]["labels"]] == [
         f"ciflow/crcr/{n}" for n in range(100)
     ]
-    assert made.trimmed == ("pull_request.body", "repositories", "users", "labels")
+    assert dispatch.trimmed == ("pull_request.body", "repositories", "users", "labels")
 
 
-def test_all_of_a_merge_group_survives() -> None:
+def test_a_merge_group_is_kept_completely() -> None:
     payload = json.loads(example("merge_group"))
     payload["merge_group"]["by"] = {"login": "x", "id": 1, "avatar_url": "https://x"}
     payload["noise"] = "n" * 100_000
-    made = _dispatch(payload, "merge_group")
-    assert _checked_payload(made)["merge_group"] == payload["merge_group"]
-    assert "rest" in made.trimmed
+    dispatch = _dispatch(payload, "merge_group")
+    assert _checked_payload(dispatch)["merge_group"] == payload["merge_group"]
+    assert "rest" in dispatch.trimmed
 
 
 def test_a_merge_group_with_a_megabyte_of_message_still_fits() -> None:
     payload = json.loads(example("merge_group"))
     payload["merge_group"]["head_commit"]["message"] = "m" * 1_000_000
-    made = _dispatch(payload, "merge_group")
-    sent = _checked_payload(made)["merge_group"]
-    assert "merge_group.head_commit.message" in made.trimmed
+    dispatch = _dispatch(payload, "merge_group")
+    sent = _checked_payload(dispatch)["merge_group"]
+    assert "merge_group.head_commit.message" in dispatch.trimmed
     assert sent["head_commit"].pop("message").endswith(MARK)
     del payload["merge_group"]["head_commit"]["message"]
     assert sent == payload["merge_group"]
@@ -259,7 +259,7 @@ def test_the_limit_is_exact_for_the_whole_request() -> None:
     assert _checked_payload(over) == {}
 
 
-def test_near_the_limit_each_downstream_gets_the_best_that_fits_beside_its_relay_part() -> None:
+def test_near_the_limit_each_downstream_gets_the_largest_payload_beside_its_relay_fields() -> None:
     prepared = prepare_payload(
         event_type="push", delivery_id=GUID, payload=_payload_with_body_size(MAX_BODY_BYTES)
     )
@@ -269,7 +269,7 @@ def test_near_the_limit_each_downstream_gets_the_best_that_fits_beside_its_relay
     assert len(prepared.dispatch(longer).body) <= MAX_BODY_BYTES
 
 
-def test_one_preparation_serves_every_level() -> None:
+def test_one_prepared_payload_serves_every_level() -> None:
     payload = _pull(body="é" * 65_536)
     prepared = prepare_payload(event_type="pull_request", delivery_id=GUID, payload=payload)
     for level in Level:
@@ -279,32 +279,32 @@ def test_one_preparation_serves_every_level() -> None:
         assert json.loads(single.body)["client_payload"]["relay"]["level"] == f"L{level.value}"
 
 
-def test_the_names_of_all_steps_fit_beside_the_longest_relay_part() -> None:
+def test_the_names_of_all_trimming_steps_fit_beside_the_longest_relay_fields() -> None:
     assert len(encode_json([name for name, _ in STEPS])) < 900
     with pytest.raises(ValueError, match="too long for a dispatch"):
         replace(RELAY, callback_url="https://x" * 1_000)
 
 
-def test_the_payload_is_not_changed_and_the_result_is_always_the_same() -> None:
+def test_preparing_is_deterministic_and_does_not_modify_the_payload() -> None:
     payload = _pull(body="b" * 100_000, title="t" * 100_000)
     before = copy.deepcopy(payload)
     assert _dispatch(payload) == _dispatch(copy.deepcopy(payload))
     assert payload == before
 
 
-def test_half_a_surrogate_pair_is_written_as_its_escape() -> None:
-    made = _dispatch({"title": "a\ud800b"})
-    assert rb"a\ud800b" in made.body
-    assert _checked_payload(made) == {"title": "a\ud800b"}
+def test_a_lone_surrogate_is_written_as_its_escape() -> None:
+    dispatch = _dispatch({"title": "a\ud800b"})
+    assert rb"a\ud800b" in dispatch.body
+    assert _checked_payload(dispatch) == {"title": "a\ud800b"}
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_a_number_that_json_cannot_hold_is_refused(value: float) -> None:
+def test_a_number_that_json_cannot_represent_is_refused(value: float) -> None:
     with pytest.raises(BadRequest, match="cannot be written as JSON"):
         _dispatch({"x": value})
 
 
-def test_nesting_without_end_is_refused_and_deep_nesting_is_trimmed() -> None:
+def test_excessive_nesting_is_refused_and_deep_nesting_is_trimmed() -> None:
     endless: dict[str, Any] = {}
     for _ in range(100_000):
         endless = {"x": endless}
@@ -319,7 +319,7 @@ def test_nesting_without_end_is_refused_and_deep_nesting_is_trimmed() -> None:
     }
 
 
-def test_a_name_or_id_without_end_is_refused() -> None:
+def test_an_overlong_delivery_id_is_refused() -> None:
     with pytest.raises(BadRequest, match="too long"):
         prepare_payload(event_type="push", delivery_id="x" * 3_000, payload={})
 
@@ -336,7 +336,7 @@ JSON = st.recursive(
 
 @st.composite
 def github_like(draw: st.DrawFn) -> dict[str, Any]:
-    """Make a real body with sizes that no example has, everywhere but in the fields that must survive."""
+    """Draw a real body with unusual sizes everywhere but in the fields that must survive."""
     labels = [{"name": draw(WORDS), "color": "x", "description": draw(LONG)}] * draw(st.integers(0, 60))
     body = _pull(body=draw(st.none() | LONG), labels=labels, auto_merge=draw(JSON), title=draw(WORDS))
     body["pull_request"]["head"]["repo"]["description"] = draw(LONG)
@@ -346,14 +346,14 @@ def github_like(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def hostile(draw: st.DrawFn) -> dict[str, Any]:
-    """Make a body in which anything may stand anywhere, in the places that survive above all."""
+    """Draw a body with arbitrary values anywhere, above all in the fields that survive."""
     body: dict[str, Any] = draw(st.sampled_from([_pull(), _push(5), json.loads(example("merge_group"))]))
     for _ in range(draw(st.integers(1, 5))):
-        place = body
-        while (key := draw(st.sampled_from(sorted(place)))) and isinstance(place[key], dict) and place[key]:
-            place = place[key]
+        node = body
+        while (key := draw(st.sampled_from(sorted(node)))) and isinstance(node[key], dict) and node[key]:
+            node = node[key]
         value = draw(JSON)
-        place[key] = [value] * draw(st.sampled_from([1, 20, 200])) if draw(st.booleans()) else value
+        node[key] = [value] * draw(st.sampled_from([1, 20, 200])) if draw(st.booleans()) else value
     return body
 
 
@@ -365,21 +365,21 @@ SLOW_DATA = settings(
 @SLOW_DATA
 @given(github_like())
 def test_a_pull_request_of_any_size_fits_with_its_survivors_intact(payload: dict[str, Any]) -> None:
-    made = _dispatch(payload)
-    sent = _checked_payload(made)
+    dispatch = _dispatch(payload)
+    sent = _checked_payload(dispatch)
     _assert_survived(sent, payload, PULL_SURVIVORS)
     names = [label["name"] for label in payload["pull_request"]["labels"]]
     assert [label["name"] for label in sent["pull_request"]["labels"]] == names
-    if not made.trimmed:
+    if not dispatch.trimmed:
         assert sent == payload
 
 
 @SLOW_DATA
 @given(hostile())
-def test_whatever_stands_where_the_body_fits_and_small_ones_are_verbatim(payload: dict[str, Any]) -> None:
+def test_a_body_with_arbitrary_values_fits_and_small_ones_are_verbatim(payload: dict[str, Any]) -> None:
     before = encode_json(payload)
-    made = _dispatch(payload)
-    sent = _checked_payload(made)
+    dispatch = _dispatch(payload)
+    sent = _checked_payload(dispatch)
     assert encode_json(payload) == before
-    assert (sent == payload) == (not made.trimmed)
-    assert bool(made.trimmed) == (len(before) + len(_dispatch({}).body) - len("{}") > MAX_BODY_BYTES)
+    assert (sent == payload) == (not dispatch.trimmed)
+    assert bool(dispatch.trimmed) == (len(before) + len(_dispatch({}).body) - len("{}") > MAX_BODY_BYTES)

@@ -53,14 +53,14 @@ def facts(
     )
 
 
-def planned(event: PullRequestEvent | PushEvent, given: UpstreamFacts) -> DispatchPlan:
-    made = plan_dispatches(event, given)
-    assert isinstance(made, DispatchPlan)
-    return made
+def make_plan(event: PullRequestEvent | PushEvent, upstream_facts: UpstreamFacts) -> DispatchPlan:
+    plan = plan_dispatches(event, upstream_facts)
+    assert isinstance(plan, DispatchPlan)
+    return plan
 
 
-def waiting_for(made: DispatchPlan) -> dict[str, tuple[DispatchState, str | None]]:
-    return {str(each.entry.name): (each.state, each.reason) for each in made.dispatches}
+def dispatch_states(plan: DispatchPlan) -> dict[str, tuple[DispatchState, str | None]]:
+    return {str(dispatch.entry.name): (dispatch.state, dispatch.reason) for dispatch in plan.dispatches}
 
 
 SENT = (DispatchState.WAITING, None)
@@ -70,46 +70,46 @@ HELD_IN_DOUBT = (DispatchState.HELD, HEAD_IN_DOUBT)
 
 
 @pytest.mark.parametrize("action", sorted(DISPATCHED_ACTIONS))
-def test_an_event_about_the_head_is_told_and_moves_the_head(action: str) -> None:
+def test_an_event_about_the_head_is_dispatched_and_moves_the_head(action: str) -> None:
     event = replace(PULL, action=action, is_open=action != "closed", updated_at=LATER)
-    made = planned(event, facts(pull=OPEN))
+    plan = make_plan(event, facts(pull=OPEN))
 
-    assert (made.state, waiting_for(made)) == (DeliveryState.ACCEPTED, {"org/plain": SENT})
-    assert made.pull is not None
-    assert (made.pull.head_at, made.pull.is_open) == (LATER, action != "closed")
-    assert made.drop is (Drop.ALL_BUT_CLOSED if action == "closed" else Drop.OLDER_HEADS)
+    assert (plan.state, dispatch_states(plan)) == (DeliveryState.ACCEPTED, {"org/plain": SENT})
+    assert plan.pull is not None
+    assert (plan.pull.head_at, plan.pull.is_open) == (LATER, action != "closed")
+    assert plan.drop is (Drop.ALL_BUT_CLOSED if action == "closed" else Drop.OLDER_HEADS)
 
 
 @pytest.mark.parametrize("action", sorted(DISPATCHED_ACTIONS))
-def test_an_event_before_the_known_head_is_superseded_and_changes_nothing(action: str) -> None:
+def test_an_event_older_than_the_known_head_is_superseded_and_changes_nothing(action: str) -> None:
     event = replace(PULL, action=action, head_sha="0" * 40, updated_at=T - timedelta(seconds=1))
-    made = planned(event, facts(pull=OPEN))
+    plan = make_plan(event, facts(pull=OPEN))
 
-    assert (made.state, made.dispatches, made.pull) == (DeliveryState.SUPERSEDED, (), None)
-    assert (made.drop, made.reason) == (Drop.NONE, "older than the known head aaaaaaaaaaaa")
-
-
-def test_an_event_before_the_closing_says_that_it_was_closed_since() -> None:
-    made = planned(replace(PULL, action="synchronize"), facts(pull=CLOSED))
-
-    assert made.reason == "the pull request was closed since"
+    assert (plan.state, plan.dispatches, plan.pull) == (DeliveryState.SUPERSEDED, (), None)
+    assert (plan.drop, plan.reason) == (Drop.NONE, "older than the known head aaaaaaaaaaaa")
 
 
-def test_a_draft_is_held_where_drafts_are_not_wanted_and_approval_everywhere_it_is_asked() -> None:
-    made = planned(replace(PULL, draft=True), facts(PLAIN, NO_DRAFTS, APPROVED))
+def test_an_event_older_than_the_closing_has_the_reason_closed_since() -> None:
+    plan = make_plan(replace(PULL, action="synchronize"), facts(pull=CLOSED))
 
-    assert waiting_for(made) == {
+    assert plan.reason == "the pull request was closed since"
+
+
+def test_a_draft_is_held_for_entries_without_drafts_and_for_entries_that_need_approval() -> None:
+    plan = make_plan(replace(PULL, draft=True), facts(PLAIN, NO_DRAFTS, APPROVED))
+
+    assert dispatch_states(plan) == {
         "org/plain": SENT,
         "org/no-drafts": HELD_AS_DRAFT,
         "org/approved": HELD_FOR_APPROVAL,
     }
 
 
-def test_in_doubt_all_is_held_and_what_waits_for_something_else_goes_on_waiting_for_that() -> None:
-    made = planned(replace(DOUBTFUL, draft=True), facts(PLAIN, NO_DRAFTS, APPROVED, pull=OPEN))
+def test_in_doubt_every_dispatch_is_held_and_other_holds_keep_their_reason() -> None:
+    plan = make_plan(replace(DOUBTFUL, draft=True), facts(PLAIN, NO_DRAFTS, APPROVED, pull=OPEN))
 
-    assert (made.state, made.pull, made.drop) == (DeliveryState.IN_DOUBT, None, Drop.NONE)
-    assert waiting_for(made) == {
+    assert (plan.state, plan.pull, plan.drop) == (DeliveryState.IN_DOUBT, None, Drop.NONE)
+    assert dispatch_states(plan) == {
         "org/plain": HELD_IN_DOUBT,
         "org/no-drafts": HELD_AS_DRAFT,
         "org/approved": HELD_FOR_APPROVAL,
@@ -118,42 +118,46 @@ def test_in_doubt_all_is_held_and_what_waits_for_something_else_goes_on_waiting_
 
 @pytest.mark.parametrize("event", [PULL, PUSH, DOUBTFUL], ids=["pull request", "push", "doubt"])
 def test_a_suspended_downstream_is_left_out(event: PullRequestEvent | PushEvent) -> None:
-    given = facts(PLAIN, NO_DRAFTS, pull=OPEN, suspended=frozenset({"org/plain"}))
-    made = planned(replace(event, updated_at=LATER) if event is PULL else event, given)
+    upstream_facts = facts(PLAIN, NO_DRAFTS, pull=OPEN, suspended=frozenset({"org/plain"}))
+    plan = make_plan(replace(event, updated_at=LATER) if event is PULL else event, upstream_facts)
 
-    assert list(waiting_for(made)) == ["org/no-drafts"]
+    assert list(dispatch_states(plan)) == ["org/no-drafts"]
 
 
 @pytest.mark.parametrize(
     "action", ["labeled", "unlabeled", "edited", "ready_for_review", "converted_to_draft"]
 )
-def test_other_events_are_recorded_tell_nobody_and_have_what_is_held_looked_at_again(action: str) -> None:
+def test_other_events_are_recorded_dispatch_nothing_and_reconsider_held_dispatches(action: str) -> None:
     draft = action == "converted_to_draft"
-    made = planned(replace(PULL, action=action, draft=draft, updated_at=LATER), facts(pull=OPEN))
+    plan = make_plan(replace(PULL, action=action, draft=draft, updated_at=LATER), facts(pull=OPEN))
 
-    assert (made.state, made.dispatches, made.drop) == (DeliveryState.ACCEPTED, (), Drop.NONE)
-    assert made.reconsiders_held
-    assert made.pull is not None
-    assert (made.pull.head_at, made.pull.updated_at) == (T, LATER)
+    assert (plan.state, plan.dispatches, plan.drop) == (DeliveryState.ACCEPTED, (), Drop.NONE)
+    assert plan.reconsiders_held
+    assert plan.pull is not None
+    assert (plan.pull.head_at, plan.pull.updated_at) == (T, LATER)
 
 
-def test_an_old_label_is_superseded() -> None:
+def test_an_old_label_event_is_superseded() -> None:
     old = replace(PULL, action="labeled", updated_at=T - timedelta(seconds=1))
 
-    assert planned(old, facts(pull=OPEN)).state is DeliveryState.SUPERSEDED
+    assert make_plan(old, facts(pull=OPEN)).state is DeliveryState.SUPERSEDED
 
 
-def test_an_opening_that_its_ready_for_review_overtook_is_no_draft_any_more() -> None:
-    known = planned(replace(PULL, action="ready_for_review", updated_at=LATER), facts()).pull
-    made = planned(replace(PULL, draft=True), facts(NO_DRAFTS, pull=known))
+def test_an_opened_event_that_arrives_after_ready_for_review_is_not_held_as_a_draft() -> None:
+    known = make_plan(replace(PULL, action="ready_for_review", updated_at=LATER), facts()).pull
+    plan = make_plan(replace(PULL, draft=True), facts(NO_DRAFTS, pull=known))
 
-    assert waiting_for(made) == {"org/no-drafts": SENT}
+    assert dispatch_states(plan) == {"org/no-drafts": SENT}
 
 
-def test_a_push_is_told_deletions_included() -> None:
+def test_a_push_is_dispatched_including_deletions() -> None:
     gone = replace(PUSH, deleted=True, after="0" * 40)
 
-    assert waiting_for(planned(PUSH, facts())) == waiting_for(planned(gone, facts())) == {"org/plain": SENT}
+    assert (
+        dispatch_states(make_plan(PUSH, facts()))
+        == dispatch_states(make_plan(gone, facts()))
+        == {"org/plain": SENT}
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_a_push_is_told_deletions_included() -> None:
     ],
     ids=["ignored ref", "other refs", "other events"],
 )
-def test_a_push_that_nobody_takes_is_ignored_with_a_reason(
+def test_a_push_that_no_entry_takes_is_ignored_with_a_reason(
     event: PushEvent, entries: tuple[AllowlistEntry, ...]
 ) -> None:
     assert plan_dispatches(event, facts(*entries)) == IgnoredEvent(
@@ -173,11 +177,13 @@ def test_a_push_that_nobody_takes_is_ignored_with_a_reason(
     )
 
 
-def test_a_pull_request_that_nobody_takes_is_still_followed() -> None:
-    made = planned(PULL, facts(entry("org/labelled", labels=("npu",))))
+def test_a_pull_request_that_no_entry_takes_is_still_tracked() -> None:
+    plan = make_plan(PULL, facts(entry("org/labelled", labels=("npu",))))
 
-    assert [(each.state, each.reason) for each in made.dispatches] == [(DispatchState.LEFT_OUT, "labels")]
-    assert made.pull == OPEN
+    assert [(dispatch.state, dispatch.reason) for dispatch in plan.dispatches] == [
+        (DispatchState.LEFT_OUT, "labels")
+    ]
+    assert plan.pull == OPEN
 
 
 # Another base
@@ -188,59 +194,61 @@ ON_STACK = replace(PULL, action="edited", base_ref="stack", updated_at=LATER, ch
 @pytest.mark.parametrize(
     "action", ["edited", "labeled", "unlabeled", "ready_for_review", "converted_to_draft"]
 )
-def test_whatever_tells_of_another_base_is_dispatched_as_a_new_head(action: str) -> None:
+def test_any_event_with_another_base_is_dispatched_as_a_new_head(action: str) -> None:
     event = replace(ON_STACK, action=action, changes_base=action == "edited")
-    made = planned(event, facts(PLAIN, pull=OPEN))
+    plan = make_plan(event, facts(PLAIN, pull=OPEN))
 
-    assert waiting_for(made) == {"org/plain": SENT}
-    assert (made.relay_reason, made.sent_as, made.drop) == (BASE_CHANGED, "synchronize", Drop.OLDER_HEADS)
-    assert made.pull is not None
-    assert (made.pull.base_ref, made.pull.head_at) == ("stack", LATER)
+    assert dispatch_states(plan) == {"org/plain": SENT}
+    assert (plan.relay_reason, plan.sent_as, plan.drop) == (BASE_CHANGED, "synchronize", Drop.OLDER_HEADS)
+    assert plan.pull is not None
+    assert (plan.pull.base_ref, plan.pull.head_at) == ("stack", LATER)
 
 
-def test_a_push_to_another_base_says_why_it_is_more_than_a_push() -> None:
+def test_a_push_with_another_base_has_the_reason_base_changed() -> None:
     push = replace(
         ON_STACK, action="synchronize", head_sha="e" * 40, before=PULL.head_sha, changes_base=False
     )
-    made = planned(push, facts(pull=OPEN))
+    plan = make_plan(push, facts(pull=OPEN))
 
-    assert (made.relay_reason, made.sent_as) == (BASE_CHANGED, None)
-    assert planned(replace(push, base_ref=PULL.base_ref), facts(pull=OPEN)).relay_reason is None
-    assert planned(replace(push, base_ref=PULL.base_ref), facts(pull=None)).relay_reason is None
+    assert (plan.relay_reason, plan.sent_as) == (BASE_CHANGED, None)
+    assert make_plan(replace(push, base_ref=PULL.base_ref), facts(pull=OPEN)).relay_reason is None
+    assert make_plan(replace(push, base_ref=PULL.base_ref), facts(pull=None)).relay_reason is None
 
 
-def test_two_bases_of_one_second_are_in_doubt_and_the_labels_are_not() -> None:
+def test_two_bases_within_one_second_are_in_doubt_but_the_labels_are_applied() -> None:
     event = replace(ON_STACK, action="labeled", updated_at=T, labels=("npu",), changes_base=False)
-    made = planned(event, facts(pull=OPEN))
+    plan = make_plan(event, facts(pull=OPEN))
 
-    assert (made.state, made.relay_reason) == (DeliveryState.IN_DOUBT, BASE_CHANGED)
-    assert waiting_for(made) == {"org/plain": (DispatchState.HELD, HEAD_IN_DOUBT)}
-    assert made.pull is not None
-    assert (made.pull.base_ref, made.pull.labels) == (PULL.base_ref, ("npu",))
+    assert (plan.state, plan.relay_reason) == (DeliveryState.IN_DOUBT, BASE_CHANGED)
+    assert dispatch_states(plan) == {"org/plain": (DispatchState.HELD, HEAD_IN_DOUBT)}
+    assert plan.pull is not None
+    assert (plan.pull.base_ref, plan.pull.labels) == (PULL.base_ref, ("npu",))
 
 
-def test_the_first_event_of_a_base_that_only_github_told_of_is_dispatched_however_late() -> None:
+def test_the_first_event_with_a_base_known_only_from_github_is_dispatched_however_late() -> None:
     known = replace(OPEN, base_ref="stack", updated_at=LATER + timedelta(hours=1))
     late = replace(ON_STACK, changes_base=False)
 
-    assert planned(late, facts(pull=known)).state is DeliveryState.SUPERSEDED
-    made = planned(late, replace(facts(pull=known), base_lacks_delivery=True))
-    assert (waiting_for(made), made.sent_as) == ({"org/plain": SENT}, "synchronize")
-    assert made.pull is not None
-    assert (made.pull.base_ref, made.pull.updated_at) == ("stack", known.updated_at)
+    assert make_plan(late, facts(pull=known)).state is DeliveryState.SUPERSEDED
+    plan = make_plan(late, replace(facts(pull=known), base_lacks_delivery=True))
+    assert (dispatch_states(plan), plan.sent_as) == ({"org/plain": SENT}, "synchronize")
+    assert plan.pull is not None
+    assert (plan.pull.base_ref, plan.pull.updated_at) == ("stack", known.updated_at)
 
 
-def test_a_closed_pull_request_is_dispatched_for_no_base() -> None:
-    made = planned(replace(ON_STACK, is_open=False), facts(pull=CLOSED))
+def test_a_closed_pull_request_is_not_dispatched_for_another_base() -> None:
+    plan = make_plan(replace(ON_STACK, is_open=False), facts(pull=CLOSED))
 
-    assert (made.dispatches, made.relay_reason) == ((), None)
+    assert (plan.dispatches, plan.relay_reason) == ((), None)
 
 
-def test_who_was_dispatched_for_the_head_is_left_out_by_no_label_that_went() -> None:
-    again = replace(PULL, action="reopened", updated_at=LATER)
+def test_a_removed_label_does_not_leave_out_a_downstream_dispatched_for_the_head() -> None:
+    reopened = replace(PULL, action="reopened", updated_at=LATER)
     labelled = entry("org/labelled", labels=("npu",), paths=("aten/**",))
-    given = facts(labelled, pull=OPEN)
+    upstream_facts = facts(labelled, pull=OPEN)
 
-    assert waiting_for(planned(again, given)) == {"org/labelled": (DispatchState.LEFT_OUT, "labels")}
-    kept = planned(again, replace(given, dispatched=frozenset({"org/labelled"})))
-    assert waiting_for(kept) == {"org/labelled": SENT}
+    assert dispatch_states(make_plan(reopened, upstream_facts)) == {
+        "org/labelled": (DispatchState.LEFT_OUT, "labels")
+    }
+    kept = make_plan(reopened, replace(upstream_facts, dispatched=frozenset({"org/labelled"})))
+    assert dispatch_states(kept) == {"org/labelled": SENT}

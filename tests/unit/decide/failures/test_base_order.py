@@ -18,9 +18,9 @@ def test_webhooks_in_any_order_give_the_order_of_the_pushes(arrived: tuple[Push,
     assert ordered(*arrived) == "bcdef"
 
 
-def test_parts_with_a_gap_between_them_keep_the_order_of_their_arrival() -> None:
+def test_pushes_with_a_gap_between_them_keep_their_order_of_arrival() -> None:
     assert ordered(Push("a", ("b",)), Push("x", ("y",)), Push("b", ("c",))) == "bcy"
 
 
-def test_a_branch_that_was_set_back_loses_no_push() -> None:
+def test_a_force_push_back_to_an_old_commit_loses_no_push() -> None:
     assert sorted(ordered(Push("a", ("b",)), Push("b", ("a",)), Push("a", ("c",)))) == ["a", "b", "c"]

@@ -6,7 +6,7 @@ from crcr.decide.failures.fingerprint import MOST_FINGERPRINTS, fingerprint_fail
 from crcr.decide.jobs.report import FailedTest
 
 
-def mark(message: str | None, name: str = "test_a") -> str | None:
+def fingerprint(message: str | None, name: str = "test_a") -> str | None:
     return fingerprint_failure([FailedTest(name, None, message)]).fingerprint
 
 
@@ -21,8 +21,8 @@ def mark(message: str | None, name: str = "test_a") -> str | None:
         ("see https://ci.test/1 for the log", "see http://other.test/x?y for the log"),
     ],
 )  # fmt: skip
-def test_what_differs_between_runs_and_devices_does_not_count(one: str, two: str) -> None:
-    assert mark(one) == mark(two)
+def test_differences_between_runs_and_devices_do_not_change_the_fingerprint(one: str, two: str) -> None:
+    assert fingerprint(one) == fingerprint(two)
 
 
 @pytest.mark.parametrize(
@@ -32,21 +32,21 @@ def test_what_differs_between_runs_and_devices_does_not_count(one: str, two: str
         ("KeyError: 'weight'", "KeyError: 'bias'"),
     ],
 )
-def test_another_message_is_another_failure(one: str, two: str) -> None:
-    assert mark(one) != mark(two)
+def test_another_message_has_another_fingerprint(one: str, two: str) -> None:
+    assert fingerprint(one) != fingerprint(two)
 
 
-def test_a_message_that_says_nothing_counts_together_with_its_test() -> None:
+def test_a_generic_message_is_fingerprinted_together_with_its_test() -> None:
     close = "AssertionError: Tensor-likes are not close!\n\nMismatched elements: 3 / 4"
-    assert mark(close, "test_add") != mark(close, "test_mul")
-    assert mark(close, "test_add[float32]") == mark(close, "test_add[int8]")
-    assert mark("NotImplementedError: aten::foo", "test_add") == mark(
+    assert fingerprint(close, "test_add") != fingerprint(close, "test_mul")
+    assert fingerprint(close, "test_add[float32]") == fingerprint(close, "test_add[int8]")
+    assert fingerprint("NotImplementedError: aten::foo", "test_add") == fingerprint(
         "NotImplementedError: aten::foo", "test_mul"
     )
 
 
-def test_without_a_message_the_test_counts_and_without_a_test_nothing_does() -> None:
-    assert mark(None, "test_add") == mark("", "test_add[3]") != mark(None, "test_mul")
+def test_without_a_message_the_test_is_fingerprinted_and_without_a_test_there_is_none() -> None:
+    assert fingerprint(None, "test_add") == fingerprint("", "test_add[3]") != fingerprint(None, "test_mul")
     assert fingerprint_failure([]).fingerprint is None
 
 
@@ -55,8 +55,8 @@ def test_a_job_has_the_fingerprints_of_its_tests_the_most_frequent_first() -> No
         FailedTest(f"test_{n}", None, "kernel is missing" if n % 3 else f"reason {'x' * n}")
         for n in range(90)
     ]
-    marks = fingerprint_failure(tests)
-    assert marks.fingerprint == mark("kernel is missing")
-    assert marks.sample == "kernel is missing"
-    assert len(marks.distinct) == MOST_FINGERPRINTS
-    assert sample_messages(tests)[marks.fingerprint or ""] == "kernel is missing"
+    fingerprints = fingerprint_failure(tests)
+    assert fingerprints.fingerprint == fingerprint("kernel is missing")
+    assert fingerprints.sample == "kernel is missing"
+    assert len(fingerprints.distinct) == MOST_FINGERPRINTS
+    assert sample_messages(tests)[fingerprints.fingerprint or ""] == "kernel is missing"

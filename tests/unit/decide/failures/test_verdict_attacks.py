@@ -1,7 +1,7 @@
-"""Histories that are made to fool the rules: a regression is never surely explained, and what may be on the base is not new.
+"""Adversarial histories: no regression is explained with high confidence, and no failure that may be on the base is new.
 
-A verdict of high confidence may open a gate. Each history here is one that a pull request's author, a backend that reports
-badly, or chance can make, in which the change of pull request 7 is to blame.
+A verdict of high confidence may open a gate. Each history is one that a pull request's author, a backend with faulty
+reports, or chance can produce, and in which the change of pull request 7 is to blame.
 """
 
 from dataclasses import replace
@@ -23,8 +23,8 @@ BOTH = frozenset({OWN, OTHER})
 MANY = frozenset(f"failure-{number}" for number in range(MOST_FINGERPRINTS))
 
 
-def again(**facts: Any) -> RecordedFailure:
-    """Another failure of pull request 7."""
+def own_again(**facts: Any) -> RecordedFailure:
+    """Return another failure of pull request 7."""
     return own(failure_id=2, run_id="2", **facts)
 
 
@@ -46,7 +46,7 @@ def nights(
     )
 
 
-def of_ci(results: tuple[BaseResult, ...]) -> tuple[BaseResult, ...]:
+def as_ci(results: tuple[BaseResult, ...]) -> tuple[BaseResult, ...]:
     return tuple(replace(result, workflow=CI) for result in results)
 
 
@@ -66,8 +66,8 @@ REGRESSIONS: dict[str, tuple[RecordedFailure, Any, tuple[RecordedFailure, ...]]]
         own(), "..........", (flip(3, on_branch=False), flip(4, on_branch=False))),
     "the flake came to the base after the head": (own(position=3), "....      ", (flip(4), flip(5), flip(6))),
     "a flake, and where the head was built is not known": (own(exact=False), "..........", (flip(3), flip(4))),
-    "a known flake that fails in every run of this head": (own(), "..........", (flip(3), flip(4), again(attempt=2))),
-    "a known flake that fails on every head": (own(), "..........", (flip(3), flip(4), again(head_sha="head-before"))),
+    "a known flake that fails in every run of this head": (own(), "..........", (flip(3), flip(4), own_again(attempt=2))),
+    "a known flake that fails on every head": (own(), "..........", (flip(3), flip(4), own_again(head_sha="head-before"))),
     "one test is surely explained and another hardly": (
         own(fingerprints=BOTH), [*base(".F......", fingerprint=OTHER), failing(9), failing(10)], ()),
     "one test is on the base and another flaky": (
@@ -76,15 +76,15 @@ REGRESSIONS: dict[str, tuple[RecordedFailure, Any, tuple[RecordedFailure, ...]]]
     "more ways to fail than are recorded": (
         own(fingerprints=MANY), [failing(at, fingerprints=MANY) for at in (9, 10)], ()),
     "the nights run it in another way": (
-        own(workflow=CI), of_ci(base(".....     .")) + nights([6, 7, 8, 9, 10]), ()),
-    "the nights come and go between passes": (own(workflow=CI), of_ci(base("..........")) + nights([3, 5, 7]), ()),
+        own(workflow=CI), as_ci(base(".....     .")) + nights([6, 7, 8, 9, 10]), ()),
+    "the nights come and go between passes": (own(workflow=CI), as_ci(base("..........")) + nights([3, 5, 7]), ()),
     "only the nights test the base": (own(workflow=CI), nights([9, 10]), ()),
     "later nights of commits that nobody named": (own(), nights([None, None], "", hours=1), ()),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("failure", "states", "others"), REGRESSIONS.values(), ids=REGRESSIONS)
-def test_no_history_explains_a_regression_surely(
+def test_no_history_explains_a_regression_with_high_confidence(
     failure: RecordedFailure, states: Any, others: tuple[RecordedFailure, ...]
 ) -> None:
     assert judge(failure, states, *others).verdict.confidence is not Confidence.HIGH
@@ -95,15 +95,15 @@ def test_no_history_explains_a_regression_surely(
     [
         (own(), "........FF", (), "pre-existing"),
         (own(), "........ F F", (), "pre-existing"),
-        (own(workflow=CI), of_ci(base("........FF")) + nights([6]), (), "pre-existing"),
+        (own(workflow=CI), as_ci(base("........FF")) + nights([6]), (), "pre-existing"),
         (own(), nights([9, 10], ""), (), "pre-existing"),
         (own(fingerprints=BOTH), [failing(9, fingerprints=BOTH), failing(10, fingerprints=BOTH)], (), "pre-existing"),
         (own(kind=ResultKind.PUSH, number=None, author=None), "........FF", (), "pre-existing"),
         (own(), ".F........", (flip(4),), "flaky"),
-        (own(passed_at=NOON), ".F........", (flip(4), again(passed_at=NOON)), "flaky"),
+        (own(passed_at=NOON), ".F........", (flip(4), own_again(passed_at=NOON)), "flaky"),
     ],
 )  # fmt: skip
-def test_what_the_base_shows_is_sure(
+def test_an_explanation_that_the_base_shows_has_high_confidence(
     failure: RecordedFailure, states: Any, others: tuple[RecordedFailure, ...], expected: str
 ) -> None:
     assert kind(judge(failure, states, *others)) == (expected, "high")
@@ -130,7 +130,7 @@ NOT_NEW: dict[str, tuple[RecordedFailure, Any, tuple[RecordedFailure, ...], str]
 
 
 @pytest.mark.parametrize(("failure", "states", "others", "expected"), NOT_NEW.values(), ids=NOT_NEW)
-def test_what_may_be_on_the_base_is_not_new(
+def test_a_failure_that_may_be_on_the_base_is_not_new(
     failure: RecordedFailure, states: Any, others: tuple[RecordedFailure, ...], expected: str
 ) -> None:
     assert kind(judge(failure, states, *others, pulls_passed=9))[0] == expected
@@ -145,13 +145,13 @@ def test_no_failed_test_of_a_report_is_left_out(name: str) -> None:
     tests = [
         FailedTest(f"test_{number}", None, "kernel is missing") for number in range(MAX_FAILED_TESTS - 1)
     ]
-    marks = fingerprint_failure([*tests, FailedTest(name, None, "weights are lost")])
-    assert len(marks.distinct) == 2
+    fingerprints = fingerprint_failure([*tests, FailedTest(name, None, "weights are lost")])
+    assert len(fingerprints.distinct) == 2
 
 
-def test_a_long_line_is_cut_without_the_parts_that_differ_between_runs() -> None:
-    def mark(folder: str, count: int) -> str | None:
+def test_a_long_line_is_truncated_without_the_parts_that_differ_between_runs() -> None:
+    def fingerprint(folder: str, count: int) -> str | None:
         words = " ".join(f"operand {number * count} of kernel" for number in range(40))
         return fingerprint_failure([FailedTest("test_a", None, f"{folder}/kernel.py: {words}")]).fingerprint
 
-    assert mark("/opt/a/b", 1) == mark("/home/runner/work/_temp/2026-11-10", 10**6)
+    assert fingerprint("/opt/a/b", 1) == fingerprint("/home/runner/work/_temp/2026-11-10", 10**6)

@@ -1,4 +1,4 @@
-"""Verdicts on failures: each rule on histories that are just enough for it, and on those that must not fool it."""
+"""Verdicts on failures: each rule with histories that just satisfy it, and with histories that must not."""
 
 from datetime import timedelta
 
@@ -28,9 +28,7 @@ from support.failures.judged_failures import NOON, OTHER, OWN, base, flip, judge
         ("", ("unknown", "low")),
     ],
 )
-def test_the_base_at_the_commit_that_the_head_was_built_on_decides(
-    states: str, expected: tuple[str, str]
-) -> None:
+def test_the_base_at_the_merge_base_decides(states: str, expected: tuple[str, str]) -> None:
     assert kind(judge(None, states)) == expected
 
 
@@ -43,11 +41,11 @@ def test_another_failure_of_the_base_does_not_explain_this_one() -> None:
     assert kind(judge(own(), base("......") + base("FFFF", 7, OTHER))) == ("new", "medium")
 
 
-def test_without_the_merge_base_no_verdict_is_sure() -> None:
+def test_without_the_merge_base_no_verdict_has_high_confidence() -> None:
     assert kind(judge(own(exact=False), "........FF")) == ("pre-existing", "medium")
 
 
-def test_what_fails_after_the_change_has_landed_is_its_own_doing() -> None:
+def test_base_failures_after_the_change_has_landed_do_not_explain_it() -> None:
     later = tuple(
         BaseResult(
             sha="x",
@@ -61,19 +59,19 @@ def test_what_fails_after_the_change_has_landed_is_its_own_doing() -> None:
     assert kind(judge(own(landed=True), base("..........") + later)) == ("new", "medium")
 
 
-def test_a_rerun_that_passed_makes_it_flaky_and_never_sure_by_itself() -> None:
+def test_a_passed_rerun_makes_a_failure_flaky_but_not_with_high_confidence_by_itself() -> None:
     failure = own(passed_at=NOON + timedelta(hours=1))
     assert kind(judge(failure, "..........")) == ("flaky", "medium")
     assert kind(judge(failure, ".F..F.....")) == ("flaky", "medium")
     assert kind(judge(failure, ".F........", flip(4))) == ("flaky", "high")
 
 
-def test_a_rerun_that_failed_again_makes_a_new_failure_sure() -> None:
-    again = own(failure_id=2, attempt=2)
-    assert kind(judge(own(), "..........", again)) == ("new", "high")
+def test_a_rerun_that_failed_again_gives_a_new_failure_high_confidence() -> None:
+    rerun = own(failure_id=2, attempt=2)
+    assert kind(judge(own(), "..........", rerun)) == ("new", "high")
 
 
-def test_reruns_that_passed_elsewhere_make_it_flaky() -> None:
+def test_passed_reruns_elsewhere_make_a_failure_flaky() -> None:
     on_pulls = [other(number, passed_at=NOON) for number in (3, 4)]
     assert kind(judge(own(), "..........", *on_pulls)) == ("flaky", "medium")
     assert kind(judge(own(), "..........", flip(3), flip(4))) == ("flaky", "high")
@@ -97,7 +95,7 @@ def test_a_backend_without_pushes_is_judged_by_unrelated_pull_requests(
     assert kind(judge(own(), "", *others, pulls_passed=5)) == expected
 
 
-def test_pull_requests_that_pass_between_failing_ones_make_it_flaky() -> None:
+def test_pull_requests_that_pass_between_failing_ones_make_a_failure_flaky() -> None:
     passes = tuple(
         PullPass(20 + n, f"head-{20 + n}", n, NOON - timedelta(hours=30 - n)) for n in range(4, 13)
     )
@@ -105,10 +103,10 @@ def test_pull_requests_that_pass_between_failing_ones_make_it_flaky() -> None:
     assert kind(judge(own(), "", *others, pull_passes=passes, pulls_passed=9))[0] == "flaky"
 
 
-def test_the_job_follows_its_worst_test() -> None:
-    judged = judge(own(fingerprints=frozenset({OWN, OTHER})), base("........FF", fingerprint=OTHER))
-    assert judged.verdict.kind is VerdictKind.NEW
-    assert {fingerprint: kind.value for fingerprint, kind, _ in judged.by_fingerprint} == {
+def test_a_job_has_the_verdict_of_its_worst_test() -> None:
+    judgement = judge(own(fingerprints=frozenset({OWN, OTHER})), base("........FF", fingerprint=OTHER))
+    assert judgement.verdict.kind is VerdictKind.NEW
+    assert {fingerprint: kind.value for fingerprint, kind, _ in judgement.by_fingerprint} == {
         OWN: "new",
         OTHER: "pre-existing",
     }
@@ -129,7 +127,7 @@ def test_a_job_without_a_result_of_its_own_says_nothing_about_the_change(
 
 
 def sick(*heads: int, fingerprint: str = OWN) -> tuple[RecordedFailure, ...]:
-    """Two jobs fail on each head at the same time."""
+    """Return two failures on each head at the same time."""
     return tuple(
         other(number, failure_id=1_000 + 2 * number + job, at=NOON, fingerprints=frozenset({fingerprint}))
         for number in heads
@@ -159,13 +157,13 @@ def test_a_base_that_fails_at_other_times_too_is_broken_and_not_sick() -> None:
     assert kind(judge(own(), "......FFFF", hour=hour))[0] == "pre-existing"
 
 
-def test_without_details_a_failure_is_never_sure() -> None:
-    """The same job may fail for another reason: nothing in the report tells them apart."""
+def test_a_failure_without_details_never_has_high_confidence() -> None:
+    """The same job may fail for another reason: nothing in the report distinguishes the two."""
     plain = own(fingerprints=frozenset())
     for states in (".F.F.F....", "......FFFF", "FFFFFFFFFF", ".F.F.F...F"):
         results = [
-            BaseResult(sha=one.sha, position=one.position, at=one.at, passed=one.passed)
-            for one in base(states)
+            BaseResult(sha=result.sha, position=result.position, at=result.at, passed=result.passed)
+            for result in base(states)
         ]
         assert judge(plain, results).verdict.confidence is not Confidence.HIGH
 

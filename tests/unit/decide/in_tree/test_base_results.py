@@ -1,4 +1,4 @@
-"""In-tree checks along the commits of a branch: which turned red, and what a failure elsewhere adds to it."""
+"""In-tree checks along the commits of a branch: which turned red, and when a failure on a pull request is evidence."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -21,7 +21,7 @@ from crcr.decide.in_tree.checks import CheckKey, describe_names
 START = datetime(2026, 8, 3, tzinfo=UTC)
 KEY: CheckKey = (15_368, "linux / test")
 COURSES = st.text(alphabet="+x.", max_size=14)
-"""Of each commit in turn: the check passed (+), failed (x), or says nothing."""
+"""For each commit in turn: the check passed (+), failed (x), or has no result (.)."""
 
 
 def commits(*courses: str) -> tuple[CheckedCommit, ...]:
@@ -55,7 +55,7 @@ def test_only_a_result_of_the_tested_code_is_clear(conclusion: str | None, is_pa
 
 
 @pytest.mark.parametrize(
-    ("course", "found"),
+    ("course", "turned_red"),
     [
         ("++xx", (2, 3, 2)),
         ("++.x.x", (2, 4, 2)),
@@ -72,26 +72,26 @@ def test_only_a_result_of_the_tested_code_is_clear(conclusion: str | None, is_pa
     ],
 )
 def test_a_check_turned_red_if_it_passed_and_then_fails_and_never_failed_before(
-    course: str, found: tuple[int, int, int] | None
+    course: str, turned_red: tuple[int, int, int] | None
 ) -> None:
-    expected = (TurnedRed(KEY, *found),) if found else ()
+    expected = (TurnedRed(KEY, *turned_red),) if turned_red else ()
     assert find_turned_red(commits(course)) == expected
 
 
 def test_a_check_that_is_red_on_most_commits_hides_no_other() -> None:
-    found = find_turned_red(commits("xxx+xxx", "++++xxx", "+.+.+.x"))
-    assert [(one.name, one.good, one.bad, one.is_lasting) for one in found] == [
+    turned_red = find_turned_red(commits("xxx+xxx", "++++xxx", "+.+.+.x"))
+    assert [(check.name, check.good, check.bad, check.is_lasting) for check in turned_red] == [
         ("other 1", 4, 5, True),
         ("other 2", 5, 7, False),
     ]
 
 
 @given(COURSES)
-def test_what_turned_red_passed_at_its_good_commit_and_failed_at_its_bad_one(course: str) -> None:
-    for one in find_turned_red(commits(course)):
-        assert course[one.good - 1] + course[one.bad - 1] == "+x"
-        assert set(course[one.good : one.bad - 1]) <= {"."}
-        assert "x" not in course[: one.good]
+def test_a_check_that_turned_red_passed_at_its_good_commit_and_failed_at_its_bad_one(course: str) -> None:
+    for check in find_turned_red(commits(course)):
+        assert course[check.good - 1] + course[check.bad - 1] == "+x"
+        assert set(course[check.good : check.bad - 1]) <= {"."}
+        assert "x" not in course[: check.good]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""In-tree checks: whatever arrives in which order and how often, the newest check of each App and name counts."""
+"""In-tree checks: in any order and with any repeats, the newest check of each App and name counts."""
 
 from collections.abc import Iterable
 from random import Random
@@ -25,7 +25,7 @@ def a_check(
 
 
 @pytest.mark.parametrize("conclusion", OUTCOMES)
-def test_only_what_github_lets_pass_has_passed(conclusion: str | None) -> None:
+def test_a_check_has_passed_only_if_github_accepts_its_conclusion(conclusion: str | None) -> None:
     assert a_check(conclusion=conclusion).outcome is OUTCOMES[conclusion]
 
 
@@ -38,7 +38,7 @@ NEWER = {
 
 
 @pytest.mark.parametrize("case", NEWER)
-def test_the_newer_check_replaces_the_older_one_and_never_the_other_way(case: str) -> None:
+def test_the_newer_check_replaces_the_older_one_and_never_vice_versa(case: str) -> None:
     older, newer = NEWER[case]
     assert newer.is_newer_than(older)
     assert not older.is_newer_than(newer)
@@ -46,20 +46,20 @@ def test_the_newer_check_replaces_the_older_one_and_never_the_other_way(case: st
     assert change_counts(newer, newer) is None
 
 
-def test_a_rerun_takes_the_failure_away_and_runs() -> None:
+def test_a_rerun_replaces_the_failure_with_a_running_check() -> None:
     assert change_counts(None, a_check(1, "failure")) == Counts(failed=1)
     assert change_counts(a_check(1, "failure"), a_check(2)) == Counts(failed=-1, running=1)
     assert change_counts(a_check(1), a_check(1, "success")) == Counts(passed=1, running=-1)
 
 
-def test_a_commit_is_as_bad_as_its_worst_check() -> None:
+def test_a_commit_has_the_outcome_of_its_worst_check() -> None:
     assert Counts(5, 1, 2).outcome is Outcome.FAILED
     assert Counts(5, 0, 2).outcome is Outcome.RUNNING
     assert Counts(5).outcome is Outcome.PASSED
     assert Counts().outcome is None
 
 
-def test_long_names_are_cut_and_stay_different() -> None:
+def test_long_names_are_shortened_and_stay_distinct() -> None:
     assert shorten_name("x" * 250) == "x" * 250
     cut = {shorten_name("x" * 400 + end) for end in ("a", "b")}
     assert len(cut) == 2
@@ -67,7 +67,7 @@ def test_long_names_are_cut_and_stay_different() -> None:
 
 
 def count_in_order(checks: Iterable[InTreeCheck]) -> tuple[dict[tuple[int, str], InTreeCheck], Counts]:
-    """Take checks as the relay does: one after the other, by what is known of their key."""
+    """Count checks as the relay does: one by one, against the known check of their key."""
     known: dict[tuple[int, str], InTreeCheck] = {}
     counts = Counts()
     for check in checks:
@@ -79,14 +79,14 @@ def count_in_order(checks: Iterable[InTreeCheck]) -> tuple[dict[tuple[int, str],
 
 
 @settings(max_examples=200, deadline=None)
-@given(seed=st.integers(0, 2**32), acts=st.integers(0, 120))
-def test_any_order_with_repeats_gives_what_the_ci_shows_in_the_end(seed: int, acts: int) -> None:
+@given(seed=st.integers(0, 2**32), actions=st.integers(0, 120))
+def test_any_order_with_repeats_gives_the_final_state_of_the_ci(seed: int, actions: int) -> None:
     ci = SimulatedCi(Random(seed), names=7)
-    ci.act(acts)
+    ci.act(actions)
     assert count_in_order(ci.shuffled()) == (ci.last, ci.count())
 
 
-def test_a_hundred_thousand_webhooks_in_any_order_count_as_the_ci_does() -> None:
+def test_a_hundred_thousand_webhooks_in_any_order_give_the_counts_of_the_ci() -> None:
     ci = SimulatedCi(Random(19), names=500)
     ci.act(67_000)
     arriving = ci.shuffled()
@@ -96,7 +96,7 @@ def test_a_hundred_thousand_webhooks_in_any_order_count_as_the_ci_does() -> None
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_packed_checks_count_as_before_and_decide_about_later_ones(seed: int) -> None:
+def test_packed_checks_can_be_unpacked_found_and_compared_with_later_ones(seed: int) -> None:
     ci = SimulatedCi(Random(seed), names=7)
     ci.act(60)
     known, _ = count_in_order(ci.sent)
@@ -111,13 +111,13 @@ def test_packed_checks_count_as_before_and_decide_about_later_ones(seed: int) ->
     assert all(change_counts(find_packed(packed, check.key), check) is None for check in ci.sent)
 
 
-def test_nothing_is_packed_and_unpacked() -> None:
+def test_an_empty_set_of_checks_can_be_packed_and_unpacked() -> None:
     assert list(unpack_checks(pack_checks([]))) == []
     assert list(unpack_checks(None)) == []
 
 
-def test_five_hundred_packed_checks_have_a_few_kilobytes() -> None:
-    chance = Random(1)
+def test_five_hundred_packed_checks_need_a_few_kilobytes() -> None:
+    random = Random(1)
     names = [
         f"linux-jammy-py3.{minor} / test (default, {shard}, 50)" for minor in range(10) for shard in range(50)
     ]
@@ -126,7 +126,7 @@ def test_five_hundred_packed_checks_have_a_few_kilobytes() -> None:
             15368,
             name,
             48_000_000_000 + 37 * number,
-            1_780_000_000 + chance.randint(0, 9_000),
+            1_780_000_000 + random.randint(0, 9_000),
             "success",
             "u" * 90,
         )

@@ -1,4 +1,4 @@
-"""Which delivery a run's name holds instead of the claimed one (fault 67)."""
+"""The delivery that a run's name contains instead of the claimed one (fault 67)."""
 
 import pytest
 
@@ -27,11 +27,11 @@ MANY = " ".join(f"{number:08x}-0000-4000-8000-000000000000" for number in range(
         (OTHER.replace("2", "4"), None),
     ],
 )
-def test_fault_67_only_a_name_that_holds_just_another_delivery_tells(
+def test_fault_67_only_a_run_name_with_exactly_one_other_delivery_counts(
     title: str, expected: str | None
 ) -> None:
     assert other_delivery_named(title, CLAIMED, SENT) == expected
 
 
-def test_a_delivery_that_was_not_sent_to_the_repository_tells_nothing() -> None:
+def test_a_delivery_that_was_not_sent_to_the_repository_is_ignored() -> None:
     assert other_delivery_named(f"CI {OTHER}", CLAIMED, (CLAIMED, THIRD)) is None

@@ -1,4 +1,4 @@
-"""Pure rules: who may report, and what a report does."""
+"""Pure rules: the callers that may report, and the effects of a report."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -80,7 +80,7 @@ def _code(outcome: Any) -> str:
         ({"entry": None, "suspended": True}, "not_allowlisted"),
     ],
 )
-def test_the_first_layer_that_objects_answers(change: dict[str, Any], code: str) -> None:
+def test_a_caller_is_refused_by_the_first_layer_that_objects(change: dict[str, Any], code: str) -> None:
     assert _code(admit_caller(IDENTITY, replace(STANDING, **change))) == code
 
 
@@ -89,13 +89,13 @@ def test_a_listed_repository_with_its_own_id_or_none_yet_is_admitted(binding: Bi
     assert admit_caller(IDENTITY, replace(STANDING, binding=binding)) == AdmittedCaller(ENTRY)
 
 
-def test_an_l1_repository_is_told_what_to_ask_for() -> None:
+def test_an_l1_repository_is_ignored_with_a_hint_about_l2() -> None:
     ignored = admit_caller(IDENTITY, replace(STANDING, entry=replace(ENTRY, level=Level.L1)))
     assert isinstance(ignored, IgnoredReport)
     assert "L2" in ignored.hint
 
 
-def test_workflows_are_told_apart_by_their_signed_path_else_by_name() -> None:
+def test_workflows_are_identified_by_their_signed_path_or_else_by_name() -> None:
     assert workflow_key(IDENTITY, STARTED) == ".github/workflows/ci.yml"
     assert workflow_key(replace(IDENTITY, workflow_path=None), STARTED) == "CI"
 
@@ -117,7 +117,7 @@ def test_workflows_are_told_apart_by_their_signed_path_else_by_name() -> None:
     ],
 )
 @pytest.mark.parametrize("report", [STARTED, FINISHED])
-def test_claims_that_do_not_fit_are_refused_in_order(
+def test_mismatched_claims_are_refused_in_a_fixed_order(
     report: Report, facts: dict[str, Any], identity: dict[str, Any], code: str
 ) -> None:
     assert _code(_judge(report, replace(FACTS, **facts), replace(IDENTITY, **identity))) == code
@@ -138,20 +138,20 @@ def test_a_start_opens_the_job_with_its_queue_time() -> None:
     assert (opened.superseded, opened.supersedes, opened.warning) == (False, (), None)
 
 
-def test_a_run_that_nobody_signed_is_marked() -> None:
+def test_an_unsigned_run_is_marked() -> None:
     unsigned = replace(IDENTITY, run_id=None, run_attempt=None)
     opened = _judge(replace(STARTED, run_id="build-10"), identity=unsigned)
     assert isinstance(opened, OpenJob)
     assert opened.unsigned
 
 
-def test_a_run_that_nobody_signed_cannot_have_a_number_for_its_id() -> None:
+def test_an_unsigned_run_cannot_have_a_numeric_id() -> None:
     refusal = _judge(STARTED, identity=replace(IDENTITY, run_id=None, run_attempt=None))
     assert isinstance(refusal, RejectedReport)
     assert refusal.code == "claim_mismatch"
 
 
-def test_a_finish_without_a_start_is_told_how_to_go_on() -> None:
+def test_a_finish_without_a_start_is_refused_with_a_hint() -> None:
     refusal = _judge(FINISHED)
     assert isinstance(refusal, RejectedReport)
     assert refusal.code == "no_in_progress"
@@ -167,9 +167,7 @@ def test_a_finish_without_a_start_is_told_how_to_go_on() -> None:
         (False, 1, NOW + timedelta(seconds=1)),
     ],
 )
-def test_a_queue_time_that_is_not_known_is_null_and_never_0(
-    late: bool, attempt: int, attempted_at: datetime
-) -> None:
+def test_an_unknown_queue_time_is_null_and_never_0(late: bool, attempt: int, attempted_at: datetime) -> None:
     facts = replace(FACTS, dispatch=replace(SENT, attempted_at=attempted_at))
     report = replace(STARTED, late=late, run_attempt=attempt)
     opened = _judge(report, facts, replace(IDENTITY, run_attempt=attempt))
@@ -190,18 +188,18 @@ def test_an_execution_time_is_measured_or_null(change: dict[str, Any], expected:
     assert closed == CloseJob("build", Conclusion.SUCCESS, None, expected, late=False)
 
 
-def test_a_finish_after_the_sweep_is_taken_and_late() -> None:
+def test_a_finish_after_the_sweep_is_accepted_as_late() -> None:
     swept = replace(RUNNING, state=JobState.TIMED_OUT)
     closed = _judge(FINISHED, replace(FACTS, jobs=(swept,)))
     assert closed == CloseJob("build", Conclusion.SUCCESS, None, 60.0, late=True)
 
 
 @pytest.mark.parametrize(("report", "job"), [(STARTED, RUNNING), (STARTED, COMPLETED), (FINISHED, COMPLETED)])
-def test_what_was_applied_is_a_repeat_the_next_time(report: Report, job: JobFacts) -> None:
+def test_a_report_that_was_already_applied_is_a_repeat(report: Report, job: JobFacts) -> None:
     assert _judge(report, replace(FACTS, jobs=(job,))) == RepeatedReport("build")
 
 
-def test_another_result_is_refused_recorded_and_the_worse_one_counts() -> None:
+def test_a_different_result_is_refused_and_recorded_and_the_worse_one_counts() -> None:
     other = replace(FINISHED, conclusion=Conclusion.FAILURE)
     refusal = _judge(other, replace(FACTS, jobs=(COMPLETED,)))
     assert _code(refusal) == "conflicting_result"
@@ -216,7 +214,7 @@ def test_after_a_dispute_only_the_first_result_is_a_repeat() -> None:
     assert _code(_judge(replace(FINISHED, conclusion=Conclusion.FAILURE), facts)) == "conflicting_result"
 
 
-def test_a_better_result_never_makes_a_dispute_better() -> None:
+def test_a_better_second_result_never_improves_the_one_that_counts() -> None:
     failed = replace(COMPLETED, first_conclusion=Conclusion.FAILURE, conclusion=Conclusion.FAILURE)
     refusal = _judge(FINISHED, replace(FACTS, jobs=(failed,)))
     assert isinstance(refusal, RejectedReport)
@@ -233,7 +231,7 @@ def test_a_better_result_never_makes_a_dispute_better() -> None:
         ((RunFacts("100", superseded=False),), True, ()),  # by number, not by text
     ],
 )
-def test_of_two_runs_of_a_workflow_the_newer_counts(
+def test_the_newer_of_two_runs_of_a_workflow_counts(
     siblings: tuple[RunFacts, ...], superseded: bool, supersedes: tuple[str, ...]
 ) -> None:
     opened = _judge(STARTED, replace(FACTS, sibling_runs=siblings))

@@ -32,7 +32,7 @@ def test_every_state_has_a_verdict_for_every_event() -> None:
 
 
 @pytest.mark.parametrize("state", JobState)
-def test_the_table_is_the_protocols(state: JobState) -> None:
+def test_the_table_equals_the_table_of_the_protocol(state: JobState) -> None:
     events = (E.STARTED, E.FINISHED, E.FINISHED_OTHERWISE, E.WENT_SILENT)
     assert tuple(LIFECYCLE[state, event] for event in events) == EXPECTED[state]
 

@@ -1,4 +1,4 @@
-"""Excerpts of logs: what is masked, by the relay and by the reporter alike, and how they are cut."""
+"""Excerpts of logs: their masking, equal in the relay and the reporter, and their truncation."""
 
 import ast
 import inspect
@@ -57,13 +57,13 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("text", "masked"), MASKED)
-def test_what_looks_like_a_secret_is_masked(text: str, masked: str) -> None:
+def test_text_that_looks_like_a_secret_is_masked(text: str, masked: str) -> None:
     assert mask_secrets(text) == masked
     assert mask_secrets(masked) == masked
 
 
 @pytest.mark.parametrize("text", KEPT)
-def test_what_a_reader_needs_is_left(text: str) -> None:
+def test_ordinary_text_is_not_masked(text: str) -> None:
     assert mask_secrets(text) == text
 
 
@@ -71,7 +71,7 @@ def test_given_values_are_masked_the_longest_first() -> None:
     assert mask_secrets("a hunter22 b hunter2 c", ["hunter2", "hunter22"]) == "a *** b *** c"
 
 
-def test_the_reporter_masks_by_the_same_text() -> None:
+def test_the_reporter_has_the_same_masking_code_as_the_relay() -> None:
     ours, theirs = (_definitions(text) for text in (inspect.getsource(log_excerpt), FILE.read_text()))
     shared = [name for name in ours if name in theirs]
     assert {"mask_secrets", "MASKED_FORMS", "looks_random", "cut_tail", "clean_line", "LONG_RUN"} <= set(
@@ -81,14 +81,14 @@ def test_the_reporter_masks_by_the_same_text() -> None:
 
 
 def _definitions(source: str) -> dict[str, str]:
-    """Functions and constants by name, without layout."""
-    named = {}
+    """Return functions and constants by name, without layout."""
+    definitions = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef):
-            named[node.name] = ast.dump(node)
+            definitions[node.name] = ast.dump(node)
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            named[node.targets[0].id] = ast.dump(node.value)
-    return named
+            definitions[node.targets[0].id] = ast.dump(node.value)
+    return definitions
 
 
 def test_an_excerpt_is_one_error_line_and_whole_last_lines() -> None:
@@ -104,11 +104,11 @@ def test_an_excerpt_is_one_error_line_and_whole_last_lines() -> None:
 @pytest.mark.parametrize(
     ("first", "tail"), [(None, None), ("", ""), (7, ["x"]), ({"a": 1}, True), (" \t\r", "\n\x00\n\x1b[0m")]
 )
-def test_nothing_readable_is_no_excerpt(first: object, tail: object) -> None:
+def test_input_without_readable_text_gives_no_excerpt(first: object, tail: object) -> None:
     assert make_excerpt(first, tail) is None
 
 
-def test_what_a_terminal_would_not_show_is_removed() -> None:
+def test_invisible_characters_and_overwritten_text_are_removed() -> None:
     assert make_excerpt("1%\r50%\rdone\r", "a\u202eb\u200bc\td\x07") == LogExcerpt("done", "abc    d")
 
 
@@ -121,7 +121,7 @@ SECRET = "ghp_" + string.ascii_letters[:36]
     after=st.integers(0, 20_000),
     filler=st.sampled_from(["x", "é", "word ", "a\n", "\r", "password=", "\x1b[", "://"]),
 )
-def test_no_cut_opens_a_mask(before: int, after: int, filler: str) -> None:
+def test_truncation_never_reveals_a_masked_secret(before: int, after: int, filler: str) -> None:
     def fill(size: int) -> str:
         return (filler * (size // len(filler) + 1))[:size]
 

@@ -44,13 +44,13 @@ def parse_registrations(*tables: dict[str, Any]) -> tuple[Registration, ...]:
     return registrations(RawValue(json.dumps(list(tables)), "CRCR_OIDC_REGISTRATIONS", Path()))
 
 
-def wrong(*tables: Any) -> str:
+def error_for(*tables: Any) -> str:
     with pytest.raises(InvalidValue) as caught:
         registrations(RawValue(list(tables), "oidc.registration", Path()))
     return str(caught.value)
 
 
-def test_each_kind_is_read_with_what_keeps_forks_out() -> None:
+def test_each_kind_is_parsed_with_the_claims_that_exclude_forks() -> None:
     buildkite, gitlab, circle, generic = parse_registrations(BUILDKITE, GITLAB, CIRCLE, GENERIC)
     assert (buildkite.kind, dict(buildkite.ids)) == (
         IssuerKind.BUILDKITE,
@@ -66,7 +66,7 @@ def test_each_kind_is_read_with_what_keeps_forks_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "said"),
+    ("table", "message"),
     [
         ("x", "must be a table"),
         ({}, "must have an issuer"),
@@ -90,30 +90,30 @@ def test_each_kind_is_read_with_what_keeps_forks_out() -> None:
         ({**GENERIC, "kind": "github"}, "needs no registration"),
     ],
 )
-def test_what_is_missing_is_said_in_words_with_its_number(table: Any, said: str) -> None:
-    told = wrong(GITLAB, table)
-    assert said in told
-    assert "(number 2)" in told
+def test_an_invalid_registration_is_reported_with_its_problem_and_number(table: Any, message: str) -> None:
+    error = error_for(GITLAB, table)
+    assert message in error
+    assert "(number 2)" in error
 
 
 def test_a_pipeline_is_registered_once() -> None:
-    assert "twice" in wrong(GITLAB, {**GITLAB, "repository": "org/other"})
+    assert "twice" in error_for(GITLAB, {**GITLAB, "repository": "org/other"})
 
 
-def test_slugs_are_taken_and_known_to_be_weaker() -> None:
+def test_slugs_are_accepted_and_marked_as_weaker() -> None:
     ids = {"organization_slug": "acme", "pipeline_slug": "backend"}
-    made = make_registration(
+    registration = make_registration(
         issuer="https://agent.buildkite.com",
         kind=IssuerKind.BUILDKITE,
         repository=RepoName("org/backend"),
         ids=ids,
         branches=["main"],
     )
-    assert made.by_slugs
+    assert registration.by_slugs
     assert not parse_registrations(BUILDKITE)[0].by_slugs
 
 
-def test_numbers_and_truth_values_in_a_token_are_compared_as_they_are_written() -> None:
+def test_numbers_and_booleans_in_a_token_are_compared_by_their_text() -> None:
     (gitlab,) = parse_registrations(GITLAB)
     assert find_registration([gitlab], {"project_id": 42}) is gitlab
     assert find_registration([gitlab], {"project_id": "42"}) is gitlab
@@ -124,7 +124,7 @@ def test_numbers_and_truth_values_in_a_token_are_compared_as_they_are_written() 
     assert "missing" in str(unmet_requirement(gitlab, {"project_id": "42"}))
 
 
-def test_the_lines_to_register_hold_nothing_that_a_token_could_use_to_mislead() -> None:
+def test_the_registration_example_cannot_be_manipulated_by_token_claims() -> None:
     claims = {"organization_id": 'x"\nrepository = "mallory/x', "pipeline_id": "p" * 1000}
     lines = registration_example(IssuerKind.BUILDKITE, "https://agent.buildkite.com", claims)
     assert "\n" not in lines
@@ -132,7 +132,11 @@ def test_the_lines_to_register_hold_nothing_that_a_token_could_use_to_mislead() 
     assert len(lines) < 600
 
 
-def test_a_registration_that_takes_any_steps_token_is_known() -> None:
+def test_a_registration_that_accepts_the_token_of_any_step_is_detected() -> None:
     buildkite, gitlab = parse_registrations(BUILDKITE, GITLAB)
     (strict,) = parse_registrations({**BUILDKITE, "claims": {"step_key": ["crcr-started"]}})
-    assert [each.tells_steps_apart for each in (buildkite, gitlab, strict)] == [False, True, True]
+    assert [registration.tells_steps_apart for registration in (buildkite, gitlab, strict)] == [
+        False,
+        True,
+        True,
+    ]

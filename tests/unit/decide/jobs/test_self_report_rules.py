@@ -31,7 +31,7 @@ from support.data.events_and_reports import BACKEND, NOW, a_caller, a_start, ref
 
 UP, SECOND, THIRD = RepoName("Up/stream"), RepoName("other/stream"), RepoName("third/stream")
 ENTRY = AllowlistEntry(name=BACKEND, level=Level.L2)
-WHO = a_caller(event_name="schedule", **ref_claims())
+CALLER = a_caller(event_name="schedule", **ref_claims())
 
 
 def a_self_report(**changes: Any) -> Report:
@@ -63,13 +63,13 @@ def a_known_job(first: Conclusion = Conclusion.SUCCESS, **changes: Any) -> JobFa
     return replace(facts, **changes)
 
 
-def judged(*jobs: JobFacts, report: Report | None = None, entry: AllowlistEntry = ENTRY, **who: Any) -> Any:
-    caller, facts = replace(WHO, **who), SelfReportFacts(jobs=jobs, default_branch="main")
+def judge(*jobs: JobFacts, report: Report | None = None, entry: AllowlistEntry = ENTRY, **claims: Any) -> Any:
+    caller, facts = replace(CALLER, **claims), SelfReportFacts(jobs=jobs, default_branch="main")
     return judge_self_report(report or a_self_report(), caller, entry, facts)
 
 
 @pytest.mark.parametrize(
-    ("said", "listing", "chosen"),
+    ("reported", "listing", "chosen"),
     [
         (None, (UP,), UP),
         ("up/STREAM", (UP,), UP),
@@ -80,25 +80,25 @@ def judged(*jobs: JobFacts, report: Report | None = None, entry: AllowlistEntry 
     ],
 )
 def test_the_upstream_is_the_named_one_else_the_only_one_that_lists_the_sender(
-    said: str | None, listing: tuple[RepoName, ...], chosen: RepoName
+    reported: str | None, listing: tuple[RepoName, ...], chosen: RepoName
 ) -> None:
-    standings = [a_standing(each, listed=each in listing) for each in (UP, SECOND, THIRD)]
-    found = choose_upstream(a_self_report(said_upstream=said), WHO, standings)
-    assert isinstance(found, CallerStanding)
-    assert found.upstream == chosen
+    standings = [a_standing(name, listed=name in listing) for name in (UP, SECOND, THIRD)]
+    standing = choose_upstream(a_self_report(said_upstream=reported), CALLER, standings)
+    assert isinstance(standing, CallerStanding)
+    assert standing.upstream == chosen
 
 
-@pytest.mark.parametrize("said", [None, "someone/else", "third/stream"])
-def test_of_several_upstreams_one_must_be_named(said: str | None) -> None:
+@pytest.mark.parametrize("reported", [None, "someone/else", "third/stream"])
+def test_one_of_several_upstreams_must_be_named(reported: str | None) -> None:
     standings = [a_standing(UP), a_standing(SECOND), a_standing(THIRD, listed=False)]
     with pytest.raises(BadReport, match=r"payload\.repository\.full_name names no upstream") as refusal:
-        choose_upstream(a_self_report(said_upstream=said), WHO, standings)
+        choose_upstream(a_self_report(said_upstream=reported), CALLER, standings)
     for secret in (UP, SECOND):
         assert str(secret) not in f"{refusal.value.detail} {refusal.value.hint}", "its listing may be hidden"
 
 
-def test_who_is_listed_nowhere_is_refused_so_that_a_sandbox_can_take_it() -> None:
-    refusal = choose_upstream(a_self_report(said_upstream=str(UP)), WHO, [a_standing(listed=False)])
+def test_an_unlisted_caller_is_refused_so_that_a_sandbox_can_accept_it() -> None:
+    refusal = choose_upstream(a_self_report(said_upstream=str(UP)), CALLER, [a_standing(listed=False)])
     assert isinstance(refusal, RejectedReport)
     assert refusal.code == "not_allowlisted"
 
@@ -112,35 +112,37 @@ def test_who_is_listed_nowhere_is_refused_so_that_a_sandbox_can_take_it() -> Non
         ({"entry": replace(ENTRY, level=Level.L1)}, None),
     ],
 )
-def test_who_may_not_speak(changes: dict[str, Any], code: str | None) -> None:
-    verdict = admit_self_report(a_self_report(), WHO, a_standing(**changes))
+def test_a_caller_that_may_not_self_report_is_refused_or_ignored(
+    changes: dict[str, Any], code: str | None
+) -> None:
+    verdict = admit_self_report(a_self_report(), CALLER, a_standing(**changes))
     assert isinstance(verdict, IgnoredReport) if code is None else isinstance(verdict, RejectedReport)
     assert getattr(verdict, "code", None) == code
 
 
-def test_who_may_speak() -> None:
-    assert admit_self_report(a_self_report(), WHO, a_standing()) == AdmittedCaller(ENTRY)
+def test_a_listed_caller_may_self_report() -> None:
+    assert admit_self_report(a_self_report(), CALLER, a_standing()) == AdmittedCaller(ENTRY)
     bound = a_standing(binding=Binding(5, None, confirmed=True))
-    assert admit_self_report(a_self_report(), WHO, bound) == AdmittedCaller(ENTRY)
+    assert admit_self_report(a_self_report(), CALLER, bound) == AdmittedCaller(ENTRY)
 
 
 @pytest.mark.parametrize("event", [*sorted(SELF_REPORT_TRIGGERS), None])
-def test_what_may_start_the_run(event: str | None) -> None:
-    assert judged(event_name=event) == SelfReportedJob(
+def test_a_run_with_an_allowed_trigger_may_self_report(event: str | None) -> None:
+    assert judge(event_name=event) == SelfReportedJob(
         "build", Conclusion.SUCCESS, unsigned=False, warning=None
     )
 
 
 @pytest.mark.parametrize("event", ["pull_request", "pull_request_target", "workflow_run", ""])
-def test_what_may_not_start_the_run(event: str) -> None:
-    refusal = judged(event_name=event)
+def test_a_run_with_another_trigger_may_self_report_only_if_the_entry_allows_it(event: str) -> None:
+    refusal = judge(event_name=event)
     assert refusal.code == "wrong_event"
     allowed = replace(ENTRY, allow_events=frozenset({event}))
-    assert isinstance(judged(event_name=event, entry=allowed), SelfReportedJob)
+    assert isinstance(judge(event_name=event, entry=allowed), SelfReportedJob)
 
 
 @pytest.mark.parametrize(
-    ("who", "said", "refused"),
+    ("claims", "reported", "refused"),
     [
         ({}, {}, False),
         ({}, {"run_id": "11"}, True),
@@ -150,38 +152,38 @@ def test_what_may_not_start_the_run(event: str) -> None:
         ({"run_id": None, "run_attempt": None}, {"run_id": "any"}, False),
     ],
 )
-def test_what_is_signed_of_the_run_must_be_what_is_said(
-    who: dict[str, Any], said: dict[str, Any], refused: bool
+def test_signed_claims_about_the_run_must_match_the_report(
+    claims: dict[str, Any], reported: dict[str, Any], refused: bool
 ) -> None:
-    outcome = judged(report=a_self_report(**said), **who)
+    outcome = judge(report=a_self_report(**reported), **claims)
     assert isinstance(outcome, RejectedReport) is refused
     assert not refused or outcome.code == "claim_mismatch"
 
 
-def test_a_build_speaks_for_the_run_that_it_named_first() -> None:
-    who = a_caller(run_id=None, run_attempt=None, check_run_id=None, event_name=None, build="42")
+def test_a_build_may_report_only_the_run_that_it_named_first() -> None:
+    caller = a_caller(run_id=None, run_attempt=None, check_run_id=None, event_name=None, build="42")
     bound = SelfReportFacts(jobs=(), build=BuildFacts(run_id="other", build=None))
-    refusal = judge_self_report(a_self_report(run_id="b-1"), who, ENTRY, bound)
+    refusal = judge_self_report(a_self_report(run_id="b-1"), caller, ENTRY, bound)
     assert isinstance(refusal, RejectedReport)
     assert refusal.code == "claim_mismatch"
     free = judge_self_report(
-        a_self_report(run_id="b-1"), who, ENTRY, SelfReportFacts(jobs=(), build=BuildFacts(None, None))
+        a_self_report(run_id="b-1"), caller, ENTRY, SelfReportFacts(jobs=(), build=BuildFacts(None, None))
     )
     assert free == SelfReportedJob("build", Conclusion.SUCCESS, unsigned=False, warning=None)
 
 
-def test_a_run_that_nothing_proves_is_marked() -> None:
-    assert judged(report=a_self_report(run_id="b-1"), run_id=None, run_attempt=None, event_name=None).unsigned
+def test_an_unproven_run_is_marked_as_unsigned() -> None:
+    assert judge(report=a_self_report(run_id="b-1"), run_id=None, run_attempt=None, event_name=None).unsigned
 
 
 def test_a_result_without_a_conclusion_is_kept_as_none() -> None:
-    assert judged(report=a_self_report(conclusion=None)).conclusion is Conclusion.NONE
+    assert judge(report=a_self_report(conclusion=None)).conclusion is Conclusion.NONE
 
 
 @pytest.mark.parametrize("first", Conclusion)
 @pytest.mark.parametrize("second", Conclusion)
 def test_a_second_report_is_a_repeat_or_a_dispute(first: Conclusion, second: Conclusion) -> None:
-    outcome = judged(a_known_job(first), report=a_self_report(conclusion=second))
+    outcome = judge(a_known_job(first), report=a_self_report(conclusion=second))
     if first is second:
         assert outcome == RepeatedReport("build")
     else:
@@ -190,9 +192,9 @@ def test_a_second_report_is_a_repeat_or_a_dispute(first: Conclusion, second: Con
         assert outcome.dispute.counts in (first, second)
 
 
-def test_what_was_reported_first_is_a_repeat_whatever_a_dispute_made_of_it() -> None:
+def test_the_first_result_stays_a_repeat_after_a_dispute() -> None:
     disputed = a_known_job(Conclusion.SUCCESS, conclusion=Conclusion.FAILURE)
-    assert judged(disputed) == RepeatedReport("build")
+    assert judge(disputed) == RepeatedReport("build")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_what_was_reported_first_is_a_repeat_whatever_a_dispute_made_of_it() -> 
 def test_only_two_signed_ids_make_two_legs(
     signed: str | None, opened_by: str | None, job_name: str | None
 ) -> None:
-    outcome = judged(a_known_job(opened_by=opened_by), check_run_id=signed)
+    outcome = judge(a_known_job(opened_by=opened_by), check_run_id=signed)
     if job_name is None:
         assert isinstance(outcome, RepeatedReport)
     else:
@@ -210,17 +212,17 @@ def test_only_two_signed_ids_make_two_legs(
         assert "matrix" in outcome.warning
 
 
-def test_a_leg_goes_round_names_that_are_taken() -> None:
+def test_a_leg_skips_names_that_are_taken() -> None:
     taken = a_known_job(job_name="build (2)", reported_name="build (2)", opened_by="300")
-    assert judged(a_known_job(), taken, check_run_id="200").job_name == "build (3)"
-    named = judged(
+    assert judge(a_known_job(), taken, check_run_id="200").job_name == "build (3)"
+    leg = judge(
         a_known_job(job_name="build (2)"), report=a_self_report(job_name="build (2)"), check_run_id="400"
     )
-    assert named.job_name == "build (2) (2)"
+    assert leg.job_name == "build (2) (2)"
 
 
 @pytest.mark.parametrize(
-    ("releases", "asked"),
+    ("releases", "expected"),
     [
         ((), ()),
         (
@@ -234,13 +236,13 @@ def test_a_leg_goes_round_names_that_are_taken() -> None:
         ),
     ],
 )
-def test_branches_are_asked_in_the_order_in_which_they_are_likely(
-    releases: tuple[str, ...], asked: tuple[str, ...]
+def test_branches_are_queried_in_order_of_likelihood(
+    releases: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    assert branches_to_ask("main", releases) == ("main", "nightly", *asked)
+    assert branches_to_ask("main", releases) == ("main", "nightly", *expected)
 
 
-def test_old_releases_are_not_asked_and_no_branch_twice() -> None:
+def test_old_releases_are_not_queried_and_no_branch_is_queried_twice() -> None:
     many = [f"release/{number}" for number in range(40)]
     assert len(branches_to_ask("nightly", many)) == 1 + MOST_RELEASES
     assert branches_to_ask("release/39", many)[:3] == ("release/39", "nightly", "release/38")

@@ -42,12 +42,12 @@ SWEPT = _row("8", job_name="build (2)", state=JobState.TIMED_OUT)
 
 
 @pytest.mark.parametrize("status", ReportStatus)
-def test_the_first_of_its_name_has_no_row(status: ReportStatus) -> None:
+def test_the_first_report_of_a_name_matches_no_row(status: ReportStatus) -> None:
     assert _find(status, "7") is None
 
 
 @pytest.mark.parametrize("status", ReportStatus)
-def test_a_report_goes_to_the_row_that_its_id_opened(status: ReportStatus) -> None:
+def test_a_report_matches_the_row_that_its_id_opened(status: ReportStatus) -> None:
     assert _find(status, "7", FIRST, SECOND) is FIRST
     assert _find(status, "8", FIRST, SECOND, others=True) is SECOND
 
@@ -65,14 +65,14 @@ def test_a_third_leg_takes_the_next_free_number() -> None:
     assert leg.job_name == "build (3)"
 
 
-def test_a_number_that_a_job_has_as_its_own_name_is_not_taken() -> None:
+def test_a_leg_skips_a_number_that_another_job_has_in_its_own_name() -> None:
     own_name = _row("9", job_name="build (2)", reported_name="build (2)")
     leg = _find(START, "8", FIRST, own_name)
     assert isinstance(leg, MatrixLeg)
     assert leg.job_name == "build (3)"
 
 
-def test_a_name_that_a_leg_was_given_is_no_row_of_that_name() -> None:
+def test_a_report_does_not_match_a_leg_that_was_given_its_name() -> None:
     leg = _find(START, "9", SECOND, name="build (2)")
     assert isinstance(leg, MatrixLeg)
     assert leg.job_name == "build (2) (2)"
@@ -91,7 +91,7 @@ def test_a_separate_reporting_job_closes_the_only_open_row(rows: tuple[JobFacts,
     assert _find(FINISH, "99", *rows) is rows[-1]
 
 
-def test_a_separate_reporting_job_repeats_itself_to_the_only_row() -> None:
+def test_a_repeat_of_a_separate_reporting_job_matches_the_only_row() -> None:
     assert _find(FINISH, "99", FIRST_DONE) is FIRST_DONE
 
 
@@ -103,8 +103,8 @@ def test_a_finish_that_fits_several_open_rows_is_ambiguous() -> None:
 
 
 def test_a_finish_that_every_closed_leg_already_has_is_a_repeat() -> None:
-    found = _find(FINISH, "99", FIRST_DONE, SECOND_DONE)
-    assert isinstance(found, JobFacts)
+    match = _find(FINISH, "99", FIRST_DONE, SECOND_DONE)
+    assert isinstance(match, JobFacts)
 
 
 def test_a_finish_that_only_some_closed_legs_have_is_ambiguous() -> None:

@@ -1,4 +1,4 @@
-"""Records of the public HUD: made of envelopes by its rules, and turned back; hostile ones are refused or cut."""
+"""Records of the public HUD: converted from envelopes by its rules, and back; hostile ones are refused or truncated."""
 
 from typing import Any
 
@@ -78,28 +78,32 @@ PULLS: list[tuple[Any, tuple[int, str]]] = [
 
 
 @pytest.mark.parametrize(("payload", "expected"), PULLS)
-def test_pull_request_and_commit_are_found_as_the_public_hud_finds_them(
+def test_pull_request_and_commit_are_derived_like_in_the_public_hud(
     payload: Any, expected: tuple[int, str]
 ) -> None:
-    found = record(payload)
-    assert (found["pr_number"], found["pytorch_head_sha"]) == expected
+    made_record = record(payload)
+    assert (made_record["pr_number"], made_record["pytorch_head_sha"]) == expected
 
 
-def test_a_start_has_nothing_of_a_result() -> None:
-    begun = record(workflow={"status": "in_progress"})
-    assert not {"conclusion", "completed_at", "passed_tests", "total_tests"} & set(begun)
+def test_the_record_of_a_start_has_no_result_fields() -> None:
+    started = record(workflow={"status": "in_progress"})
+    assert not {"conclusion", "completed_at", "passed_tests", "total_tests"} & set(started)
 
 
-def test_what_strangers_send_is_cut_and_never_breaks_a_record() -> None:
+def test_oversized_or_malformed_input_is_truncated_and_never_breaks_a_record() -> None:
     detail = [{"name": "n" * 9_000, "message": "m" * 9_000, "duration": "nan"}] * 500 + ["text", None]
-    found = record(
+    made_record = record(
         workflow={"failed_tests_detail": detail, "test_results": {"passed": -1, "failed": "x" * 99}}
     )
-    assert len(found["failed_tests_json"]) < 60_000
-    assert found["total_tests"] == 0
+    assert len(made_record["failed_tests_json"]) < 60_000
+    assert made_record["total_tests"] == 0
     # A control character takes six bytes in JSON; an item of DynamoDB holds 400 KB.
-    unseen = [dict.fromkeys(("name", "classname", "message"), "\x01" * 500)] * 50
-    assert 200_000 < len(record(workflow={"failed_tests_detail": unseen})["failed_tests_json"]) < 300_000
+    control_characters = [dict.fromkeys(("name", "classname", "message"), "\x01" * 500)] * 50
+    assert (
+        200_000
+        < len(record(workflow={"failed_tests_detail": control_characters})["failed_tests_json"])
+        < 300_000
+    )
     deep: dict[str, Any] = {}
     for _ in range(5_000):
         deep = {"x": deep}
@@ -119,23 +123,23 @@ def test_what_strangers_send_is_cut_and_never_breaks_a_record() -> None:
         ),
     )
 )
-def test_any_record_is_an_envelope_or_is_refused(found: dict[str, Any]) -> None:
+def test_any_record_is_converted_to_an_envelope_or_refused(fields: dict[str, Any]) -> None:
     try:
-        envelope = make_envelope(found)
+        envelope = make_envelope(fields)
     except NotARecord:
         return
     assert envelope["untrusted"]["callback_payload"]["workflow"]["status"] in {"completed", "in_progress"}
 
 
-def test_an_envelope_made_of_a_record_makes_the_same_record() -> None:
+def test_a_record_converted_to_an_envelope_converts_back_to_the_same_record() -> None:
     for payload in ({"pull_request": {"number": 5, "head": {"sha": SHA}}}, {"head_sha": SHA}, {}):
-        made = record(
+        original = record(
             {"repository": {"full_name": "o/r"}, **payload}, downstream_repo_level="L3", outcome={"number": 4}
         )
-        again = make_envelope(read_attributes(write_attributes(made)))
-        callback = again["untrusted"]["callback_payload"]
-        remade = make_record(again["trusted"], callback)
-        assert {name: value for name, value in remade.items() if name != "event_type"} == made
+        envelope = make_envelope(read_attributes(write_attributes(original)))
+        callback = envelope["untrusted"]["callback_payload"]
+        converted = make_record(envelope["trusted"], callback)
+        assert {name: value for name, value in converted.items() if name != "event_type"} == original
 
 
 TIMES = [
@@ -147,6 +151,6 @@ TIMES = [
 
 
 @pytest.mark.parametrize(("written", "read"), TIMES)
-def test_times_of_clickhouse_are_read(written: str, read: str | None) -> None:
+def test_times_of_clickhouse_are_parsed(written: str, read: str | None) -> None:
     envelope = make_envelope({**record(), "started_at": written})
     assert envelope["untrusted"]["callback_payload"]["workflow"].get("started_at") == read

@@ -33,14 +33,14 @@ def backend(name: str, level: Level, standing: LevelStanding) -> BackendLevel:
 
 
 def propose(text: str, *backends: BackendLevel, **devices: str) -> LevelProposal:
-    found = propose_levels(
+    proposal = propose_levels(
         text,
         backends,
         lambda content: read_allowlist(content).allowlist,
         devices={f"org/{name}": device for name, device in devices.items()},
     )
-    assert found is not None
-    return found
+    assert proposal is not None
+    return proposal
 
 
 PROMOTED = ("org/a", Level.L2, LevelStanding.HOLDS)
@@ -81,9 +81,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_entry_moves_and_every_other_line_stays(case: str) -> None:
-    before, who, after = CASES[case]
-    proposal = propose(before, backend(*who), a="NPU" if who is ALARMED else "npu")
+def test_an_entry_moves_and_every_other_line_stays_unchanged(case: str) -> None:
+    before, standing, after = CASES[case]
+    proposal = propose(before, backend(*standing), a="NPU" if standing is ALARMED else "npu")
     assert proposal.text == after
     assert proposal.moves[0].edited
 
@@ -97,28 +97,28 @@ def test_an_entry_moves_and_every_other_line_stays(case: str) -> None:
         "L2:\n  - ? org/a\n    : {oncalls: [ada]}\nL3: {}\n",
     ],
 )
-def test_a_form_that_is_not_edited_is_left_to_a_person(text: str) -> None:
+def test_an_unsupported_form_is_left_to_be_edited_by_hand(text: str) -> None:
     proposal = propose(text, backend(*PROMOTED), a="npu")
     assert (proposal.text, proposal.diff) == (text, "")
     assert not proposal.moves[0].edited
     assert "by hand" in proposal.body
 
 
-def test_the_text_of_the_pull_request_has_the_evidence_and_the_same_moves_have_one_name() -> None:
+def test_the_pull_request_lists_the_evidence_and_equal_moves_share_a_branch_name() -> None:
     text = "L2:\n  - org/a\n  - org/b\nL3:\n  npu:\n    org/c: [ada]\n"
     both = (backend(*PROMOTED), backend("org/c", Level.L3, LevelStanding.FAILS))
-    proposal, again = propose(text, *both), propose(text, *reversed(both))
+    proposal, reordered = propose(text, *both), propose(text, *reversed(both))
     assert proposal.title == "Levels by evidence: 2 backends move"
     assert "### org/a: L2 → L3" in proposal.body
     assert "jobs passed ≥ 90%: 96% of 400 jobs, met since 2026-03-01" in proposal.body
     assert "jobs passed < 85%: 70% of 200 jobs" in proposal.body
     assert "-    org/c: [ada]" in proposal.diff
-    assert proposal.branch == again.branch != propose(text, both[0]).branch
+    assert proposal.branch == reordered.branch != propose(text, both[0]).branch
     staying = backend("org/b", Level.L2, LevelStanding.FAILS)
     assert propose_levels(text, [staying], lambda content: read_allowlist(content).allowlist) is None
 
 
-def test_a_proposal_is_the_same_until_its_text_or_the_time_of_a_level_differs() -> None:
+def test_the_branch_name_changes_only_with_the_text_a_device_or_the_time_of_a_level() -> None:
     text = "L2:\n  - org/a\n  - org/b\n"
     one, two = (replace(backend(name, *PROMOTED[1:]), level_since=NOW) for name in ("org/a", "org/b"))
     proposal = propose(text, one, two, a="npu", b="npu")
@@ -143,12 +143,12 @@ def test_figures_that_are_not_public_are_left_out_of_the_pull_request(visibility
 def test_a_file_with_many_entries_is_edited_in_linear_time() -> None:
     devices = "".join(f"  d{number}:\n    org/n{number}: [ada]\n" for number in range(8_000))
     text = f"L2:\n  - org/a\nL3:\n{devices}"
-    entry = read_allowlist(text).allowlist
+    allowlist = read_allowlist(text).allowlist
+    assert allowlist is not None
+    entry = allowlist.find(RepoName("org/a"))
     assert entry is not None
-    found = entry.find(RepoName("org/a"))
-    assert found is not None
-    move = ProposedMove(backend=found.name, before=Level.L2, after=Level.L3, device="d7999")
-    edited = move_entry(text, found, move)
+    move = ProposedMove(backend=entry.name, before=Level.L2, after=Level.L3, device="d7999")
+    edited = move_entry(text, entry, move)
     assert edited is not None
     assert edited.endswith("    org/n7999: [ada]\n    org/a: {}\n")
 
@@ -157,18 +157,18 @@ def test_a_file_with_many_entries_is_edited_in_linear_time() -> None:
 def test_no_text_makes_the_edit_fail_or_change_another_entry(text: str) -> None:
     text = f"L2:\n  - org/a\n{text}"
     before = read_allowlist(text).allowlist
-    found = propose_levels(
+    proposal = propose_levels(
         text,
         [backend(*PROMOTED)],
         lambda content: read_allowlist(content).allowlist,
         devices={"org/a": "npu"},
     )
-    assert found is not None
-    after = read_allowlist(found.text).allowlist
+    assert proposal is not None
+    after = read_allowlist(proposal.text).allowlist
     if before is None or before.find(RepoName("org/a")) is None:
-        assert found.text == text
+        assert proposal.text == text
     else:
         assert after is not None
-        assert {one.name: one for one in after.entries if one.name.key != "org/a"} == {
-            one.name: one for one in before.entries if one.name.key != "org/a"
+        assert {entry.name: entry for entry in after.entries if entry.name.key != "org/a"} == {
+            entry.name: entry for entry in before.entries if entry.name.key != "org/a"
         }

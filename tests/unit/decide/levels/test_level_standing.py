@@ -1,4 +1,4 @@
-"""Levels over months of made-up behaviour: they move as the table of criteria says, and do not come and go."""
+"""Levels over months of simulated behaviour: they change according to the criteria, and do not flap."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ class Day:
 
 
 def measure(days: Sequence[Day], *, window: int, at_l2: float = 400) -> Measures:
-    """What the relay would measure over the last days, by the definitions of the criteria."""
+    """Return what the relay would measure over the last days, by the definitions of the criteria."""
     last = days[-window:]
     reported = [day for day in last if not day.silent]
     jobs, failed = sum(day.jobs for day in reported), sum(day.failed for day in reported)
@@ -79,9 +79,9 @@ def simulate(
     """Evaluate once a day; yield the day's number, the standing and the change."""
     criteria, known = LevelCriteria(), None
     for number in range(1, len(days) + 1):
-        past = days[:number]
-        found = evaluate(level, measure(past, window=14), measure(past, window=7), criteria)
-        known, change = follow_evaluation(known, level, found, START + number * DAY)
+        history = days[:number]
+        evaluation = evaluate(level, measure(history, window=14), measure(history, window=7), criteria)
+        known, change = follow_evaluation(known, level, evaluation, START + number * DAY)
         yield number, known.standing, change
 
 
@@ -90,7 +90,7 @@ def changes(days: Sequence[Day], level: Level = Level.L3) -> list[tuple[int, Lev
 
 
 GOOD, BAD, SILENT = Day(), Day(failed=12), Day(silent=True)
-STORIES = {
+HISTORIES = {
     "good for a quarter": ([GOOD] * 90, Level.L3, []),
     # The fourth bad day makes the week fall below 85%, and the next evaluation confirms it. The fortnight is back at 90% when
     # no more than four bad days are in it.
@@ -101,7 +101,7 @@ STORIES = {
     ),
     "one bad day": ([GOOD] * 30 + [Day(failed=40)] + [GOOD] * 30, Level.L3, []),
     "pass rates between the thresholds": ([GOOD] * 20 + [Day(failed=5)] * 60, Level.L3, []),
-    # A day without answers is a seventh of the week.
+    # A day without reports is a seventh of the week.
     "unanswered for a day": (
         [GOOD] * 30 + [SILENT] + [GOOD] * 60,
         Level.L3,
@@ -129,9 +129,9 @@ STORIES = {
 }
 
 
-@pytest.mark.parametrize("story", STORIES)
-def test_levels_move_as_the_table_says(story: str) -> None:
-    days, level, expected = STORIES[story]
+@pytest.mark.parametrize("name", HISTORIES)
+def test_levels_change_according_to_the_criteria(name: str) -> None:
+    days, level, expected = HISTORIES[name]
     assert changes(days, level) == expected
 
 
@@ -143,55 +143,57 @@ def test_levels_move_as_the_table_says(story: str) -> None:
     answers=st.sampled_from([1.0, 0.97, 0.9, 0.5]),
     level=st.sampled_from([Level.L2, Level.L3, Level.L4]),
 )
-def test_behaviour_that_does_not_change_moves_a_level_at_most_once_in_14_days(
+def test_constant_behaviour_changes_a_level_at_most_once_in_14_days(
     seed: int, passes: float, jobs: int, answers: float, level: Level
 ) -> None:
-    chance = random.Random(seed)
+    generator = random.Random(seed)
     days = [
         Day(
             jobs=jobs,
-            failed=sum(chance.random() > passes for _ in range(jobs)),
-            silent=chance.random() > answers,
-            timed_out=int(chance.random() > 0.9),
+            failed=sum(generator.random() > passes for _ in range(jobs)),
+            silent=generator.random() > answers,
+            timed_out=int(generator.random() > 0.9),
         )
         for _ in range(120)
     ]
-    turned = [number for number, _ in changes(days, level)]
+    change_days = [number for number, _ in changes(days, level)]
     silences = {
         number
-        for number in turned
+        for number in change_days
         if all(
             day.silent for day in days[number - 3 : number]
         )  # three days of silence are a change of behaviour
     }
-    for first, second in pairwise(turned):
+    for first, second in pairwise(change_days):
         assert second - first >= 14 or second in silences
 
 
 @settings(max_examples=40)
 @given(st.lists(st.sampled_from([GOOD, BAD, SILENT, Day(failed=5)]), min_size=2, max_size=60), st.booleans())
-def test_one_evaluation_never_moves_a_level_nor_do_many_on_the_same_day(days: list[Day], often: bool) -> None:
-    criteria, known, agreed = LevelCriteria(), None, 0
+def test_neither_one_evaluation_nor_many_on_one_day_change_a_level(days: list[Day], often: bool) -> None:
+    criteria, known, breaking_days = LevelCriteria(), None, 0
     for number in range(1, len(days) + 1):
-        found = evaluate(
+        evaluation = evaluate(
             Level.L3, measure(days[:number], window=14), measure(days[:number], window=7), criteria
         )
-        agreed = agreed + 1 if found.observation is Observation.BREAKS else 0
-        for again in range(5 if often else 1):
-            now = START + number * DAY + again * timedelta(hours=1)
-            known, change = follow_evaluation(known, Level.L3, found, now)
+        breaking_days = breaking_days + 1 if evaluation.observation is Observation.BREAKS else 0
+        for repeat in range(5 if often else 1):
+            now = START + number * DAY + repeat * timedelta(hours=1)
+            known, change = follow_evaluation(known, Level.L3, evaluation, now)
             if change is not None and change.kind is LevelChangeKind.DEMOTED:
-                assert agreed >= 2
+                assert breaking_days >= 2
 
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 40), min_size=40, max_size=80))
-def test_failures_that_the_upstream_caused_demote_nobody(failed: list[int]) -> None:
+def test_failures_that_the_upstream_caused_demote_no_backend(failed: list[int]) -> None:
     assert changes([Day(failed=number, upstream_caused=number) for number in failed]) == []
 
 
 def test_the_table_of_transitions_is_complete() -> None:
-    assert set(TRANSITIONS) == {(standing, seen) for standing in LevelStanding for seen in Observation}
+    assert set(TRANSITIONS) == {
+        (standing, observation) for standing in LevelStanding for observation in Observation
+    }
     for (standing, _), move in TRANSITIONS.items():
         if move.to.in_order is not standing.in_order:
             assert move.needs_confirmation
@@ -213,18 +215,18 @@ def test_the_table_of_transitions_is_complete() -> None:
         (Level.L2, LevelStanding.FAILS, LevelPolicy(), False, None),
     ],
 )
-def test_what_follows_from_a_standing(
+def test_each_standing_has_the_expected_demotion_under_each_policy(
     level: Level, standing: LevelStanding, policy: LevelPolicy, overridden: bool, expected: Demotion | None
 ) -> None:
     assert demotion_in_force(level, standing, policy, overridden=overridden) is expected
 
 
-def test_a_new_level_begins_anew_and_met_since_is_the_first_evaluation_without_a_break() -> None:
-    found = evaluate(
+def test_met_since_is_the_first_uninterrupted_evaluation_and_a_new_level_starts_over() -> None:
+    evaluation = evaluate(
         Level.L2, measure([GOOD] * 20, window=14), measure([GOOD] * 20, window=7), LevelCriteria()
     )
-    known, _ = follow_evaluation(None, Level.L2, found, START)
-    known, _ = follow_evaluation(known, Level.L2, found, START + DAY)
+    known, _ = follow_evaluation(None, Level.L2, evaluation, START)
+    known, _ = follow_evaluation(known, Level.L2, evaluation, START + DAY)
     assert known.standing is LevelStanding.HOLDS
     assert set(known.met_since.values()) == {START}
     worse = measure([BAD] * 20, window=14)
@@ -232,13 +234,13 @@ def test_a_new_level_begins_anew_and_met_since_is_the_first_evaluation_without_a
         known, Level.L2, evaluate(Level.L2, worse, worse, LevelCriteria()), START + 2 * DAY
     )
     assert CriterionName.PASS_RATE not in known.met_since
-    known, _ = follow_evaluation(known, Level.L2, found, START + 3 * DAY)
+    known, _ = follow_evaluation(known, Level.L2, evaluation, START + 3 * DAY)
     assert known.met_since[CriterionName.PASS_RATE] == START + 3 * DAY
-    promoted, change = follow_evaluation(known, Level.L3, found, START + 4 * DAY)
+    promoted, change = follow_evaluation(known, Level.L3, evaluation, START + 4 * DAY)
     assert (promoted.standing, promoted.changed_at, change) == (LevelStanding.HOLDS, None, None)
 
 
-def test_few_results_say_nothing_except_that_a_backend_below_l3_has_to_show_more() -> None:
+def test_too_few_results_break_no_criterion_but_do_not_make_an_l2_backend_eligible() -> None:
     few = measure([Day(jobs=2, failed=2)] * 14, window=14)
     week = measure([Day(jobs=2, failed=2)] * 14, window=7)
     at_l3 = evaluate(Level.L3, few, week, LevelCriteria())
@@ -251,24 +253,24 @@ def test_few_results_say_nothing_except_that_a_backend_below_l3_has_to_show_more
     assert evaluate(Level.L3, few, one_lost, LevelCriteria()).observation is not Observation.BREAKS
 
 
-def test_a_figure_just_below_its_target_does_not_read_like_the_target() -> None:
+def test_a_figure_just_below_its_target_is_not_rounded_to_the_target() -> None:
     close = {CriterionName.PASS_RATE: Measure(89.999, 1000)}
-    found = {result.name: result for result in evaluate(Level.L3, close, close, LevelCriteria()).results}
-    assert found[CriterionName.PASS_RATE].measured == "89.9% of 1,000 jobs"
-    assert found[CriterionName.PASS_RATE].met is Met.NOT_MET
+    results = {result.name: result for result in evaluate(Level.L3, close, close, LevelCriteria()).results}
+    assert results[CriterionName.PASS_RATE].measured == "89.9% of 1,000 jobs"
+    assert results[CriterionName.PASS_RATE].met is Met.NOT_MET
 
 
-def test_criteria_that_would_make_a_backend_come_and_go_are_refused() -> None:
+def test_criteria_that_would_make_a_level_flap_are_refused() -> None:
     assert list(LevelCriteria().find_problems()) == []
     assert list(replace(LevelCriteria(), leave_pass_percent=90).find_problems()) == []
-    for wrong in (
+    for invalid in (
         {"leave_pass_percent": 91},
         {"leave_timeout_percent": 0.5},
         {"leave_silent_hours": 24},
         {"window_days": 15},
         {"jobs": -1},
     ):
-        assert list(replace(LevelCriteria(), **wrong).find_problems())
+        assert list(replace(LevelCriteria(), **invalid).find_problems())
     assert {criterion.name for criterion in CRITERIA} == set(CriterionName)
 
 

@@ -41,7 +41,7 @@ STEPS = st.sampled_from(
 
 
 class SilentBackend:
-    """An L4 backend that never answers, and the heads that it was dispatched for."""
+    """An L4 backend that never reports, and the heads that it was dispatched for."""
 
     def __init__(self, policy: LevelPolicy) -> None:
         self.policy = policy
@@ -63,19 +63,19 @@ class SilentBackend:
             gate_on=True,
             downgraded=released_from_gate({KEY: demotion} if demotion else {}, gated),
         )
-        planned = plan_dispatches(a_pull(action=action, head_sha=f"{head:040x}"), facts)
-        assert isinstance(planned, DispatchPlan)
-        for dispatch in planned.dispatches:
+        plan = plan_dispatches(a_pull(action=action, head_sha=f"{head:040x}"), facts)
+        assert isinstance(plan, DispatchPlan)
+        for dispatch in plan.dispatches:
             results = a_backend(runs=(), level=dispatch.level, downgraded=dispatch.downgraded)
             times: dict[str, Any] = {"created_at": self.now, "sent_at": self.now, "listed_at": None}
             self.recorded.setdefault(head, []).append(replace(results, state=DispatchState.SENT, **times))
 
     def evaluate(self, silent_hours: int) -> None:
         measures = {CriterionName.SILENCE: Measure(float(silent_hours), 10)}
-        found = evaluate(Level.L4, measures, measures, LevelCriteria())
-        self.known, _ = follow_evaluation(self.known, Level.L4, found, self.now)
+        evaluation = evaluate(Level.L4, measures, measures, LevelCriteria())
+        self.known, _ = follow_evaluation(self.known, Level.L4, evaluation, self.now)
 
-    def take(self, step: str, value: int) -> None:
+    def apply_step(self, step: str, value: int) -> None:
         self.now += HOUR
         if step == "evaluate":
             self.now += 23 * HOUR
@@ -90,36 +90,36 @@ class SilentBackend:
 
 @settings(max_examples=80)
 @given(st.booleans(), st.lists(STEPS, min_size=10, max_size=40))
-def test_a_head_that_came_with_a_gating_backend_never_passes_by_its_silence(
+def test_a_head_dispatched_to_a_gating_backend_never_passes_because_of_silence(
     downgrades: bool, steps: list[tuple[str, int]]
 ) -> None:
     backend = SilentBackend(LevelPolicy(l4_downgrade=downgrades))
     for step, value in steps:
-        backend.take(step, value)
+        backend.apply_step(step, value)
         for results in backend.recorded.values():
             newest = results[-1]
-            judged = judge_gate(a_commit(a_subject(newest)), POLICY, backend.now)
-            if not downgrades or any(one.level is Level.L4 for one in results):
+            judgement = judge_gate(a_commit(a_subject(newest)), POLICY, backend.now)
+            if not downgrades or any(result.level is Level.L4 for result in results):
                 assert newest.level is Level.L4
-                assert judged.state is not GateState.PASSED
+                assert judgement.state is not GateState.PASSED
             else:
-                assert judged.state is GateState.PASSED
-                assert "org/one is downgraded" in gate_title(judged)
-                assert "is downgraded: it failed the criteria of L3" in gate_summary(judged, HEAD)
+                assert judgement.state is GateState.PASSED
+                assert "org/one is downgraded" in gate_title(judgement)
+                assert "is downgraded: it failed the criteria of L3" in gate_summary(judgement, HEAD)
 
 
-def test_a_downgrade_takes_two_evaluations_and_then_holds_for_new_heads_only() -> None:
+def test_a_downgrade_needs_two_evaluations_and_applies_to_new_heads_only() -> None:
     backend = SilentBackend(LevelPolicy(l4_downgrade=True))
     steps = (("opened", 1), ("evaluate", 100), ("opened", 2), ("evaluate", 124))
     for step in (*steps, ("reopened", 1), ("opened", 3)):
-        backend.take(*step)
+        backend.apply_step(*step)
     assert backend.known is not None
     assert backend.known.standing is LevelStanding.FAILS
-    levels = {head: {results.level for results in seen} for head, seen in backend.recorded.items()}
+    levels = {head: {results.level for results in recorded} for head, recorded in backend.recorded.items()}
     assert levels == {1: {Level.L4}, 2: {Level.L4}, 3: {Level.L3}}
 
 
-def test_silent_mode_takes_the_checks_of_an_l3_and_never_those_of_an_l4() -> None:
+def test_silent_mode_removes_the_checks_of_an_l3_backend_but_never_of_an_l4_backend() -> None:
     informing = a_backend(name="org/npu", options={"level": Level.L3}, level=Level.L3)
     commit = a_commit(a_subject(a_backend(), informing, labels=("ciflow/crcr/npu",)))
     policy = CheckPolicy(

@@ -1,4 +1,4 @@
-"""Announcements of breaking changes: the paragraph for downstreams, the concerned backends, and the people who may answer for them."""
+"""Announcements of breaking changes: the downstream paragraph, the concerned backends, and the people who may answer for them."""
 
 import time
 from dataclasses import replace
@@ -83,11 +83,11 @@ def test_the_paragraph_is_the_text_under_its_heading(body: str, note: str | None
 @pytest.mark.parametrize(
     "part", ["<!--", "## Downstream\n", "```\n", "#", "\u200b", "`", "<!-- -->", "~~~\n## Downstream\n"]
 )
-def test_a_hostile_text_is_read_in_linear_time_and_cut(part: str) -> None:
+def test_a_hostile_text_is_parsed_in_linear_time_and_truncated(part: str) -> None:
     body = "## Downstream\n" + part * (1_000_000 // len(part))
-    began = time.perf_counter()
+    started = time.perf_counter()
     note = read_downstream_note(body)
-    assert time.perf_counter() - began < 1.0
+    assert time.perf_counter() - started < 1.0
     assert len(note or "") <= MOST_NOTE_CHARACTERS + 10
 
 
@@ -138,7 +138,7 @@ def test_an_announcement_needs_label_and_paragraph_and_ends_with_the_pull_reques
         (DispatchState.CANCELLED, "suspended", None, False, Concern.NOT_CONCERNED),
     ],
 )
-def test_those_are_concerned_that_the_change_is_dispatched_to(
+def test_backends_are_concerned_if_the_change_is_dispatched_to_them(
     state: DispatchState, reason: str | None, concerned: bool | None, paths: bool, expected: Concern
 ) -> None:
     listed = entry(paths=("src/**",) if paths else None)
@@ -150,7 +150,7 @@ HIDDEN = entry("org/c", oncalls=("ann",), visibility=Visibility.HIDDEN)
 
 
 @pytest.mark.parametrize(
-    ("concerned", "who", "roles", "named", "answered"),
+    ("concerned", "user", "roles", "named", "answered"),
     [
         ([A], "ann", {}, None, "org/a"),
         ([A], "ann", {}, "org/a", "org/a"),
@@ -165,20 +165,20 @@ HIDDEN = entry("org/c", oncalls=("ann",), visibility=Visibility.HIDDEN)
         ([], "ann", {}, None, "name the backend"),
     ],
 )
-def test_a_backend_is_answered_for_by_its_on_calls_and_writers(
-    concerned: list[AllowlistEntry], who: str, roles: dict[str, Role], named: str | None, answered: str
+def test_on_calls_and_writers_may_answer_for_their_backend(
+    concerned: list[AllowlistEntry], user: str, roles: dict[str, Role], named: str | None, answered: str
 ) -> None:
-    by_key = {one.name.key: one for one in concerned}
-    chosen = choose_answered(by_key, who, roles, RepoName(named) if named else None)
+    by_key = {backend.name.key: backend for backend in concerned}
+    chosen = choose_answered(by_key, user, roles, RepoName(named) if named else None)
     assert (str(chosen.name) == answered) if isinstance(chosen, AllowlistEntry) else (answered in chosen)
 
 
-def test_github_is_asked_for_no_more_roles_than_were_named() -> None:
+def test_roles_are_queried_only_for_named_backends_or_the_only_one() -> None:
     many = {f"org/{number}": entry(f"org/{number}") for number in range(40)}
     assert choose_backends_to_ask(many, "bob", [None]) == ()
     names = [RepoName("org/3"), RepoName("org/3"), RepoName("org/unlisted"), None]
-    assert [one.name.name for one in choose_backends_to_ask(many, "bob", names)] == ["3"]
-    assert [one.name for one in choose_backends_to_ask({"org/a": A}, "bob", [None])] == [A.name]
+    assert [backend.name.name for backend in choose_backends_to_ask(many, "bob", names)] == ["3"]
+    assert [backend.name for backend in choose_backends_to_ask({"org/a": A}, "bob", [None])] == [A.name]
     assert choose_backends_to_ask({"org/a": A}, "ann", [None]) == ()
 
 

@@ -1,4 +1,4 @@
-"""The rules of notices: threads by a table, quiet hours and digests by the clock, texts that nobody can inject into."""
+"""The rules of notices: threads by a table, quiet hours and digests by the clock, texts that are safe from injection."""
 
 from datetime import UTC, datetime, time
 from itertools import product
@@ -72,7 +72,7 @@ def test_every_kind_has_a_rule_and_every_state_and_step_a_change() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, (_, step) in KINDS.items() if step is ThreadStep.CLOSE])
-def test_the_end_of_what_nobody_was_told_changes_nothing(kind: NoticeKind) -> None:
+def test_the_end_of_a_subject_without_an_open_thread_changes_nothing(kind: NoticeKind) -> None:
     for state in (ThreadState.NONE, ThreadState.CLOSED):
         assert THREADS[state, event(kind).step] is ThreadChange.NOTHING
 
@@ -88,7 +88,7 @@ def test_a_subject_that_comes_back_within_a_day_continues_its_thread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told", "destination"),
+    ("kind", "notice_event", "destination"),
     [
         (ChannelKind.ISSUE, event(), "org/backend"),
         (ChannelKind.ISSUE, event(backend=None), None),
@@ -99,10 +99,10 @@ def test_a_subject_that_comes_back_within_a_day_continues_its_thread() -> None:
         (ChannelKind.WEBHOOK, event(backend=None), ""),
     ],
 )
-def test_an_event_goes_where_the_channel_has_a_place_for_it(
-    kind: ChannelKind, told: NoticeEvent, destination: str | None
+def test_an_event_has_a_destination_only_in_channels_that_fit_it(
+    kind: ChannelKind, notice_event: NoticeEvent, destination: str | None
 ) -> None:
-    assert find_destination(kind, told) == destination
+    assert find_destination(kind, notice_event) == destination
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_nothing_is_sent_in_quiet_hours_and_a_digest_once_a_day(
     assert at == datetime.fromisoformat(f"{expected}+00:00")
 
 
-def test_a_message_is_never_sent_before_its_event_nor_in_quiet_hours_whatever_the_hour() -> None:
+def test_a_message_is_never_sent_before_its_event_nor_in_quiet_hours_at_any_time() -> None:
     for minute, digest in product(range(0, 2 * 24 * 60, 17), (None, time(23, 45), time(3))):
         rules = ChannelRules(name="c", kind=ChannelKind.EMAIL, quiet=NIGHT, digest=digest, zone=BERLIN)
         now = datetime.fromtimestamp(NOW.timestamp() + 60 * minute, UTC)
@@ -141,10 +141,10 @@ def test_a_message_is_never_sent_before_its_event_nor_in_quiet_hours_whatever_th
         assert (at - now).total_seconds() <= 2 * 86_400
 
 
-def test_texts_from_outside_mention_nobody_and_add_no_header() -> None:
-    told = event(summary=HOSTILE, details=(HOSTILE,) * 30)
-    assert len(told.details) == 21
-    shown = thread(told.summary, details=told.details)
+def test_untrusted_text_mentions_nobody_and_adds_no_header() -> None:
+    notice_event = event(summary=HOSTILE, details=(HOSTILE,) * 30)
+    assert len(notice_event.details) == 21
+    shown = thread(notice_event.summary, details=notice_event.details)
     for body in (issue_body(shown, "<!-- mark -->"), comment_body([shown], "<!-- mark -->")):
         outside_code = "".join(body.replace("``", "`").split("`")[::2])
         assert "@everyone" not in outside_code
@@ -160,16 +160,16 @@ def test_texts_from_outside_mention_nobody_and_add_no_header() -> None:
     assert "\n" not in email_subject([shown]) + issue_title(shown)
     assert "\r" not in email_text([shown])
     [notice] = webhook_body([shown], delivery="1", at=NOW)["notices"]
-    assert notice["summary"] == told.summary
+    assert notice["summary"] == notice_event.summary
 
 
 @pytest.mark.parametrize("number", [1, 10, 40, 100])
-def test_a_comment_is_as_long_as_github_accepts_and_counts_the_rest(number: int) -> None:
+def test_a_comment_stays_below_githubs_limit_and_counts_the_rest(number: int) -> None:
     details = ("\N{SNOWMAN}`" * 150,) * 20
     oncalls = tuple(f"{'o' * 39}{person}" for person in range(20))
     threads = [
-        thread("x" * 300, details=details, oncalls=oncalls, backend=RepoName(f"{'o' * 39}/{'r' * 97}{one}"))
-        for one in range(number)
+        thread("x" * 300, details=details, oncalls=oncalls, backend=RepoName(f"{'o' * 39}/{'r' * 97}{index}"))
+        for index in range(number)
     ]
     body = comment_body(threads, "<!-- mark -->")
     assert len(body.encode()) < 65_536
@@ -179,7 +179,7 @@ def test_a_comment_is_as_long_as_github_accepts_and_counts_the_rest(number: int)
     assert shown == number or f"and {number - shown} more" in body
 
 
-def test_a_storm_is_one_message_that_counts_what_it_does_not_list() -> None:
+def test_a_storm_of_notices_is_one_message_that_counts_the_unlisted_ones() -> None:
     storm = [thread(thread_id=number) for number in range(40)]
     text = slack_body(storm)["text"]
     assert text.startswith("org/core: 40 notices (red)")

@@ -1,4 +1,4 @@
-"""`Depends-On` lines: which pull requests a text names, in linear time."""
+"""`Depends-On` lines: the pull requests that a text names, found in linear time."""
 
 from time import process_time
 
@@ -40,17 +40,17 @@ GITHUB = "https://github.com"
         ("", []),
     ],
 )
-def test_lines_that_readers_see_name_pull_requests(text: str, named: list[str]) -> None:
-    assert [str(one) for one in find_dependencies(text, GITHUB)] == named
+def test_only_lines_that_readers_see_name_pull_requests(text: str, named: list[str]) -> None:
+    assert [str(reference) for reference in find_dependencies(text, GITHUB)] == named
 
 
 def test_the_number_of_references_and_the_time_are_bounded() -> None:
     many = "\n".join(f"Depends-On: org/x#{number}" for number in range(1, 2000))
     assert len(find_dependencies(many)) == MOST_RECORDED
-    began = process_time()
+    started = process_time()
     for hostile in ("Depends-On: " + "a/" * 32_000, "depends-on:" * 5_900, "Depends-On: a/b#1," * 3_600):
         find_dependencies(hostile)
-    assert process_time() - began < 1
+    assert process_time() - started < 1
 
 
 def ref(text: str) -> PullReference:
@@ -69,6 +69,6 @@ def ref(text: str) -> PullReference:
         ({"u#2": ["u#2"], "u#1": ["d#1"]}, []),
     ],
 )
-def test_cycles_are_found_from_where_they_begin(edges: dict[str, list[str]], cycle: list[str]) -> None:
+def test_a_cycle_that_a_pull_request_leads_to_is_found(edges: dict[str, list[str]], cycle: list[str]) -> None:
     known = {ref(name).key: tuple(map(ref, following)) for name, following in edges.items()}
-    assert [str(one) for one in find_cycle(ref("u#1"), known)] == cycle
+    assert [str(reference) for reference in find_cycle(ref("u#1"), known)] == cycle

@@ -1,4 +1,4 @@
-"""The rules of a pair: which heads are honoured, and what is dispatched next."""
+"""The rules of a pair: the heads that are accepted, and the next dispatch."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -49,19 +49,19 @@ PULL = LinkedPull(
         ({"is_open": False}, None, "closed", None),
     ],
 )
-def test_a_head_counts_in_the_repository_itself_or_when_it_is_approved(
+def test_a_head_is_accepted_from_the_repository_itself_or_when_approved(
     facts: dict[str, Any], approved_by: str | None, state: str, refusal: Refusal | None
 ) -> None:
-    read = judge_dependency(replace(PULL, **facts), approved_by=approved_by, in_cycle=False)
-    assert (read.state, read.refusal) == (state, refusal)
+    dependency = judge_dependency(replace(PULL, **facts), approved_by=approved_by, in_cycle=False)
+    assert (dependency.state, dependency.refusal) == (state, refusal)
     assert (
         judge_dependency(replace(PULL, **facts), approved_by=approved_by, in_cycle=True).refusal
         is Refusal.CYCLE
     )
 
 
-def review(who: str = "owner", **facts: Any) -> HeadReview:
-    return HeadReview(**{"who": who, "is_person": True, "approves": True, "commit": HEAD, **facts})
+def review(user: str = "owner", **facts: Any) -> HeadReview:
+    return HeadReview(**{"who": user, "is_person": True, "approves": True, "commit": HEAD, **facts})
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def review(who: str = "owner", **facts: Any) -> HeadReview:
         ([review("one"), review("two")], ["one", "two"]),
     ],
 )
-def test_the_newest_review_of_each_other_person_approves_just_the_head_that_it_saw(
+def test_only_the_newest_review_of_each_other_person_counts_and_only_for_its_head(
     reviews: list[HeadReview], names: list[str]
 ) -> None:
     assert list(approvers(PULL, tuple(reviews))) == names
@@ -133,5 +133,5 @@ def test_the_next_step_follows_from_the_recorded_facts(facts: PairFacts, step: P
         (timedelta(days=-90), READ_SOONEST),
     ],
 )
-def test_what_does_not_change_is_read_less_often(age: timedelta, wait: timedelta) -> None:
+def test_an_unchanged_pull_request_is_read_less_often(age: timedelta, wait: timedelta) -> None:
     assert next_read_after(NOW - age, NOW) == wait

@@ -26,16 +26,16 @@ def answer(status: int, headers: dict[str, str] | None = None, **body: object) -
 
 
 def test_every_call_has_its_method_path_and_points() -> None:
-    place = FileLocation(REPO, "main/x?&", ".github/allow list#1.yml")
-    asked = [
+    file = FileLocation(REPO, "main/x?&", ".github/allow list#1.yml")
+    requests = [
         request_response.find_installation(REPO),
         request_response.read_repository(REPO),
         request_response.create_dispatch(REPO, b"{}"),
         request_response.read_pull(REPO, 7),
-        request_response.read_file(place, '"e"'),
+        request_response.read_file(file, '"e"'),
         request_response.create_installation_token(5, [9], request_response.CONTENTS_WRITE),
     ]
-    assert [(r.method, r.path, r.points) for r in asked] == [
+    assert [(r.method, r.path, r.points) for r in requests] == [
         ("GET", "/repos/Org/Back.end/installation", 1),
         ("GET", "/repos/Org/Back.end", 1),
         ("POST", "/repos/Org/Back.end/dispatches", 5),
@@ -49,20 +49,20 @@ def test_every_call_has_its_method_path_and_points() -> None:
     ]
 
 
-def test_a_token_is_asked_for_no_more_than_its_use() -> None:
+def test_a_token_request_is_limited_to_its_repositories_and_permissions() -> None:
     narrow = request_response.create_installation_token(5, [9], request_response.CONTENTS_WRITE).body
     wide = request_response.create_installation_token(5, [], request_response.METADATA_READ).body
     assert json.loads(narrow or b"") == {"permissions": {"contents": "write"}, "repository_ids": [9]}
     assert json.loads(wide or b"") == {"permissions": {"metadata": "read"}}
 
 
-def test_a_dispatch_body_is_the_very_object_it_was_given() -> None:
+def test_a_dispatch_sends_the_given_body_object_unchanged() -> None:
     body = b'{"event_type":"push"}'
     assert request_response.create_dispatch(REPO, body).body is body
 
 
 @pytest.mark.parametrize("path", ["../../../user", "a/../b", "", "a//b", "."])
-def test_a_path_that_would_ask_another_endpoint_is_refused(path: str) -> None:
+def test_a_file_path_that_would_reach_another_endpoint_is_refused(path: str) -> None:
     with pytest.raises(OutsideRefused, match="not the path of a file"):
         request_response.read_file(FileLocation(REPO, "main", path), None)
 
@@ -88,7 +88,7 @@ LIMITS: list[tuple[int, dict[str, str], str, float]] = [
 
 
 @pytest.mark.parametrize(("status", "headers", "message", "wait_s"), LIMITS)
-def test_a_limit_says_how_long_to_wait(
+def test_a_rate_limit_response_gives_the_time_to_wait(
     status: int, headers: dict[str, str], message: str, wait_s: float
 ) -> None:
     fault = error_from_response(READ, answer(status, headers, message=message), NOW)
@@ -105,7 +105,7 @@ OTHERS: list[tuple[int, type[OutsideFault] | None]] = [
 
 
 @pytest.mark.parametrize(("status", "kind"), OTHERS)
-def test_every_other_status_has_one_meaning(status: int, kind: type[OutsideFault] | None) -> None:
+def test_every_other_status_maps_to_one_kind_of_error(status: int, kind: type[OutsideFault] | None) -> None:
     headers = {"x-ratelimit-remaining": "10", "x-ratelimit-reset": str(EPOCH)}
     fault = error_from_response(READ, answer(status, headers, message="Because."), NOW)
     assert (type(fault) if fault else None) is kind
@@ -115,9 +115,9 @@ def test_every_other_status_has_one_meaning(status: int, kind: type[OutsideFault
         assert fault.detail == f"GitHub answered {status} to GET /repos/Org/Back.end: Because."
 
 
-def test_not_modified_is_a_success_only_when_an_etag_was_sent() -> None:
-    asked = request_response.read_file(FileLocation(REPO, "main", "a"), '"e"')
-    assert error_from_response(asked, Response(304, {}, b""), NOW) is None
+def test_a_304_is_a_success_only_when_an_etag_was_sent() -> None:
+    request = request_response.read_file(FileLocation(REPO, "main", "a"), '"e"')
+    assert error_from_response(request, Response(304, {}, b""), NOW) is None
     assert request_response.parse_file(Response(304, {}, b"")) is None
 
 
@@ -127,25 +127,25 @@ def test_an_unreadable_error_body_still_gives_a_clear_error(body: bytes) -> None
     assert "not there, or the App is not installed on it" in str(fault)
 
 
-def test_fault_31_errors_quote_no_token_and_no_control_characters() -> None:
-    said = f"Bad\x1b[31m \u202e{TOKEN} and Bearer abc.def and eyJhbGci.eyJpc3Mi.c2ln " + "x" * 5000
-    text = str(error_from_response(READ, answer(422, message=said), NOW))
+def test_fault_31_error_texts_contain_no_token_and_no_control_characters() -> None:
+    message = f"Bad\x1b[31m \u202e{TOKEN} and Bearer abc.def and eyJhbGci.eyJpc3Mi.c2ln " + "x" * 5000
+    text = str(error_from_response(READ, answer(422, message=message), NOW))
     assert not any(secret in text for secret in ("ghs_", "eyJ", "abc.def"))
     assert text.isprintable()
     assert len(text) < MESSAGE_CHARS + 100
 
 
 @given(st.text(max_size=2000), st.integers(0, 600))
-def test_a_token_never_survives_the_cut(before: str, at: int) -> None:
+def test_truncation_never_leaves_a_token_in_the_text(before: str, at: int) -> None:
     shown = readable(before[:at] + " " + TOKEN + " " + before[at:])
     assert "ghs_" not in shown
     assert len(shown) <= MESSAGE_CHARS
 
 
-def test_good_answers_become_values() -> None:
-    when = "2026-01-01T02:00:00+02:00"
+def test_valid_responses_are_parsed_into_values() -> None:
+    updated_at = "2026-01-01T02:00:00+02:00"
     repository = answer(200, id=3, full_name="Org/New", owner={"id": 4, "login": "Org"}, extra=[1])
-    pull = answer(200, state="open", head={"sha": "a" * 40}, base={"ref": "main"}, updated_at=when)
+    pull = answer(200, state="open", head={"sha": "a" * 40}, base={"ref": "main"}, updated_at=updated_at)
     minted = request_response.parse_token(answer(201, token=TOKEN, expires_at="2026-01-01T01:00:00Z"))
     assert request_response.parse_installation_id(answer(200, id=5)) == 5
     assert request_response.parse_repository(repository) == RepositoryFacts(3, 4, "Org/New")
@@ -168,7 +168,7 @@ def test_good_answers_become_values() -> None:
         Response(200, {}, json.dumps({"token": TOKEN}).encode(), cut=True),
     ],
 )
-def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(response: Response) -> None:
+def test_an_unreadable_token_response_raises_outside_unsure(response: Response) -> None:
     with pytest.raises(OutsideUnsure) as caught:
         request_response.parse_token(response)
     assert "ghs_" not in f"{caught.value!r} {caught.value}"
@@ -177,12 +177,12 @@ def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(response: Respons
 @pytest.mark.parametrize(
     "response", [Response(200, {}, b"\xff\xfe"), Response(200, {}, b"a", cut=True)], ids=["binary", "large"]
 )
-def test_a_file_that_is_no_text_or_too_large_is_refused(response: Response) -> None:
+def test_a_binary_or_too_large_file_is_refused(response: Response) -> None:
     with pytest.raises(OutsideRefused):
         request_response.parse_file(response)
 
 
-def test_a_file_that_is_not_utf_8_is_refused_with_its_line() -> None:
+def test_a_file_that_is_not_utf_8_is_refused_with_the_line_of_the_error() -> None:
     with pytest.raises(FileNotText) as caught:
         request_response.parse_file(Response(200, {}, b"L1:\n  - caf\xe9/x\n"))
     assert (caught.value.line, caught.value.detail) == (2, "not UTF-8 text: byte 0xe9 at column 8")
@@ -214,18 +214,18 @@ MOVES: list[tuple[str, str, str | None]] = [
 
 
 @pytest.mark.parametrize(("api_url", "location", "path"), MOVES)
-def test_a_read_follows_a_move_only_below_the_apis_own_address(
+def test_a_read_follows_a_redirect_only_below_the_apis_own_url(
     api_url: str, location: str, path: str | None
 ) -> None:
-    onward = request_response.follow_redirect(READ, Response(301, {"location": location}, b""), api_url)
-    assert (onward.path if onward else None) == path
+    next_request = request_response.follow_redirect(READ, Response(301, {"location": location}, b""), api_url)
+    assert (next_request.path if next_request else None) == path
 
 
-def test_a_write_follows_no_move() -> None:
-    moved = Response(307, {"location": "/repositories/3/dispatches"}, b"")
+def test_a_write_follows_no_redirect() -> None:
+    redirect = Response(307, {"location": "/repositories/3/dispatches"}, b"")
     assert (
         request_response.follow_redirect(
-            request_response.create_dispatch(REPO, b"{}"), moved, "https://api.github.com"
+            request_response.create_dispatch(REPO, b"{}"), redirect, "https://api.github.com"
         )
         is None
     )

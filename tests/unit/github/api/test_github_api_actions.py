@@ -42,20 +42,20 @@ def answer(body: object) -> Response:
 
 
 def job(**changed: object) -> ActionsJob:
-    (found,) = actions.parse_jobs(answer({"total_count": 1, "jobs": [JOB | changed]}), 2)
-    return found
+    (parsed_job,) = actions.parse_jobs(answer({"total_count": 1, "jobs": [JOB | changed]}), 2)
+    return parsed_job
 
 
 def test_every_call_has_its_method_path_and_points() -> None:
     span = "2026-01-01T00%3A00%3A00Z..2026-01-01T01%3A00%3A00Z"
-    asked = [
+    requests = [
         actions.rerun(REPO, 3, failed_only=False),
         actions.rerun(REPO, 3, failed_only=True),
         actions.read_run(REPO, 3),
         actions.list_runs(REPO, event="a&b", since=NOW, until=NOW.replace(hour=1, microsecond=9)),
         actions.list_jobs(REPO, 3, 2),
     ]
-    assert [(request.method, request.path, request.points) for request in asked] == [
+    assert [(request.method, request.path, request.points) for request in requests] == [
         ("POST", "/repos/Org/Down/actions/runs/3/rerun", 5),
         ("POST", "/repos/Org/Down/actions/runs/3/rerun-failed-jobs", 5),
         ("GET", "/repos/Org/Down/actions/runs/3", 1),
@@ -68,12 +68,12 @@ def test_every_call_has_its_method_path_and_points() -> None:
     ]
 
 
-def test_a_number_that_is_none_makes_no_path() -> None:
+def test_a_run_id_that_is_not_a_number_raises_an_error() -> None:
     with pytest.raises(ValueError):
         actions.read_run(REPO, "3/../4")  # type: ignore[arg-type]
 
 
-def test_a_run_becomes_a_value() -> None:
+def test_a_run_is_parsed_into_a_value() -> None:
     expected = ActionsRun(
         run_id=3,
         attempt=2,
@@ -89,11 +89,11 @@ def test_a_run_becomes_a_value() -> None:
     assert actions.parse_runs(answer({"total_count": 1, "workflow_runs": [RUN]})) == (expected,)
 
 
-def test_what_a_run_leaves_out_stays_empty() -> None:
+def test_missing_fields_of_a_run_stay_empty() -> None:
     bare = {"id": 3, "event": "push", "created_at": "2026-01-01T00:00:00Z", "status": None, "name": None}
-    found = actions.parse_run(answer(bare))
-    assert (found.attempt, found.status, found.conclusion, found.is_over) == (1, "", None, False)
-    assert (found.display_title, found.workflow_name, found.workflow_path) == ("", "", "")
+    run = actions.parse_run(answer(bare))
+    assert (run.attempt, run.status, run.conclusion, run.is_over) == (1, "", None, False)
+    assert (run.display_title, run.workflow_name, run.workflow_path) == ("", "", "")
 
 
 CONCLUSIONS: list[tuple[str | None, Conclusion | None]] = [
@@ -107,13 +107,13 @@ CONCLUSIONS: list[tuple[str | None, Conclusion | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "meant"), CONCLUSIONS)
-def test_a_conclusion_nobody_heard_of_is_a_failure(said: str | None, meant: Conclusion | None) -> None:
-    assert actions.parse_run(answer(RUN | {"conclusion": said})).conclusion is meant
-    assert job(conclusion=said).conclusion is meant
+@pytest.mark.parametrize(("value", "expected"), CONCLUSIONS)
+def test_an_unknown_conclusion_is_a_failure(value: str | None, expected: Conclusion | None) -> None:
+    assert actions.parse_run(answer(RUN | {"conclusion": value})).conclusion is expected
+    assert job(conclusion=value).conclusion is expected
 
 
-def test_a_job_becomes_a_value() -> None:
+def test_a_job_is_parsed_into_a_value() -> None:
     assert job() == ActionsJob(
         job_id=4,
         check_run_id="44",
@@ -126,9 +126,14 @@ def test_a_job_becomes_a_value() -> None:
     )
 
 
-def test_a_job_that_waits_has_no_times_and_the_attempt_asked_for() -> None:
-    found = job(run_attempt=None, status="queued", started_at=None, completed_at=None)
-    assert (found.attempt, found.is_over, found.started_at, found.completed_at) == (2, False, None, None)
+def test_a_queued_job_has_no_times_and_the_attempt_of_the_request() -> None:
+    queued_job = job(run_attempt=None, status="queued", started_at=None, completed_at=None)
+    assert (queued_job.attempt, queued_job.is_over, queued_job.started_at, queued_job.completed_at) == (
+        2,
+        False,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,7 @@ def test_a_job_that_waits_has_no_times_and_the_attempt_asked_for() -> None:
         "/check-runs/4\n",
     ],
 )
-def test_a_check_run_that_is_not_named_by_a_number_is_not_known(url: str | None) -> None:
+def test_a_check_run_url_without_a_numeric_id_gives_no_check_run_id(url: str | None) -> None:
     assert job(check_run_url=url).check_run_id is None
 
 
@@ -159,7 +164,7 @@ def test_a_check_run_that_is_not_named_by_a_number_is_not_known(url: str | None)
         RUN | {"created_at": "2026-01-01T00:00:00"},
     ],
 )
-def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: object) -> None:
+def test_an_unreadable_response_raises_outside_unsure(body: object) -> None:
     with pytest.raises(OutsideUnsure):
         actions.parse_run(answer(body))
     with pytest.raises(OutsideUnsure):

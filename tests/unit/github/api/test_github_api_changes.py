@@ -12,7 +12,7 @@ from crcr.github.api import branches, commits
 from crcr.github.api.request_response import MAX_LIST_BYTES, Response, find_next_link, with_page
 
 REPO = RepoName("Org/Up")
-HERE = Target(REPO, 9, 5)
+TARGET = Target(REPO, 9, 5)
 MORE = {
     "link": '<https://api.github.test/x?page=2>; rel="next", <https://api.github.test/x?page=9>; rel="last"'
 }
@@ -32,22 +32,22 @@ def compared(commits: int, total: int, changed: list[dict[str, str]] | None) -> 
 
 
 def test_every_call_has_its_path() -> None:
-    asked = [
+    requests = [
         commits.list_pull_files(REPO, 7),
         commits.compare(REPO, "main", "topic/a&b#1"),
         commits.read_commit_tree(REPO, "abc/../d"),
         commits.list_commit_pulls(REPO, "abc?x"),
     ]
-    assert [(request.method, request.path) for request in asked] == [
+    assert [(request.method, request.path) for request in requests] == [
         ("GET", "/repos/Org/Up/pulls/7/files?per_page=100"),
         ("GET", "/repos/Org/Up/compare/main...topic%2Fa%26b%231?per_page=100"),
         ("GET", "/repos/Org/Up/git/commits/abc%2F..%2Fd"),
         ("GET", "/repos/Org/Up/commits/abc%3Fx/pulls?per_page=100"),
     ]
-    assert asked[0].most_bytes == MAX_LIST_BYTES
+    assert requests[0].most_bytes == MAX_LIST_BYTES
 
 
-def test_pages_are_counted_by_us() -> None:
+def test_page_numbers_are_added_to_the_path() -> None:
     request = commits.list_pull_files(REPO, 7)
     assert with_page(request, 1) is request
     assert with_page(request, 3).path == "/repos/Org/Up/pulls/7/files?per_page=100&page=3"
@@ -67,7 +67,7 @@ LINKS: list[tuple[str, str | None]] = [
 
 
 @pytest.mark.parametrize(("header", "address"), LINKS)
-def test_the_next_page_stands_in_the_link_header(header: str, address: str | None) -> None:
+def test_the_next_page_is_read_from_the_link_header(header: str, address: str | None) -> None:
     assert find_next_link(Response(200, {"link": header}, b"")) == address
 
 
@@ -84,13 +84,13 @@ def test_the_next_page_stands_in_the_link_header(header: str, address: str | Non
         ("..", "a"),
     ],
 )
-def test_a_comparison_of_anything_but_two_names_is_refused(base: str, head: str) -> None:
+def test_a_comparison_of_invalid_ref_names_is_refused(base: str, head: str) -> None:
     with pytest.raises(OutsideRefused):
         commits.compare(REPO, base, head)
 
 
 @pytest.mark.parametrize("sha", ["", ".", ".."])
-def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
+def test_a_sha_that_would_change_the_path_is_refused(sha: str) -> None:
     for request in (commits.read_commit_tree, commits.list_commit_pulls):
         with pytest.raises(OutsideRefused):
             request(REPO, sha)
@@ -98,29 +98,29 @@ def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
 
 def test_a_renamed_file_counts_under_both_names() -> None:
     renamed = {"filename": "new", "previous_filename": "old", "status": "renamed"}
-    found = commits.parse_changed_files(
+    changed_files = commits.parse_changed_files(
         [page([*files(1), renamed], more=True), page([renamed, *files(1, 1)])]
     )
-    assert found == ChangedFiles(("f0", "old", "new", "f1"), complete=True)
+    assert changed_files == ChangedFiles(("f0", "old", "new", "f1"), complete=True)
 
 
-def test_a_list_of_files_as_long_as_githubs_longest_is_not_whole() -> None:
+def test_a_file_list_of_githubs_maximum_length_is_incomplete() -> None:
     whole = [page(files(100, start)) for start in range(0, 2900, 100)]
     assert commits.parse_changed_files([*whole, page(files(99, 2900))]).complete
     assert not commits.parse_changed_files([*whole, page(files(100, 2900))]).complete
 
 
-def test_a_list_that_goes_on_or_is_too_large_is_not_whole() -> None:
+def test_a_file_list_with_an_unread_or_too_large_page_is_incomplete() -> None:
     assert not commits.parse_changed_files([page(files(2), more=True)]).complete
     cut = commits.parse_changed_files([page(files(2), more=True), page([], cut=True)])
     assert cut == ChangedFiles(("f0", "f1"), complete=False)
 
 
-def test_a_comparison_joins_its_pages() -> None:
+def test_the_pages_of_a_comparison_are_joined() -> None:
     first, second = compared(2, 3, files(2)), compared(1, 3, None)
-    found = commits.parse_comparison([page(first, more=True), page(second)])
+    comparison = commits.parse_comparison([page(first, more=True), page(second)])
     shas = (f"{0:040}", f"{1:040}", f"{0:040}")
-    assert found == Comparison(shas, ChangedFiles(("f0", "f1"), complete=True), complete=True)
+    assert comparison == Comparison(shas, ChangedFiles(("f0", "f1"), complete=True), complete=True)
 
 
 @pytest.mark.parametrize(
@@ -135,31 +135,31 @@ def test_a_comparison_joins_its_pages() -> None:
         ([page(compared(0, 0, []))], True, True),
     ],
 )
-def test_a_comparison_says_what_it_does_not_list(
+def test_a_comparison_reports_incomplete_files_and_commits(
     pages: list[Response], all_files: bool, all_commits: bool
 ) -> None:
-    found = commits.parse_comparison(pages)
-    assert (found.files.complete, found.complete) == (all_files, all_commits)
+    comparison = commits.parse_comparison(pages)
+    assert (comparison.files.complete, comparison.complete) == (all_files, all_commits)
 
 
 def pull(number: int, state: str, id: int, name: str) -> dict[str, object]:
     return {"number": number, "state": state, "base": {"repo": {"id": id, "full_name": name}}}
 
 
-def test_only_open_pull_requests_into_this_repository_count() -> None:
+def test_only_open_pull_requests_into_the_same_repository_are_listed() -> None:
     listed = page(
         [pull(1, "open", 9, "old/name"), pull(2, "closed", 9, "Org/Up"), pull(3, "open", 8, "org/up")]
     )
-    assert commits.parse_open_pulls(listed, HERE) == (1,)
+    assert commits.parse_open_pulls(listed, TARGET) == (1,)
     assert commits.parse_open_pulls(listed, Target(REPO, None, 5)) == (3,)
 
 
-def test_a_commits_tree_is_read() -> None:
+def test_the_tree_sha_of_a_commit_is_parsed() -> None:
     assert commits.parse_tree_sha(page({"sha": "a", "tree": {"sha": "b", "url": ""}})) == "b"
 
 
 @pytest.mark.parametrize("body", [None, {}, [{}], [1], {"tree": 1}, {"commits": [], "total_commits": "1"}])
-def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: object) -> None:
+def test_an_unreadable_response_raises_outside_unsure(body: object) -> None:
     answer = page(body)
     with pytest.raises(OutsideUnsure):
         commits.parse_changed_files([answer])
@@ -168,10 +168,10 @@ def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: object) -> 
     with pytest.raises(OutsideUnsure):
         commits.parse_tree_sha(answer)
     with pytest.raises(OutsideUnsure):
-        commits.parse_open_pulls(answer, HERE)
+        commits.parse_open_pulls(answer, TARGET)
 
 
-def test_a_written_file_goes_to_its_branch_and_names_the_content_that_it_replaces() -> None:
+def test_a_file_write_names_its_branch_and_the_blob_that_it_replaces() -> None:
     read = branches.parse_file_version(Response(200, {}, "L1: []\r\n# é\n".encode()))
     assert read.text == "L1: []\r\n# é\n"
     assert branches.parse_file_version(Response(200, {}, b"hello\n")).sha == (
@@ -189,7 +189,7 @@ def test_a_written_file_goes_to_its_branch_and_names_the_content_that_it_replace
         branches.read_branch(REPO, "a/../../x")
 
 
-def test_of_the_pull_requests_of_a_branch_the_newest_of_this_repository_counts() -> None:
+def test_the_newest_pull_request_of_a_branch_in_this_repository_is_found() -> None:
     def pull(number: int, head: str = "b", base: str = "main", source: str | None = "Org/Up") -> object:
         repo = {"repo": None if source is None else {"full_name": source}}
         return {

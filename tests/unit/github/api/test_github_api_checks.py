@@ -41,7 +41,7 @@ def output(shown: CheckContent) -> Any:
     return request_body(checks.update_check(REPO, 1, shown))["output"]
 
 
-def test_a_check_is_created_with_all_that_it_shows() -> None:
+def test_a_check_is_created_with_all_fields_of_its_content() -> None:
     request = checks.create_check(
         REPO, head_sha=SHA, name="crcr/gate", external_id="g/1", content=DONE, urgency=Urgency.CHECKS
     )
@@ -80,7 +80,7 @@ def test_a_check_is_created_with_all_that_it_shows() -> None:
     }
 
 
-def test_an_update_replaces_text_and_buttons_and_names_nothing() -> None:
+def test_an_update_replaces_text_and_buttons_and_sends_no_name() -> None:
     request = checks.update_check(REPO, 12, WAITING)
     assert (request.method, request.path, request.points) == ("PATCH", "/repos/Org/Up/check-runs/12", 5)
     assert request_body(request) == {
@@ -90,7 +90,7 @@ def test_an_update_replaces_text_and_buttons_and_names_nothing() -> None:
     }
 
 
-def test_an_end_is_sent_only_when_the_check_is_completed() -> None:
+def test_conclusion_and_completed_at_are_sent_only_for_a_completed_check() -> None:
     running = replace(DONE, status=CheckStatus.IN_PROGRESS)
     body = request_body(checks.update_check(REPO, 1, running))
     assert body["status"] == "in_progress"
@@ -98,57 +98,57 @@ def test_an_end_is_sent_only_when_the_check_is_completed() -> None:
 
 
 @pytest.mark.parametrize("conclusion", [Conclusion.NONE, None])
-def test_a_conclusion_that_github_does_not_know_is_our_mistake(conclusion: Conclusion | None) -> None:
+def test_a_missing_conclusion_raises_a_value_error(conclusion: Conclusion | None) -> None:
     with pytest.raises(ValueError, match="conclusion"):
         checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion))
 
 
 @pytest.mark.parametrize("conclusion", [each for each in Conclusion if each is not Conclusion.NONE])
-def test_every_other_conclusion_is_sent_as_it_is(conclusion: Conclusion) -> None:
+def test_every_other_conclusion_is_sent_unchanged(conclusion: Conclusion) -> None:
     body = request_body(checks.update_check(REPO, 1, replace(DONE, conclusion=conclusion)))
     assert body["conclusion"] == conclusion.value
 
 
 @pytest.mark.parametrize("size", [65_534, 65_535])
-def test_what_fits_is_not_cut(size: int) -> None:
-    said = output(replace(DONE, title="t" * 255, summary="s" * size, text="é" * size))
-    assert (said["title"], said["summary"], said["text"]) == ("t" * 255, "s" * size, "é" * size)
+def test_texts_within_the_limit_are_not_truncated(size: int) -> None:
+    sent = output(replace(DONE, title="t" * 255, summary="s" * size, text="é" * size))
+    assert (sent["title"], sent["summary"], sent["text"]) == ("t" * 255, "s" * size, "é" * size)
 
 
-def test_what_does_not_fit_is_cut_where_a_reader_sees_it() -> None:
-    said = output(replace(DONE, title="t" * 256, summary="s" * 65_536, text="é" * 200_000))
-    assert said["title"] == "t" * 254 + "…"
+def test_texts_over_the_limit_are_truncated_with_a_visible_mark() -> None:
+    sent = output(replace(DONE, title="t" * 256, summary="s" * 65_536, text="é" * 200_000))
+    assert sent["title"] == "t" * 254 + "…"
     for name in ("summary", "text"):
-        assert len(said[name]) == 65_535
-        assert said[name].endswith("… cut")
+        assert len(sent[name]) == 65_535
+        assert sent[name].endswith("… cut")
 
 
-def test_no_more_annotations_and_buttons_than_github_takes() -> None:
+def test_annotations_and_buttons_are_limited_to_githubs_maximum() -> None:
     many = replace(DONE, annotations=DONE.annotations * 51, buttons=DONE.buttons * 4)
     body = request_body(checks.update_check(REPO, 1, many))
     assert (len(body["output"]["annotations"]), len(body["actions"])) == (50, 3)
 
 
-def test_buttons_are_cut_to_their_size() -> None:
+def test_button_texts_are_truncated_to_githubs_limits() -> None:
     button = Button("l" * 21, "d" * 41, "i" * 21)
     (action,) = request_body(checks.update_check(REPO, 1, replace(DONE, buttons=(button,))))["actions"]
     assert action == {"label": "l" * 19 + "…", "description": "d" * 39 + "…", "identifier": "i" * 20}
 
 
-def test_annotations_are_kept_to_what_github_takes() -> None:
-    said = (
+def test_invalid_annotations_are_dropped_and_long_ones_are_truncated() -> None:
+    annotations = (
         Annotation("", 1, "t", "no path"),
         Annotation("a", 1, "t", ""),
         Annotation("b", -3, "t" * 300, "é" * 40_000),
     )
-    (kept,) = output(replace(DONE, annotations=said))["annotations"]
+    (kept,) = output(replace(DONE, annotations=annotations))["annotations"]
     assert (kept["path"], kept["start_line"], kept["end_line"], len(kept["title"])) == ("b", 1, 1, 255)
     assert 65_530 < len(kept["message"].encode()) <= 65_536
     assert kept["message"].endswith("é\n\n… cut")
 
 
 @given(st.text(st.characters(), max_size=300), st.text(st.characters(), max_size=300))
-def test_no_text_makes_a_body_that_cannot_be_read(title: str, message: str) -> None:
+def test_any_text_gives_a_readable_body_with_a_limited_title(title: str, message: str) -> None:
     hostile = replace(
         DONE,
         title=title,
@@ -166,7 +166,7 @@ def test_lone_surrogates_are_replaced() -> None:
     assert output(replace(DONE, title="a\ud800b"))["title"] == "a?b"
 
 
-def test_checks_are_looked_for_by_commit_and_name() -> None:
+def test_checks_are_searched_by_commit_and_name() -> None:
     request = checks.find_checks(REPO, "refs/../x", "crcr/gate & more")
     assert (request.method, request.points, request.most_bytes) == ("GET", 1, MAX_LIST_BYTES)
     assert request.path == (
@@ -176,12 +176,12 @@ def test_checks_are_looked_for_by_commit_and_name() -> None:
 
 
 @pytest.mark.parametrize("sha", ["", ".", ".."])
-def test_a_commit_that_would_change_the_path_is_refused(sha: str) -> None:
+def test_a_sha_that_would_change_the_path_is_refused(sha: str) -> None:
     with pytest.raises(OutsideRefused):
         checks.find_checks(REPO, sha, "crcr/gate")
 
 
-def test_found_checks_become_values() -> None:
+def test_listed_checks_are_parsed_into_values() -> None:
     body = b'{"total_count":2,"check_runs":[{"id":4,"external_id":"g/1","app":{"id":1}},{"id":5,"external_id":null}]}'
     assert checks.parse_checks(Response(200, {}, body)) == (ListedCheck(4, "g/1"), ListedCheck(5, None))
     assert checks.parse_check_run_id(Response(201, {}, b'{"id":4}')) == 4
@@ -190,7 +190,7 @@ def test_found_checks_become_values() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"check_runs":{}}', b'{"check_runs":[{"id":"4"}]}', b'{"id":0}']
 )
-def test_an_answer_that_cannot_be_read_leaves_the_outcome_open(body: bytes) -> None:
+def test_an_unreadable_response_raises_outside_unsure(body: bytes) -> None:
     for reader in (checks.parse_checks, checks.parse_check_run_id):
         with pytest.raises(OutsideUnsure):
             reader(Response(200, {}, body))

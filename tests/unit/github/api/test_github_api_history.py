@@ -14,7 +14,7 @@ from crcr.github.client import GitHubClient
 from support.github.fake_github import FakeGitHub
 
 REPO = RepoName("Org/Up")
-HERE = Target(REPO, 9, 5)
+TARGET = Target(REPO, 9, 5)
 SHA = "a" * 40
 COMPARED = f"/repos/Org/Up/compare/main...{SHA}"
 COMMIT = f"/repos/Org/Up/git/commits/{SHA}"
@@ -24,26 +24,26 @@ def page(body: object) -> Response:
     return Response(200, {}, json.dumps(body).encode(), cut=False)
 
 
-def test_every_call_has_its_path_and_leaves_the_minute_to_others() -> None:
-    asked = [
+def test_every_call_has_its_path_and_the_lowest_urgency() -> None:
+    requests = [
         commits.read_repository(REPO),
         commits.list_matching_branches(REPO, "release/"),
         commits.compare_ancestry(REPO, "release/2.1", SHA),
         commits.read_commit(REPO, SHA),
     ]
-    assert [request.path for request in asked] == [
+    assert [request.path for request in requests] == [
         "/repos/Org/Up",
         "/repos/Org/Up/git/matching-refs/heads/release",
         f"/repos/Org/Up/compare/release%2F2.1...{SHA}?per_page=1&page=2",
         f"/repos/Org/Up/git/commits/{SHA}",
     ]
-    assert {(request.method, request.urgency, request.writes) for request in asked} == {
+    assert {(request.method, request.urgency, request.writes) for request in requests} == {
         ("GET", Urgency.DETAILS, False)
     }
 
 
 @pytest.mark.parametrize("branch", ["a..b", "a:b", "a b", "a^", "a~1", "a\\b", "a\nb"])
-def test_what_is_no_branch_is_not_asked_about(branch: str) -> None:
+def test_a_comparison_with_an_invalid_branch_name_is_refused(branch: str) -> None:
     with pytest.raises(OutsideRefused):
         commits.compare_ancestry(REPO, branch, SHA)
 
@@ -52,39 +52,41 @@ def test_what_is_no_branch_is_not_asked_about(branch: str) -> None:
     ("status", "is_ancestor"),
     [("behind", True), ("identical", True), ("ahead", False), ("diverged", False), ("something new", False)],
 )
-def test_only_behind_and_identical_are_history(status: str, is_ancestor: bool) -> None:
+def test_only_behind_and_identical_mean_ancestor(status: str, is_ancestor: bool) -> None:
     assert commits.is_ancestor(page({"status": status, "ahead_by": 0})) is is_ancestor
 
 
-def test_a_branch_begins_as_asked() -> None:
+def test_branches_are_filtered_by_the_requested_prefix() -> None:
     refs = [{"ref": f"refs/heads/{name}"} for name in ("release-notes", "release/2.0", "release/x")]
     assert commits.parse_branches(page(refs), "release/") == ("release/2.0", "release/x")
 
 
 @pytest.mark.parametrize("body", [{}, [], {"status": 3}, "behind"])
-def test_an_answer_that_cannot_be_read_is_no_verdict(body: object) -> None:
+def test_an_unreadable_comparison_raises_outside_unsure(body: object) -> None:
     with pytest.raises(OutsideUnsure):
         commits.is_ancestor(page(body))
 
 
 @pytest.mark.parametrize("status", [404, 422])
-async def test_what_is_not_there_is_an_answer(server: FakeGitHub, github: GitHubClient, status: int) -> None:
+async def test_a_404_or_422_means_that_the_commit_is_absent(
+    server: FakeGitHub, github: GitHubClient, status: int
+) -> None:
     server.will(COMPARED, httpx.Response(status, json={"message": "Not Found"}))
     server.will(COMMIT, httpx.Response(status, json={"message": "Not Found"}))
-    assert not await github.commits.is_on_branch(HERE, "main", SHA)
-    assert not await github.commits.exists(HERE, SHA)
+    assert not await github.commits.is_on_branch(TARGET, "main", SHA)
+    assert not await github.commits.exists(TARGET, SHA)
 
 
 @pytest.mark.parametrize(
     ("status", "fault"),
     [(403, OutsideRefused), (409, OutsideRefused), (500, OutsideUnsure), (429, OutsideLimited)],
 )
-async def test_what_else_is_refused_is_none(
+async def test_any_other_error_status_raises_an_error(
     server: FakeGitHub, github: GitHubClient, status: int, fault: type[Exception]
 ) -> None:
     server.will(COMPARED, httpx.Response(status, json={"message": "No"}))
     server.will(COMMIT, httpx.Response(status, json={"message": "No"}))
     with pytest.raises(fault):
-        await github.commits.is_on_branch(HERE, "main", SHA)
+        await github.commits.is_on_branch(TARGET, "main", SHA)
     with pytest.raises(fault):
-        await github.commits.exists(HERE, SHA)
+        await github.commits.exists(TARGET, SHA)

@@ -20,23 +20,23 @@ def answer(body: object) -> Response:
 
 
 def test_every_call_has_its_method_path_and_points() -> None:
-    asked = [
+    requests = [
         comments_and_roles.read_permission(REPO, "dependabot[bot]/../x"),
         comments_and_roles.create_comment(REPO, 7, "Hello"),
         comments_and_roles.list_comments(REPO, 7, SINCE),
         comments_and_roles.add_reaction(REPO, 8, "+1"),
     ]
-    assert [(request.method, request.path, request.points) for request in asked] == [
+    assert [(request.method, request.path, request.points) for request in requests] == [
         ("GET", "/repos/Org/Up/collaborators/dependabot%5Bbot%5D%2F..%2Fx/permission", 1),
         ("POST", "/repos/Org/Up/issues/7/comments", 5),
         ("GET", "/repos/Org/Up/issues/7/comments?since=2026-01-01T00%3A00%3A00Z&per_page=100", 1),
         ("POST", "/repos/Org/Up/issues/comments/8/reactions", 5),
     ]
-    assert [json.loads(asked[at].body or b"") for at in (1, 3)] == [{"body": "Hello"}, {"content": "+1"}]
-    assert asked[2].most_bytes == MAX_LARGE_BYTES
+    assert [json.loads(requests[at].body or b"") for at in (1, 3)] == [{"body": "Hello"}, {"content": "+1"}]
+    assert requests[2].most_bytes == MAX_LARGE_BYTES
 
 
-def test_only_a_comment_is_content_that_people_are_notified_of() -> None:
+def test_a_comment_counts_as_content_and_a_reaction_does_not() -> None:
     assert comments_and_roles.create_comment(REPO, 7, "Hello").creates_content
     assert not comments_and_roles.add_reaction(REPO, 8, "+1").creates_content
 
@@ -47,14 +47,14 @@ def test_a_login_that_would_change_the_path_is_refused(login: str) -> None:
         comments_and_roles.read_permission(REPO, login)
 
 
-def test_a_login_that_is_no_text_names_nobody() -> None:
+def test_a_lone_surrogate_in_a_login_is_replaced() -> None:
     assert comments_and_roles.read_permission(REPO, "a\ud800").path.endswith("/a%3F/permission")
 
 
-def test_a_comment_longer_than_github_takes_is_cut_where_a_reader_sees_it() -> None:
-    said = json.loads(comments_and_roles.create_comment(REPO, 7, "x" * 70_000).body or b"")["body"]
-    assert len(said) == 65_536
-    assert said.endswith("x\n\n… cut")
+def test_a_comment_over_githubs_limit_is_truncated_with_a_visible_mark() -> None:
+    body = json.loads(comments_and_roles.create_comment(REPO, 7, "x" * 70_000).body or b"")["body"]
+    assert len(body) == 65_536
+    assert body.endswith("x\n\n… cut")
 
 
 ROLES: list[tuple[dict[str, object], Role]] = [
@@ -73,11 +73,13 @@ ROLES: list[tuple[dict[str, object], Role]] = [
 
 
 @pytest.mark.parametrize(("body", "role"), ROLES)
-def test_a_role_is_read_by_its_name_and_else_by_its_permission(body: dict[str, object], role: Role) -> None:
+def test_a_role_is_read_from_its_name_and_otherwise_from_its_permission(
+    body: dict[str, object], role: Role
+) -> None:
     assert comments_and_roles.parse_role(answer(body)) is role
 
 
-def test_comments_become_values() -> None:
+def test_comments_are_parsed_into_values() -> None:
     listed = answer([{"id": 1, "body": "/crcr rerun", "user": None}, {"id": 2}, {"id": 3, "body": None}])
     assert comments_and_roles.parse_comments(listed) == (
         PostedComment(1, "/crcr rerun"),
@@ -88,7 +90,7 @@ def test_comments_become_values() -> None:
 
 
 @pytest.mark.parametrize("body", [None, {}, [{}], {"role_name": "admin"}, {"permission": 5}, {"id": "x"}])
-def test_an_answer_that_cannot_be_read_gives_no_role_and_no_comment(body: object) -> None:
+def test_an_unreadable_response_raises_outside_unsure(body: object) -> None:
     for reader in (
         comments_and_roles.parse_role,
         comments_and_roles.parse_comment_id,

@@ -1,4 +1,4 @@
-"""The feeds as a feed reader gets them: valid Atom, stable ids, hostile text, what stays hidden."""
+"""The Atom feeds: valid Atom, stable ids, hostile text stays text, hidden backends stay hidden."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -31,7 +31,7 @@ async def client(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
         yield reader
 
 
-def parse(answer: httpx.Response) -> ET.Element:
+def parse_feed(answer: httpx.Response) -> ET.Element:
     """Check what RFC 4287 requires of a feed, and return it."""
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/atom+xml; charset=utf-8"
@@ -50,23 +50,23 @@ def parse(answer: httpx.Response) -> ET.Element:
     return feed
 
 
-def texts(feed: ET.Element, name: str) -> list[str]:
+def entry_texts(feed: ET.Element, name: str) -> list[str]:
     return [entry.findtext(ATOM + name) or "" for entry in feed.iter(f"{ATOM}entry")]
 
 
 def push(store: StoreRows, conclusion: str, hours_ago: float, ref: str = "refs/heads/main") -> None:
     delivery = store.delivery(number=None, hours_ago=hours_ago, ref=ref)
     store.dispatch(delivery, event="push")
-    ended(store, delivery, conclusion, hours_ago, event="push", head_sha="c" * 40)
+    add_ended_job(store, delivery, conclusion, hours_ago, event="push", head_sha="c" * 40)
 
 
-def ended(store: StoreRows, delivery: str, conclusion: str, hours_ago: float, **more: Any) -> None:
+def add_ended_job(store: StoreRows, delivery: str, conclusion: str, hours_ago: float, **more: Any) -> None:
     at = store.ago(hours=hours_ago)
     times = {"in_progress_at": at, "completed_at": at, "ended_as": conclusion}
     store.job(delivery, conclusion, **{"job_name": "build", **times, **more})
 
 
-async def test_a_backends_feed_tells_what_turned_red_and_what_recovered(
+async def test_a_backends_feed_lists_failures_and_recoveries(
     store: StoreRows, client: httpx.AsyncClient
 ) -> None:
     with store.engine.begin() as connection:
@@ -75,28 +75,28 @@ async def test_a_backends_feed_tells_what_turned_red_and_what_recovered(
         push(store, conclusion, hours)
     push(store, "failure", 5, ref="refs/heads/other")
     delivery = store.pull(7, title="Fuse it")
-    ended(store, delivery, "failure", 1, number=7)
-    feed = parse(await client.get("/crcr/good/backend/feed.atom"))
-    assert [title.removeprefix("good/backend ").partition(":")[0] for title in texts(feed, "title")] == [
-        *("failed", "failed", "recovered", "still failing", "turned red", "passed")
-    ]
-    assert texts(feed, "title")[0] == "good/backend failed: #7 Fuse it"
-    assert "First failed job by name: build." in texts(feed, "summary")[0]
+    add_ended_job(store, delivery, "failure", 1, number=7)
+    feed = parse_feed(await client.get("/crcr/good/backend/feed.atom"))
+    assert [
+        title.removeprefix("good/backend ").partition(":")[0] for title in entry_texts(feed, "title")
+    ] == [*("failed", "failed", "recovered", "still failing", "turned red", "passed")]
+    assert entry_texts(feed, "title")[0] == "good/backend failed: #7 Fuse it"
+    assert "First failed job by name: build." in entry_texts(feed, "summary")[0]
 
 
-async def test_an_entry_keeps_its_id_and_a_silent_backend_has_one(
+async def test_an_entry_keeps_its_id_and_a_silent_backend_gets_an_entry(
     store: StoreRows, client: httpx.AsyncClient
 ) -> None:
     push(store, "failure", 40)
-    before = texts(parse(await client.get("/crcr/good/backend/feed.atom")), "id")
+    before = entry_texts(parse_feed(await client.get("/crcr/good/backend/feed.atom")), "id")
     for hours in (9, 8, 7, 6):
         store.dispatch(
             store.delivery(hours_ago=hours), sent_at=store.ago(hours=hours), created_at=store.ago(hours=hours)
         )
-    feed = parse(await client.get("/crcr/good/backend/feed.atom"))
-    assert "good/backend is silent" in texts(feed, "title")
-    assert set(before) < set(texts(feed, "id"))
-    again = parse(await client.get("/crcr/good/backend/feed.atom"))
+    feed = parse_feed(await client.get("/crcr/good/backend/feed.atom"))
+    assert "good/backend is silent" in entry_texts(feed, "title")
+    assert set(before) < set(entry_texts(feed, "id"))
+    again = parse_feed(await client.get("/crcr/good/backend/feed.atom"))
     assert ET.tostring(again) == ET.tostring(feed)
 
 
@@ -106,10 +106,10 @@ async def test_a_pull_requests_feed_has_its_gate_and_results(
     delivery = store.pull(7, title="Fuse it")
     for name in ("good/backend", "secret/one"):
         store.dispatch(delivery, name)
-        ended(store, delivery, "failure", 1, downstream=name, number=7)
+        add_ended_job(store, delivery, "failure", 1, downstream=name, number=7)
     answer = await client.get("/crcr/pr/7/feed.atom")
-    feed = parse(answer)
-    assert texts(feed, "title") == ["good/backend failed: #7 Fuse it"]
+    feed = parse_feed(answer)
+    assert entry_texts(feed, "title") == ["good/backend failed: #7 Fuse it"]
     assert "secret" not in answer.text
 
 
@@ -118,12 +118,12 @@ async def test_a_backend_without_shown_results_has_no_feed(client: httpx.AsyncCl
     assert (await client.get(f"/crcr/{name}/feed.atom")).status_code == 404
 
 
-async def test_hostile_text_is_only_text_in_a_feed(store: StoreRows, client: httpx.AsyncClient) -> None:
+async def test_hostile_text_stays_text_in_a_feed(store: StoreRows, client: httpx.AsyncClient) -> None:
     delivery = store.pull(7, title=HOSTILE)
     store.dispatch(delivery)
-    ended(store, delivery, "failure", 1, number=7, job_name=HOSTILE)
+    add_ended_job(store, delivery, "failure", 1, number=7, job_name=HOSTILE)
     for path in ("/crcr/pr/7/feed.atom", "/crcr/good/backend/feed.atom"):
-        (title,) = texts(parse(await client.get(path)), "title")
+        (title,) = entry_texts(parse_feed(await client.get(path)), "title")
         assert "</title><script>" in title
         assert "\u202e" not in title
 

@@ -1,4 +1,4 @@
-"""`/docs` from a folder of the package: what is served, under which policy, and what never is."""
+"""`/docs` from a folder of the package: the files it serves, their security policy, and files that it never serves."""
 
 import base64
 import hashlib
@@ -38,16 +38,16 @@ def folder(tmp_path: Path) -> Path:
     return site
 
 
-def client_of(folder: Path, problem_page: ProblemPage = lambda *_: None) -> httpx.AsyncClient:
+def make_client(folder: Path, problem_page: ProblemPage = lambda *_: None) -> httpx.AsyncClient:
     inner = Starlette(routes=docs_site.routes(folder), exception_handlers=error_handlers(problem_page))
     app = wrap_app(inner, public_url="https://relay.example", is_public=True)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://r")
 
 
-async def test_the_policy_allows_the_inline_scripts_of_the_page_by_hash_and_nothing_else(
+async def test_the_csp_allows_only_the_inline_scripts_of_the_page_by_hash(
     folder: Path,
 ) -> None:
-    async with client_of(folder) as http:
+    async with make_client(folder) as http:
         front, plain = await http.get("/docs/"), await http.get("/docs/tasks/")
     digest = base64.b64encode(hashlib.sha256(INLINE.encode()).digest()).decode()
     policy = front.headers["content-security-policy"]
@@ -77,14 +77,14 @@ async def test_the_policy_allows_the_inline_scripts_of_the_page_by_hash_and_noth
     ],
 )
 async def test_only_files_of_the_folder_are_served(folder: Path, path: str) -> None:
-    async with client_of(folder) as http:
+    async with make_client(folder) as http:
         answer = await http.get(httpx.URL("http://r", raw_path=path.encode()))
     assert answer.status_code == 404
     assert "secret" not in answer.text
 
 
-async def test_pages_are_confirmed_by_their_etag_and_versioned_files_are_kept_for_ever(folder: Path) -> None:
-    async with client_of(folder) as http:
+async def test_pages_revalidate_by_etag_and_versioned_files_are_immutable(folder: Path) -> None:
+    async with make_client(folder) as http:
         page = await http.get("/docs/")
         again = await http.get("/docs/", headers={"If-None-Match": page.headers["etag"]})
         script = await http.get("/docs/assets/javascripts/bundle.0a1b2c3d.min.js")
@@ -94,8 +94,8 @@ async def test_pages_are_confirmed_by_their_etag_and_versioned_files_are_kept_fo
     assert script.headers["content-type"].startswith("text/javascript")
 
 
-async def test_copies_of_repository_files_are_text_and_no_page(folder: Path) -> None:
-    async with client_of(folder) as http:
+async def test_copies_of_repository_files_are_plain_text_in_a_sandbox(folder: Path) -> None:
+    async with make_client(folder) as http:
         copy, picture = await http.get("/docs/files/deploy/page.html"), await http.get("/docs/images/a.svg")
     assert copy.headers["content-type"].startswith("text/plain")
     assert picture.headers["content-type"] == "image/svg+xml"
@@ -104,15 +104,15 @@ async def test_copies_of_repository_files_are_text_and_no_page(folder: Path) -> 
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_an_address_without_its_slash_leads_to_the_page(folder: Path) -> None:
-    async with client_of(folder) as http:
+async def test_a_path_without_its_final_slash_redirects_to_the_page(folder: Path) -> None:
+    async with make_client(folder) as http:
         moved = [(await http.get(path)).headers["location"] for path in ("/docs", "/docs/tasks")]
     assert moved == ["/docs/", "/docs/tasks/"]
 
 
 async def test_without_a_built_site_the_page_says_how_to_build_it(store: StoreRows, tmp_path: Path) -> None:
     frame = Frame(store.views, upstreams=(UPSTREAM,), clock=store.clock)
-    async with client_of(tmp_path / "none", frame.problem) as http:
+    async with make_client(tmp_path / "none", frame.problem) as http:
         answer = await http.get("/docs/tasks/", headers={"Accept": "text/html"})
     assert answer.status_code == 404
     assert answer.headers["content-type"].startswith("text/html")

@@ -1,4 +1,4 @@
-"""`/crcr/help` and docs/help.md: one text, which names what the code shows."""
+"""`/crcr/help` and docs/help.md: one text, with the levels, letters and states of the code."""
 
 import re
 
@@ -33,27 +33,27 @@ def test_the_help_names_the_levels_letters_verdicts_and_gate_states_of_the_code(
     ):
         letters = [names(cell)[0] for cell in column(title, 0)]
         assert list(zip(letters, column(title, 1), strict=True)) == [
-            (each.letter, each.word) for each in legend
+            (entry.letter, entry.word) for entry in legend
         ]
     assert column("Verdicts", 0) == list(VerdictKind)
     gate = [names(cell)[0] for cell in column("Gate", 0)]
     assert list(zip(gate, column("Gate", 1), strict=True)) == [
-        (each.letter, each.word) for each in status.GATE_STATUSES.values()
+        (entry.letter, entry.word) for entry in status.GATE_STATUSES.values()
     ]
     assert set(JobMark) <= set(column("Marks", 0))
 
 
-def test_the_page_has_the_text_of_the_docs() -> None:
+def test_the_help_page_has_the_text_of_the_docs() -> None:
     assert HELP_TEMPLATE.read_text("utf-8") == help_html(DOCS)
 
 
-def test_each_table_of_the_help_is_in_a_region_that_is_named_as_its_section() -> None:
+def test_each_table_of_the_help_is_in_a_labelled_region() -> None:
     text = HELP_TEMPLATE.read_text("utf-8")
     frames = re.findall(r'role="region" aria-label="([^"]+)">\n<table>.*?</table>\n</div>', text, re.DOTALL)
     assert len(frames) == len(set(frames)) == text.count("<table>") == text.count("</div>")
 
 
-def test_links_to_the_help_lead_to_a_section_of_it() -> None:
+def test_links_to_the_help_lead_to_existing_sections() -> None:
     sections = set(re.findall(r'<h[12] id="([^"]+)"', HELP_TEMPLATE.read_text("utf-8")))
     used = {
         anchor
@@ -64,7 +64,7 @@ def test_links_to_the_help_lead_to_a_section_of_it() -> None:
     assert used <= sections
 
 
-def test_links_of_the_help_lead_to_pages_of_the_documentation() -> None:
+def test_links_of_the_help_lead_to_existing_pages_of_the_docs() -> None:
     text = HELP_TEMPLATE.read_text("utf-8")
     links = re.findall(r'href="([^"]+)"', text)
     pages = [link.partition("#")[0].removeprefix("/docs/").rstrip("/") for link in links if link[0] == "/"]
@@ -75,9 +75,7 @@ def test_links_of_the_help_lead_to_pages_of_the_documentation() -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?upstream=other/upstream"])
-async def test_the_help_is_a_page_like_the_others_without_scripts_of_its_own(
-    store: StoreRows, query: str
-) -> None:
+async def test_the_help_page_has_no_inline_scripts(store: StoreRows, query: str) -> None:
     async with reader_client(store) as http:
         page = await http.get(f"/crcr/help{query}")
     assert page.status_code == 200

@@ -1,4 +1,4 @@
-"""Jobs as lines: what strangers name them stays text, and a link leads to the job however long its names are."""
+"""Jobs as lines: hostile names stay text, and a link leads to its job for names of any length."""
 
 import pytest
 from markupsafe import escape
@@ -33,21 +33,21 @@ def test_hostile_names_stay_text_in_every_form_of_a_job(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["plain (3.12, cuda)", "a<b>&'\"", "tab\there", "é", "\u202e", "x" * 90, ""])
-def test_a_text_is_escaped_neutralised_and_cut_like_in_a_template(text: str) -> None:
+def test_text_is_escaped_neutralised_and_cut_as_in_a_template(text: str) -> None:
     assert escape_text(text, 60) == str(escape(visible(text, 60))) == escape_name(text, 60)
 
 
-def test_a_link_is_never_cut() -> None:
-    long = a_job_view(name="n" * 3_000)
-    link = LINKS.job(long)
+def test_the_link_to_a_job_with_a_long_name_is_never_cut() -> None:
+    long_job = a_job_view(name="n" * 3_000)
+    link = LINKS.job(long_job)
     assert link is not None
-    assert escape_link(link) in draw_line(long, LINKS)
-    found = decode_backend_job(link.rpartition("job=")[2])
-    assert found is not None
-    assert (found[0], found[1].job_name) == (RepoName(BACKEND.full_name), "n" * 3_000)
+    assert escape_link(link) in draw_line(long_job, LINKS)
+    decoded = decode_backend_job(link.rpartition("job=")[2])
+    assert decoded is not None
+    assert (decoded[0], decoded[1].job_name) == (RepoName(BACKEND.full_name), "n" * 3_000)
     assert link.startswith("?older=1&range=7d&job=")
 
 
-def test_jobs_that_passed_are_apart_from_the_others() -> None:
+def test_passed_jobs_are_separated_from_the_others() -> None:
     passed, failed = a_job_view(name="a"), a_job_view("failure", "b")
     assert split_jobs([passed, failed]) == ([failed], [passed])

@@ -1,4 +1,4 @@
-"""The JSON API: the pages' facts as data, in pages, in one shape, with a description that needs no network."""
+"""The JSON API: the facts of the pages as JSON and CSV, paging, errors, and the OpenAPI description."""
 
 import asyncio
 import csv
@@ -35,7 +35,9 @@ async def client(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_a_backend_has_its_matrix(store: StoreRows, client: httpx.AsyncClient) -> None:
+async def test_the_backend_endpoint_returns_the_matrix_without_unsafe_links(
+    store: StoreRows, client: httpx.AsyncClient
+) -> None:
     delivery = store.delivery()
     store.dispatch(delivery)
     store.job(delivery, "failure", url="javascript:alert(1)", artifact_url="https://a.example/x")
@@ -57,7 +59,7 @@ async def test_a_backend_has_its_matrix(store: StoreRows, client: httpx.AsyncCli
         ("?q=nobody", []),
     ],
 )
-async def test_the_summary_is_narrowed_and_sorted_as_its_page_is(
+async def test_the_summary_is_filtered_and_sorted_like_its_page(
     store: StoreRows, client: httpx.AsyncClient, query: str, names: list[str]
 ) -> None:
     delivery = store.delivery()
@@ -66,78 +68,77 @@ async def test_the_summary_is_narrowed_and_sorted_as_its_page_is(
         store.job(delivery, conclusion, downstream=name)
     store.sum_up()
     answer = (await client.get(f"/api/v1/summary{query}")).json()
-    assert [each["name"] for each in answer["backends"]] == names
+    assert [item["name"] for item in answer["backends"]] == names
     assert answer["tally"]["success"] == answer["tally"]["failure"] == 1, "of everybody, as on the page"
     lines = [*csv.DictReader(io.StringIO((await client.get(f"/api/v1/summary.csv{query}")).text))]
-    assert [each["name"] for each in lines] == names
+    assert [item["name"] for item in lines] == names
 
 
 @pytest.mark.parametrize("path", ["summary", "metrics", "summary?sort=-name&level=L2"])
-async def test_backends_come_page_by_page_and_as_csv_all_together(
-    client: httpx.AsyncClient, path: str
-) -> None:
+async def test_backends_are_paged_in_json_and_complete_in_csv(client: httpx.AsyncClient, path: str) -> None:
     whole = (await client.get(f"/api/v1/{path}")).json()
     assert whole["next"] is None
-    mark = "&" if "?" in path else "?"
-    page = (await client.get(f"/api/v1/{path}{mark}limit=2")).json()
-    found = page["backends"]
+    separator = "&" if "?" in path else "?"
+    page = (await client.get(f"/api/v1/{path}{separator}limit=2")).json()
+    backends = page["backends"]
     while page["next"]:
-        page = (await client.get(f"/api/v1/{path}{mark}limit=2&cursor={page['next']}")).json()
+        page = (await client.get(f"/api/v1/{path}{separator}limit=2&cursor={page['next']}")).json()
         assert len(page["backends"]) <= 2
-        found += page["backends"]
-    assert found == whole["backends"]
-    assert whole.get("matching", len(found)) == len(found)
+        backends += page["backends"]
+    assert backends == whole["backends"]
+    assert whole.get("matching", len(backends)) == len(backends)
     name, _, query = path.partition("?")
     rest = await client.get(f"/api/v1/{name}.csv?{query}")
-    lines = [each["name"] for each in csv.DictReader(io.StringIO(rest.text)) if each["name"]]
-    assert ([*dict.fromkeys(lines)], "link" in rest.headers) == ([each["name"] for each in found], False)
-    wrong = await client.get(f"/api/v1/{path}{mark}cursor=WyJhIl0")
+    lines = [backend["name"] for backend in csv.DictReader(io.StringIO(rest.text)) if backend["name"]]
+    assert ([*dict.fromkeys(lines)], "link" in rest.headers) == (
+        [backend["name"] for backend in backends],
+        False,
+    )
+    wrong = await client.get(f"/api/v1/{path}{separator}cursor=WyJhIl0")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "bad_request")
 
 
-async def test_the_metrics_of_one_backend_are_to_be_had_alone(
-    store: StoreRows, client: httpx.AsyncClient
-) -> None:
-    one = (await client.get("/api/v1/metrics?backend=Good/backend")).json()
-    assert [each["name"] for each in one["backends"]] == ["Good/Backend"]
-    assert [each["silent"] for each in one["backends"]] == [False]
+async def test_metrics_can_be_filtered_by_backend(store: StoreRows, client: httpx.AsyncClient) -> None:
+    metrics = (await client.get("/api/v1/metrics?backend=Good/backend")).json()
+    assert [backend["name"] for backend in metrics["backends"]] == ["Good/Backend"]
+    assert [backend["silent"] for backend in metrics["backends"]] == [False]
     lines = [
         *csv.DictReader(io.StringIO((await client.get("/api/v1/metrics.csv?backend=good/backend")).text))
     ]
-    assert {each["name"] for each in lines} == {"", "Good/Backend"}
+    assert {backend["name"] for backend in lines} == {"", "Good/Backend"}
     for path in ("metrics", "metrics.csv"):
         assert (await client.get(f"/api/v1/{path}?backend=no/such")).status_code == 404
 
 
-async def test_lists_are_read_to_their_end_by_cursor(store: StoreRows, client: httpx.AsyncClient) -> None:
+async def test_lists_page_to_their_end_by_cursor(store: StoreRows, client: httpx.AsyncClient) -> None:
     for number in range(5):
         store.job(store.delivery(), job_name=f"job {number}")
     for path, key in (("jobs", "jobs"), ("deliveries", "deliveries")):
-        found: list[Any] = []
+        items: list[Any] = []
         params: dict[str, Any] = {"limit": 2}
         while True:
             page = (await client.get(f"/api/v1/{path}", params=params)).json()
-            found += page[key]
+            items += page[key]
             if page["next"] is None:
                 break
             params["cursor"] = page["next"]
-        assert len(found) == 5
+        assert len(items) == 5
 
 
 @pytest.mark.parametrize("path", ["/crcr", "/crcr/good/backend", "/crcr/metrics"])
-async def test_every_page_of_numbers_has_the_ranges_of_the_api(client: httpx.AsyncClient, path: str) -> None:
-    asked = (await client.get("/api/openapi.json")).json()["components"]["schemas"]["Span"]["enum"]
-    assert asked == ["24h", "7d", "14d", "30d", "90d"]
-    for chosen in asked:
+async def test_every_page_with_statistics_offers_the_ranges_of_the_api(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    ranges = (await client.get("/api/openapi.json")).json()["components"]["schemas"]["Span"]["enum"]
+    assert ranges == ["24h", "7d", "14d", "30d", "90d"]
+    for chosen in ranges:
         page = (await client.get(path, params={"range": chosen})).text
         switch = page.partition('aria-label="Range"')[2].partition("</nav>")[0]
-        links = [each.rstrip("<") for each in re.findall(r">(\w+)<", switch)]
-        assert (links, f'aria-current="true">{chosen}<' in switch) == (asked, True)
+        links = [link.rstrip("<") for link in re.findall(r">(\w+)<", switch)]
+        assert (links, f'aria-current="true">{chosen}<' in switch) == (ranges, True)
 
 
-async def test_an_authors_pull_requests_are_read_to_their_end(
-    store: StoreRows, client: httpx.AsyncClient
-) -> None:
+async def test_the_search_for_an_author_pages_by_cursor(store: StoreRows, client: httpx.AsyncClient) -> None:
     for number in range(1, 46):
         store.pull(number, author="Ada", title="plain")
     first = (await client.get("/api/v1/search?q=@ada")).json()
@@ -149,21 +150,21 @@ async def test_an_authors_pull_requests_are_read_to_their_end(
 
 async def test_jobs_of_all_backends_are_merged_by_time(store: StoreRows, client: httpx.AsyncClient) -> None:
     names = ["good/backend"] * 40 + ["flaky/backend"] * 3 + ["quiet/backend"] * 17
-    for place, name in enumerate(names):
-        hours_ago = 2 + (place * 37 % 101) / 10
-        store.job(store.delivery(), downstream=name, job_name=f"job {place}", hours_ago=hours_ago)
-    found: list[Any] = []
+    for index, name in enumerate(names):
+        hours_ago = 2 + (index * 37 % 101) / 10
+        store.job(store.delivery(), downstream=name, job_name=f"job {index}", hours_ago=hours_ago)
+    jobs: list[Any] = []
     params: dict[str, Any] = {"limit": 7}
     while params.get("cursor", "") is not None:
         page = (await client.get("/api/v1/jobs", params=params)).json()
-        found += page["jobs"]
+        jobs += page["jobs"]
         params["cursor"] = page["next"]
-    assert {each["job_name"] for each in found} == {f"job {place}" for place in range(60)}
-    times = [each["started_at"] for each in found]
+    assert {job["job_name"] for job in jobs} == {f"job {index}" for index in range(60)}
+    times = [job["started_at"] for job in jobs]
     assert (len(times), times) == (60, sorted(times, reverse=True))
 
 
-async def test_one_delivery_has_dispatches_and_jobs_and_no_body(
+async def test_a_delivery_has_its_dispatches_and_jobs_and_no_body(
     store: StoreRows, client: httpx.AsyncClient
 ) -> None:
     delivery = store.delivery()
@@ -175,13 +176,13 @@ async def test_one_delivery_has_dispatches_and_jobs_and_no_body(
     assert "secret" not in answer.text
 
 
-async def test_effects_and_allowlist_are_told(store: StoreRows, client: httpx.AsyncClient) -> None:
+async def test_effects_and_the_allowlist_are_listed(store: StoreRows, client: httpx.AsyncClient) -> None:
     store.effect("parked", last_error="404")
     effects = (await client.get("/api/v1/effects")).json()
     assert effects["counts"] == [{"kind": "send_dispatch", "state": "parked", "number": 1}]
     assert effects["parked"][0]["target"] == "good/backend"
     listed = (await client.get("/api/v1/allowlist")).json()
-    assert {each["name"]: each["level"] for each in listed["backends"]}["listen/only"] == "L1"
+    assert {backend["name"]: backend["level"] for backend in listed["backends"]}["listen/only"] == "L1"
     assert (await client.get("/api/v1/allowlist", params={"upstream": "other/upstream"})).json()[
         "backends"
     ] == []
@@ -211,13 +212,15 @@ async def test_effects_and_allowlist_are_told(store: StoreRows, client: httpx.As
         ("deliveries?cursor=WzEsMl0", 400, "bad_request"),
     ],
 )
-async def test_failures_have_a_code(client: httpx.AsyncClient, path: str, status: int, code: str) -> None:
+async def test_errors_have_a_status_and_a_code(
+    client: httpx.AsyncClient, path: str, status: int, code: str
+) -> None:
     answer = await client.get(f"/api/v1/{path}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=201", "state=odd", "number=0", "number=99999999999"])
-async def test_parameters_have_bounds(client: httpx.AsyncClient, query: str) -> None:
+async def test_parameters_out_of_bounds_are_a_bad_request(client: httpx.AsyncClient, query: str) -> None:
     answer = await client.get(f"/api/v1/jobs?{query}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
 
@@ -230,7 +233,7 @@ async def test_parameters_have_bounds(client: httpx.AsyncClient, query: str) -> 
     ],
 )
 @pytest.mark.parametrize("path", ["jobs", "jobs.csv"])
-async def test_what_is_no_text_or_too_much_of_it_is_the_callers_fault(
+async def test_invalid_or_too_long_text_in_a_query_is_a_bad_request(
     client: httpx.AsyncClient, path: str, query: str
 ) -> None:
     answer = await client.get(f"/api/v1/{path}?{query}")
@@ -238,12 +241,14 @@ async def test_what_is_no_text_or_too_much_of_it_is_the_callers_fault(
 
 
 @pytest.mark.parametrize("guid", ["%FF", "%00", "x" * 201, "%ED%A0%80"])
-async def test_a_path_that_is_no_text_is_the_callers_fault(client: httpx.AsyncClient, guid: str) -> None:
+async def test_invalid_or_too_long_text_in_a_path_is_a_bad_request(
+    client: httpx.AsyncClient, guid: str
+) -> None:
     assert (await client.get(f"/api/v1/deliveries/{guid}")).status_code == 400
     assert (await client.get(f"/api/v1/deliveries/{guid}.csv")).status_code == 400
 
 
-async def test_every_list_and_table_has_its_csv(client: httpx.AsyncClient) -> None:
+async def test_every_list_and_table_has_a_csv(client: httpx.AsyncClient) -> None:
     paths = set((await client.get("/api/openapi.json")).json()["paths"])
     alone = {
         "/api/v1/badges/{org}/{repo}",
@@ -260,16 +265,25 @@ async def test_every_list_and_table_has_its_csv(client: httpx.AsyncClient) -> No
 
 async def test_json_and_csv_take_the_same_parameters(client: httpx.AsyncClient) -> None:
     paths = (await client.get("/api/openapi.json")).json()["paths"]
-    asked = {
-        path: {each["name"] for each in item["get"].get("parameters", [])} for path, item in paths.items()
+    parameters = {
+        path: {parameter["name"] for parameter in item["get"].get("parameters", [])}
+        for path, item in paths.items()
     }
-    asked["/api/v1/effects"] = asked["/api/v1/effects/list"]
-    pairs = [(asked[path.removesuffix(".csv")], asked[path]) for path in asked if path[:-4] in asked]
+    parameters["/api/v1/effects"] = parameters["/api/v1/effects/list"]
+    pairs = [
+        (parameters[path.removesuffix(".csv")], parameters[path])
+        for path in parameters
+        if path[:-4] in parameters
+    ]
     assert len(pairs) == 26
-    assert [one for one, other in pairs if one != other] == []
+    assert [
+        json_parameters for json_parameters, csv_parameters in pairs if json_parameters != csv_parameters
+    ] == []
 
 
-async def test_a_csv_is_a_file_with_the_lists_own_words(store: StoreRows, client: httpx.AsyncClient) -> None:
+async def test_a_csv_has_the_values_of_the_list_with_formulas_quoted(
+    store: StoreRows, client: httpx.AsyncClient
+) -> None:
     delivery = store.delivery()
     store.dispatch(delivery)
     store.job(delivery, "failure", job_name='=cmd|"x"', url="javascript:alert(1)", execution_s=1 / 3)
@@ -282,38 +296,40 @@ async def test_a_csv_is_a_file_with_the_lists_own_words(store: StoreRows, client
 
 
 @pytest.mark.parametrize("path", ["jobs", "deliveries", "waivers"])
-async def test_a_csv_goes_on_where_its_link_leads(
+async def test_a_csv_is_paged_by_its_next_link(
     store: StoreRows, client: httpx.AsyncClient, path: str
 ) -> None:
     for number in range(5):
         store.job(store.delivery(), job_name=f"job {number}")
         store.waiver(downstream="good/backend", job=f"job {number}")
-    found: list[dict[str, str]] = []
+    lines: list[dict[str, str]] = []
     address: str | None = f"/api/v1/{path}.csv?limit=2"
     while address:
         answer = await client.get(address)
-        found += csv.DictReader(io.StringIO(answer.text, newline=""))
+        lines += csv.DictReader(io.StringIO(answer.text, newline=""))
         link = answer.headers.get("link")
         address = link[1:].partition(">")[0] if link else None
-    assert len(found) == len({tuple(each.values()) for each in found}) == 5
+    assert len(lines) == len({tuple(line.values()) for line in lines}) == 5
 
 
-async def test_the_description_is_whole_and_its_page_needs_nothing_else(client: httpx.AsyncClient) -> None:
+async def test_the_openapi_description_is_complete_and_its_page_loads_nothing_external(
+    client: httpx.AsyncClient,
+) -> None:
     described = (await client.get("/api/openapi.json")).json()
     jobs = described["paths"]["/api/v1/jobs"]["get"]
     assert set(jobs["responses"]) == {"200", "304", "4XX", "503"}
-    assert all(each["description"] for each in jobs["parameters"])
+    assert all(operation["description"] for operation in jobs["parameters"])
     operations = [item["get"] for item in described["paths"].values()]
-    assert all(each["tags"] and each["summary"] for each in operations)
+    assert all(operation["tags"] and operation["summary"] for operation in operations)
     types = {
         path: list(item["get"]["responses"]["200"]["content"]) for path, item in described["paths"].items()
     }
     assert types.pop("/api/v1/compat/latest-green") == ["application/json", "text/plain"]
     assert all(
-        found == ["text/csv" if path.endswith(".csv") else "application/json"]
-        for path, found in types.items()
+        media_types == ["text/csv" if path.endswith(".csv") else "application/json"]
+        for path, media_types in types.items()
     )
-    assert len({each["operationId"] for each in operations}) == len(operations)
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
     page = await client.get("/api/docs")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert all(path in page.text for path in described["paths"])
@@ -321,7 +337,7 @@ async def test_the_description_is_whole_and_its_page_needs_nothing_else(client: 
     assert "http://" not in page.text
 
 
-async def test_the_description_is_searched_without_a_script(client: httpx.AsyncClient) -> None:
+async def test_the_openapi_page_is_searched_without_scripts(client: httpx.AsyncClient) -> None:
     page = (await client.get("/api/docs", params={"q": "jobs CSV"})).text
     assert "/api/v1/jobs.csv" in page
     assert "/api/v1/allowlist.csv" not in page
@@ -330,10 +346,12 @@ async def test_the_description_is_searched_without_a_script(client: httpx.AsyncC
     assert "<b>zebra" not in nothing
 
 
-async def test_the_examples_are_answers(client: httpx.AsyncClient) -> None:
+async def test_the_examples_of_the_openapi_description_match_their_schemas(client: httpx.AsyncClient) -> None:
     description = (await client.get("/api/openapi.json")).json()
     with_examples = [
-        name for name, each in description["components"]["schemas"].items() if each.get("examples")
+        name
+        for name, schema_of_name in description["components"]["schemas"].items()
+        if schema_of_name.get("examples")
     ]
     assert {"Summary", "BackendPage", "Jobs", "Deliveries", "Badge", "ErrorBody"} <= set(with_examples)
     for name in with_examples:
@@ -343,17 +361,17 @@ async def test_the_examples_are_answers(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("key", [(1, "a"), ("", 2**62), ("ü😀", -1)])
-def test_a_cursor_comes_back_as_it_was(key: tuple[str | int, ...]) -> None:
+def test_a_cursor_decodes_to_its_key(key: tuple[str | int, ...]) -> None:
     assert cursors.decode(cursors.encode(key)) == key
 
 
 @pytest.mark.parametrize("cursor", ["", "%%%", "e30", "W3RydWVd", "WzFlOTld", "WyJcdWQ4MDAiXQ", "W" * 4096])
-def test_a_cursor_of_somebody_else_is_refused(cursor: str) -> None:
+def test_a_foreign_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(BadRequest):
         cursors.decode(cursor)
 
 
-async def test_probes_tell_alive_and_ready(store: StoreRows, client: httpx.AsyncClient) -> None:
+async def test_probes_report_liveness_and_readiness(store: StoreRows, client: httpx.AsyncClient) -> None:
     assert (await client.get("/healthz")).json()["ok"] is True
     refused = await client.get("/readyz")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_allowlist")
@@ -374,18 +392,18 @@ async def test_probes_tell_alive_and_ready(store: StoreRows, client: httpx.Async
 
 
 class SlowHealth:
-    """A store that answers, but for the health, which it reads for ever."""
+    """A store whose health query never returns."""
 
     def __init__(self, views: Any) -> None:
         self.vitals = views.vitals
-        self.readings = 0
+        self.queries = 0
 
     async def health(self, _: Any) -> Any:
-        self.readings += 1
+        self.queries += 1
         await asyncio.Event().wait()
 
 
-async def test_probes_do_not_wait_for_health_that_takes_long(
+async def test_probes_do_not_wait_for_a_slow_health_query(
     store: StoreRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "HEALTH_WITHIN_S", 0.01)
@@ -408,16 +426,16 @@ async def test_probes_do_not_wait_for_health_that_takes_long(
     assert "crcr_store_up 1.0" in scraped
     assert 'crcr_effects_waiting{upstream="Torch/torch"} 1.0' in scraped
     assert "crcr_health{" not in scraped
-    assert slow.readings == 1
+    assert slow.queries == 1
 
 
-async def test_probes_share_one_reading_of_the_health(
+async def test_probes_share_one_health_query(
     store: StoreRows, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[RepoName] = []
+    upstreams_read: list[RepoName] = []
 
     async def facts(tx: Tx, upstream: RepoName) -> HealthFacts:
-        read.append(upstream)
+        upstreams_read.append(upstream)
         return await health_facts(tx, upstream)
 
     for module in ("relay.health", "sql_views"):
@@ -425,10 +443,10 @@ async def test_probes_share_one_reading_of_the_health(
     store.allowlist("L2: [a/b]", OTHER)
     for path in ("/readyz", "/metrics", "/readyz", "/metrics"):
         assert (await client.get(path)).status_code == 200
-    assert read == [UPSTREAM, OTHER]
+    assert upstreams_read == [UPSTREAM, OTHER]
 
 
-async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
+async def test_a_rate_limit_kind_of_a_later_release_is_shown_as_other(
     store: StoreRows, client: httpx.AsyncClient
 ) -> None:
     store.effect(held_by="of_a_later_release", due_at=store.ago(hours=-1))
@@ -441,7 +459,7 @@ async def test_a_limit_that_a_later_release_wrote_down_is_one_without_a_name(
     assert listed["held_by"] == "other"
 
 
-async def test_metrics_are_scraped_with_the_outbox_figures(store: StoreRows) -> None:
+async def test_metrics_include_the_outbox(store: StoreRows) -> None:
     metrics = RelayMetrics()
     metrics.delivery("pull_request", "accepted")
     metrics.delivery("x" * 1000, "ignored")
@@ -458,7 +476,7 @@ async def test_metrics_are_scraped_with_the_outbox_figures(store: StoreRows) -> 
     assert 'crcr_open_gates{state="failed",upstream="Torch/torch"} 0.0' in text
 
 
-async def test_a_store_that_is_down_is_not_ready_and_still_scraped(store: StoreRows) -> None:
+async def test_during_a_store_outage_the_relay_is_not_ready_and_metrics_still_work(store: StoreRows) -> None:
     class Down:
         async def vitals(self, _: Any) -> Any:
             raise StoreUnavailable
@@ -472,7 +490,7 @@ async def test_a_store_that_is_down_is_not_ready_and_still_scraped(store: StoreR
 
 
 @pytest.mark.parametrize("path", ["jobs", "jobs.csv"])
-async def test_a_store_that_is_down_is_said_and_no_empty_list_is_given(store: StoreRows, path: str) -> None:
+async def test_during_a_store_outage_a_list_is_a_503_and_not_empty(store: StoreRows, path: str) -> None:
     class Down:
         async def jobs(self, _: Any) -> Any:
             raise StoreUnavailable

@@ -1,4 +1,4 @@
-"""A backend's own page as a browser gets it: matrix, folded shards, filters, details, and text that stays text."""
+"""The page of a backend: matrix, folded shards, filters, job details, and hostile text that stays text."""
 
 import re
 from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ from support.page_reader import HOSTILE, ParsedPage, assert_inert
 
 
 class FakeViews:
-    """A store that has just what a test gives it, and remembers what it was asked."""
+    """A store with the page of the test; it records the queries."""
 
     def __init__(self, page: BackendPage, detail: JobDetail | None = None) -> None:
         self.page = page
@@ -106,15 +106,15 @@ class AsAdmin:
 
 
 class RunningRelay:
-    """Views that show what the running test gives: templates are then compiled once for all tests."""
+    """Views that delegate to those of the running test, so that templates are compiled once for all tests."""
 
-    now: FakeViews
+    current: FakeViews
 
     def for_admins(self) -> FakeViews:
-        return self.now
+        return self.current
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.now, name)
+        return getattr(self.current, name)
 
 
 @cache
@@ -130,9 +130,9 @@ def site() -> tuple[RunningRelay, ASGIApp]:
 
 
 @asynccontextmanager
-async def browsing(shown: FakeViews, *, admin: bool = False) -> AsyncIterator[httpx.AsyncClient]:
+async def open_client(shown: FakeViews, *, admin: bool = False) -> AsyncIterator[httpx.AsyncClient]:
     views, app = site()
-    views.now = shown
+    views.current = shown
     transport = httpx.ASGITransport(AsAdmin(app) if admin else app)
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as client:
         yield client
@@ -141,14 +141,14 @@ async def browsing(shown: FakeViews, *, admin: bool = False) -> AsyncIterator[ht
 async def get(
     page: BackendPage, query: str = "", detail: JobDetail | None = None, *, admin: bool = False
 ) -> str:
-    async with browsing(FakeViews(page, detail), admin=admin) as client:
-        answer = await client.get(f"/crcr/good/backend{query}")
-    assert answer.status_code == 200
-    return answer.text
+    async with open_client(FakeViews(page, detail), admin=admin) as client:
+        response = await client.get(f"/crcr/good/backend{query}")
+    assert response.status_code == 200
+    return response.text
 
 
 class Grid(HTMLParser):
-    """The matrix as a reader sees it: header texts, and for each row its cells as (class, text, title, link)."""
+    """The matrix of a page: header texts, and for each row its cells with class, text, title and link."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -159,8 +159,8 @@ class Grid(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if tag == "table" and given.get("id") == "matrix-table":
+        attributes = {name: value or "" for name, value in attrs}
+        if tag == "table" and attributes.get("id") == "matrix-table":
             self._inside = True
         if not self._inside:
             return
@@ -168,15 +168,15 @@ class Grid(HTMLParser):
             self.rows.append([])
         if tag in {"td", "th"}:
             self._cell = {
-                "class": given.get("class", ""),
+                "class": attributes.get("class", ""),
                 "text": "",
-                "title": given.get("title", ""),
+                "title": attributes.get("title", ""),
                 "href": "",
             }
             self.rows[-1].append(self._cell)
         if tag == "a" and self._cell is not None:
-            self._cell["href"] = given.get("href", "")
-            self._cell["title"] = self._cell["title"] or given.get("title", "")
+            self._cell["href"] = attributes.get("href", "")
+            self._cell["title"] = self._cell["title"] or attributes.get("title", "")
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "table":
@@ -193,7 +193,7 @@ class Grid(HTMLParser):
         return [cell["text"] for cell in self.rows[1] if "job" in cell["class"].split()]
 
     def cells(self, row: int = 0) -> list[dict[str, str]]:
-        return [each for each in self.rows[2 + row][2:] if each["class"] != "fill"]
+        return [cell for cell in self.rows[2 + row][2:] if cell["class"] != "fill"]
 
     def state(self, row: int = 0) -> str:
         return self.rows[2 + row][1]["text"].strip()
@@ -210,7 +210,7 @@ STATES = [
 
 
 @pytest.mark.parametrize(("conclusion", "facts", "letter", "tone"), STATES)
-async def test_every_state_has_its_letter_and_tone(
+async def test_every_job_state_has_its_letter_and_tone(
     conclusion: str | None, facts: dict[str, Any], letter: str, tone: str
 ) -> None:
     job = a_job_view(conclusion, **facts)
@@ -236,19 +236,21 @@ UNSENT = [
 ]
 
 
-@pytest.mark.parametrize(("dispatch", "said", "tone"), UNSENT)
-async def test_an_event_without_jobs_says_how_far_it_came(dispatch: Any, said: str, tone: str) -> None:
+@pytest.mark.parametrize(("dispatch", "expected", "tone"), UNSENT)
+async def test_an_event_without_jobs_shows_the_state_of_its_dispatch(
+    dispatch: Any, expected: str, tone: str
+) -> None:
     rows = (a_row(None, dispatch=dispatch), a_row(a_job_view(), key="d-2"))
     text = await get(a_page(a_matrix(("build",), *rows)))
     grid = Grid(text)
-    assert said in grid.state()
+    assert expected in grid.state()
     assert f'<span class="chip {tone}">' in text
     assert [cell["class"] for cell in grid.cells()] == ["nothing"]
     if dispatch is not None and dispatch.reason:
         assert dispatch.reason in grid.cells()[0]["text"]
 
 
-async def test_a_row_says_the_worst_of_its_jobs_and_how_many() -> None:
+async def test_a_row_shows_the_worst_result_of_its_jobs_and_the_count() -> None:
     names = ("a", "b", "c")
     jobs = [a_job_view("success", "a"), a_failure("b"), a_job_view("success", "c")]
     rows = [a_row(*jobs), a_row(*[replace(jobs[0], job_name=name) for name in names], key="2")]
@@ -257,7 +259,7 @@ async def test_a_row_says_the_worst_of_its_jobs_and_how_many() -> None:
     assert [grid.state(row) for row in range(3)] == ["X1 of 3 failed", "O3 passed", "C1 inconclusive"]
 
 
-async def test_an_event_whose_jobs_are_in_other_columns_is_not_said_to_be_silent() -> None:
+async def test_an_event_with_jobs_only_in_other_columns_is_not_shown_as_silent() -> None:
     rows = (a_row(None), a_row(a_job_view(), key="d-2"))
     assert "no such job" in Grid(await get(a_page(a_matrix(("build",), *rows)), "?jobs=build")).state()
     assert "no such job" in Grid(await get(a_page(a_matrix(("build",), *rows, columns_left_out=3)))).state()
@@ -273,11 +275,11 @@ async def test_fault_47_a_build_of_65_jobs_is_one_row() -> None:
 SHARDS = tuple(f"test ({number}, 10)" for number in range(1, 11))
 
 
-def sharded(*failed: int, missing: int = 0) -> BackendPage:
+def make_sharded_page(*failed: int, missing: int = 0) -> BackendPage:
     cells = [
-        a_job_view("failure" if place in failed else "success", name) for place, name in enumerate(SHARDS)
+        a_job_view("failure" if index in failed else "success", name) for index, name in enumerate(SHARDS)
     ]
-    shown = [None if place < missing else cell for place, cell in enumerate(cells)]
+    shown = [None if index < missing else cell for index, cell in enumerate(cells)]
     return a_page(a_matrix(("build", *SHARDS), a_row(a_job_view("success", "build"), *shown)))
 
 
@@ -285,16 +287,16 @@ def sharded(*failed: int, missing: int = 0) -> BackendPage:
     ("failed", "missing", "text", "tone"),
     [((2, 5), 0, "X2/10", "bad"), ((), 0, "O10", "ok"), ((), 3, "O7/10", "off"), ((9,), 3, "X1/10", "bad")],
 )
-async def test_shards_are_folded_into_their_worst(
+async def test_shards_are_folded_into_one_cell_with_the_worst_result(
     failed: tuple[int, ...], missing: int, text: str, tone: str
 ) -> None:
-    grid = Grid(await get(sharded(*failed, missing=missing), "?columns=name"))
+    grid = Grid(await get(make_sharded_page(*failed, missing=missing), "?columns=name"))
     assert grid.names == ["build", "test (…, 10)\u00d710"]
     assert [(cell["text"], cell["class"]) for cell in grid.cells()][1] == (text, tone)
 
 
 async def test_a_folded_group_opens_by_its_link_and_closes_again() -> None:
-    page = sharded(2)
+    page = make_sharded_page(2)
     link = Grid(await get(page, "?columns=name")).cells()[1]["href"]
     grid = Grid(await get(page, link.partition("#")[0]))
     assert grid.names == ["build", *SHARDS]
@@ -305,30 +307,30 @@ async def test_a_folded_group_opens_by_its_link_and_closes_again() -> None:
     assert Grid(await get(page, "?columns=name&open=nonsense,%00")).names == ["build", "test (…, 10)\u00d710"]
 
 
-async def test_columns_stand_under_their_workflow() -> None:
+async def test_columns_are_grouped_under_their_workflow() -> None:
     columns = (Column("a.yml", "Linux", "x"), Column("a.yml", "Linux", "y"), Column("b.yml", "Mac", "x"))
     matrix = replace(a_matrix((), a_row(*[a_job_view()] * 3)), columns=columns)
     heads = Grid(await get(a_page(matrix))).rows[0]
     assert [head["text"] for head in heads if head["class"] == "flow"] == ["Linux", "Mac"]
 
 
-async def test_the_matrix_of_eighty_jobs_and_fifty_events_stays_small() -> None:
+async def test_a_matrix_of_80_jobs_and_50_events_is_below_1_3_megabytes() -> None:
     names = tuple(
         f"linux / job {letter}{other} on a runner" for letter in "abcdefgh" for other in "qwertyuiop"
     )
     rows = [
         a_row(
             *[a_job_view("success", name, delivery="0" * 36, run_id="1" * 11) for name in names],
-            key=str(each),
+            key=str(number),
         )
-        for each in range(50)
+        for number in range(50)
     ]
     text = await get(a_page(a_matrix(names, *rows)))
     assert len(Grid(text).rows) == 52
     assert len(text.encode()) < 1_300_000
 
 
-async def test_old_and_test_events_are_marked() -> None:
+async def test_superseded_and_test_events_are_marked() -> None:
     rows = (a_row(a_job_view(), superseded=True), a_row(a_job_view(), key="2", test=True))
     text = await get(a_page(a_matrix(("build",), *rows)), "?older=1")
     grid = Grid(text)
@@ -337,10 +339,10 @@ async def test_old_and_test_events_are_marked() -> None:
     assert text.count('class="aged"') == 2
 
 
-async def test_what_was_chosen_is_what_the_store_is_asked() -> None:
+async def test_the_query_string_becomes_the_query_to_the_store() -> None:
     job = a_job_view()
-    shown = FakeViews(a_page())
-    async with browsing(shown) as client:
+    views = FakeViews(a_page())
+    async with open_client(views) as client:
         await client.get(
             "/crcr/good/backend",
             params={
@@ -356,22 +358,22 @@ async def test_what_was_chosen_is_what_the_store_is_asked() -> None:
             },
         )
         await client.get("/crcr/good/backend?result=nonsense&older=yes&range=never&kind=x&job=x&sort=x")
-    asked, plain = shown.queries
-    assert (asked.job, asked.author, asked.result, asked.text) == ("lin", "ada", CountedAs.FAILURE, "#7")
-    assert (asked.span, asked.kind, asked.older, asked.after) == (Span.WEEK, ResultKind.PUSH, True, (1, "a"))
-    assert asked.detail is not None
-    assert asked.detail.job_name == "build"
+    query, plain = views.queries
+    assert (query.job, query.author, query.result, query.text) == ("lin", "ada", CountedAs.FAILURE, "#7")
+    assert (query.span, query.kind, query.older, query.after) == (Span.WEEK, ResultKind.PUSH, True, (1, "a"))
+    assert query.detail is not None
+    assert query.detail.job_name == "build"
     assert plain == BackendQuery(upstream=UPSTREAM, downstream=BACKEND, whole_jobs=False)
 
 
-async def test_a_cursor_that_is_not_ours_is_a_page_that_says_so() -> None:
-    async with browsing(FakeViews(a_page())) as client:
+async def test_a_foreign_cursor_is_a_400_page_with_the_reason() -> None:
+    async with open_client(FakeViews(a_page())) as client:
         answer = await client.get("/crcr/good/backend?after=%7B")
     assert answer.status_code == 400
     assert "the cursor is not one of ours" in answer.text
 
 
-async def test_links_keep_the_filters_and_lead_on() -> None:
+async def test_links_keep_the_filters_and_lead_to_the_next_page() -> None:
     matrix = a_matrix(("build",), a_row(a_job_view()), searched=37, next=(5, "d-1"))
     text = await get(a_page(matrix), "?q=fuse&author=ada&range=7d")
     links = ParsedPage(text).attributes("href")
@@ -384,7 +386,7 @@ async def test_links_keep_the_filters_and_lead_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "expected"),
     [
         ("?q=x", "No matching events"),
         ("", "No dispatches in 14d"),
@@ -393,22 +395,22 @@ async def test_links_keep_the_filters_and_lead_on() -> None:
         ("?after=WzEsImEiXQ", "Nothing older"),
     ],
 )
-async def test_an_empty_matrix_says_why(query: str, said: str) -> None:
-    assert said in await get(a_page(), query)
+async def test_an_empty_matrix_shows_the_reason(query: str, expected: str) -> None:
+    assert expected in await get(a_page(), query)
 
 
-async def test_the_tab_of_other_relays_is_there_only_where_they_tell() -> None:
+async def test_the_other_relays_tab_is_shown_only_with_ingested_results() -> None:
     assert "Other relays" not in await get(a_page())
     assert "Other relays" in await get(a_page(ingests=True))
 
 
-async def test_the_numbers_are_those_of_the_figures() -> None:
-    figured = replace(
+async def test_the_summary_numbers_match_the_figures() -> None:
+    totals = replace(
         figures(Tally(success=6, failure=2, other=3, timed_out=1)), running=4, left_out=LeftOut(5, 1)
     )
-    text = re.sub(r"<[^>]+>", "\n", await get(a_page(summary=a_summary(figures=figured, sent=9))))
-    for said in ("75.0%", "6 of 8 jobs", "including 1 timeout", "3 other", "1m", "10m", "P50", "P95"):
-        assert said in text, said
+    text = re.sub(r"<[^>]+>", "\n", await get(a_page(summary=a_summary(figures=totals, sent=9))))
+    for expected in ("75.0%", "6 of 8 jobs", "including 1 timeout", "3 other", "1m", "10m", "P50", "P95"):
+        assert expected in text, expected
     flat = " ".join(text.split())
     assert "5 results for older commits or runs, 1 earlier attempt" in flat
     assert "neutral jobs (3) do not count" in flat
@@ -420,14 +422,14 @@ async def test_no_results_are_never_a_rate() -> None:
     assert "100.0%" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
 
 
-async def test_the_trends_are_pictures_with_values() -> None:
+async def test_the_trends_are_four_charts() -> None:
     text = await get(a_page())
     assert text.count('<figure class="chart">') == 4
     assert "Pass rate" in text
     assert "Timeouts" in text
 
 
-async def test_the_heading_says_level_marks_and_people() -> None:
+async def test_the_heading_shows_level_marks_and_oncalls() -> None:
     levels = (
         LevelChange(NOW - timedelta(days=9), Level.L2, 3),
         LevelChange(NOW - timedelta(days=30), None, 2),
@@ -436,7 +438,7 @@ async def test_the_heading_says_level_marks_and_people() -> None:
         alarm="the id changed", silent=True, suspended=True, probe=True, hidden=True, parked=2
     )
     text = await get(a_page(summary=summary, levels=levels))
-    for said in (
+    for expected in (
         "Good/Backend",
         "since",
         "ada, grace",
@@ -445,8 +447,8 @@ async def test_the_heading_says_level_marks_and_people() -> None:
         "This backend is silent",
         'href="/crcr/onboarding?repository=Good/Backend">check the set-up</a>',
     ):
-        assert said in text, said
-    for said in (
+        assert expected in text, expected
+    for expected in (
         "This backend is suspended",
         "probe",
         "hidden",
@@ -454,12 +456,12 @@ async def test_the_heading_says_level_marks_and_people() -> None:
         "not listed",
         "allowlist version 3",
     ):
-        assert said in text, said
+        assert expected in text, expected
     assert "https://github.com/Good/Backend" in ParsedPage(text).attributes("href")
     assert ParsedPage(text).attributes("data-backend") == ["good/backend"]
 
 
-async def test_acts_are_for_administrators() -> None:
+async def test_actions_are_shown_to_administrators_only() -> None:
     page = a_page(summary=a_summary(alarm="the id changed", parked=2))
     assert "/crcr/admin/" not in await get(page)
     acts = ParsedPage(await get(page, admin=True)).attributes("action")
@@ -469,7 +471,7 @@ async def test_acts_are_for_administrators() -> None:
     assert "/crcr/admin/suspend" not in lifted
 
 
-async def test_a_backend_that_shows_its_name_only_shows_nothing_else() -> None:
+async def test_a_backend_with_name_visibility_shows_no_results() -> None:
     named = a_summary(name_only=True, figures=None, oncalls=(), hardware=None, device=None)
     text = await get(a_page(summary=named, matrix=a_matrix(("secret job",), a_row(a_job_view()))))
     assert "shows its name only" in text
@@ -477,7 +479,7 @@ async def test_a_backend_that_shows_its_name_only_shows_nothing_else() -> None:
     assert "matrix-table" not in text
 
 
-async def test_an_l1_backend_says_that_it_is_only_notified() -> None:
+async def test_an_l1_backend_is_shown_as_notified_only() -> None:
     row = a_row(dispatch=a_dispatch(level=Level.L1))
     text = await get(a_page(a_matrix((), row), summary=a_summary(level=Level.L1, figures=None), jobs=()))
     assert "its results are not recorded" in text
@@ -485,7 +487,7 @@ async def test_an_l1_backend_says_that_it_is_only_notified() -> None:
     assert '"chip ok"' not in text
 
 
-async def test_the_badge_code_is_whole() -> None:
+async def test_the_page_has_the_markdown_of_the_badge() -> None:
     text = await get(a_page())
     assert "[![crcr](http://relay/badge/Good/Backend.svg)](http://relay/crcr/Good/Backend)" in text
 
@@ -504,19 +506,19 @@ JOBS = (
         *(("timeouts", "bca"), ("-total", "abc"), ("run", "bca"), ("-run", "acb")),
     ],
 )
-def test_the_table_of_jobs_sorts(sort: str | None, names: str) -> None:
+def test_the_job_table_is_sorted_by_its_columns(sort: str | None, names: str) -> None:
     assert [job.column.job_name for job in sort_jobs(JOBS, sort)] == [*names]
 
 
-async def test_a_jobs_row_filters_the_matrix() -> None:
+async def test_a_row_of_the_job_table_links_to_the_filtered_matrix() -> None:
     text = await get(a_page(jobs=JOBS), "?sort=-failure&older=1")
     assert "/crcr/good/backend?older=1&sort=-failure&jobs=b#matrix" in ParsedPage(text).attributes("href")
     assert "descending" in ParsedPage(text).attributes("aria-sort")
 
 
-def test_what_is_not_understood_is_not_kept() -> None:
-    given = QueryParams("result=x&older=2&sort=x&q=&jobs=%20&open=a&after=b&other=1")
-    assert matrix_parameters(given) == {"open": "a", "after": "b"}
+def test_unknown_filter_values_are_dropped() -> None:
+    parameters = QueryParams("result=x&older=2&sort=x&q=&jobs=%20&open=a&after=b&other=1")
+    assert matrix_parameters(parameters) == {"open": "a", "after": "b"}
 
 
 DETAILED = a_failure(
@@ -537,18 +539,18 @@ DETAILED = a_failure(
 )
 
 
-def detail(job: JobView = DETAILED, **more: Any) -> JobDetail:
+def make_detail(job: JobView = DETAILED, **more: Any) -> JobDetail:
     earlier = replace(job, attempt=1, conclusion=Conclusion.SUCCESS, failed_tests=())
     return a_detail(job, attempts=(job, earlier), environment='{"driver": "24.1", "n": [1]}', **more)
 
 
 @pytest.mark.parametrize("alone", [True, False])
-async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
+async def test_the_panel_shows_every_detail_of_a_job(alone: bool) -> None:
     query = f"?job={job_token(DETAILED)}&q=fuse" + ("&fragment=panel" if alone else "")
-    text = await get(a_page(), query, detail(superseded=True, test=True))
+    text = await get(a_page(), query, make_detail(superseded=True, test=True))
     panel = text[text.index("<aside") : text.index("</aside>")]
     flat = " ".join(re.sub(r"<[^>]+>", " ", panel).split())
-    for said in (
+    for expected in (
         *(
             "test (2, 5)",
             "failure",
@@ -579,7 +581,7 @@ async def test_the_panel_says_everything_about_a_job(alone: bool) -> None:
         ),
         *("not counted", "Sent by hand as a test", "CI .github/workflows/ci.yml"),
     ):
-        assert said in flat, said
+        assert expected in flat, expected
     links = ParsedPage(panel).attributes("href")
     assert {"https://ci.example/run", "https://ci.example/artifact", "/crcr/pr/7"} <= set(links)
     assert "/crcr/good/backend?q=fuse" in links, "closing keeps the filters"
@@ -603,7 +605,7 @@ async def test_the_panel_shows_fifty_failures_and_counts_the_rest() -> None:
     assert "and 17 more failed tests" in text
 
 
-async def test_an_expected_outcome_is_told() -> None:
+async def test_the_panel_explains_an_expected_failure() -> None:
     job = a_job_view("failure", expected=Conclusion.FAILURE)
     text = await get(a_page(), f"?job={job_token(job)}&fragment=panel", a_detail(job))
     flat = " ".join(re.sub(r"<[^>]+>", " ", text).split())
@@ -612,8 +614,8 @@ async def test_an_expected_outcome_is_told() -> None:
 
 @pytest.mark.parametrize("token", ["nonsense", "WyJ4Il0", "%00", "x" * 9_000, "<script>"])
 @pytest.mark.parametrize("fragment", ["", "&fragment=panel", "&fragment=main"])
-async def test_a_token_of_no_job_says_so_and_the_page_is_still_there(token: str, fragment: str) -> None:
-    async with browsing(FakeViews(a_page(a_matrix(("build",), a_row(a_job_view()))))) as client:
+async def test_an_invalid_job_token_is_reported_beside_the_page(token: str, fragment: str) -> None:
+    async with open_client(FakeViews(a_page(a_matrix(("build",), a_row(a_job_view()))))) as client:
         answer = await client.get(f"/crcr/good/backend?job={token}{fragment}")
     assert answer.status_code == 200
     assert "No such job" in answer.text
@@ -621,16 +623,16 @@ async def test_a_token_of_no_job_says_so_and_the_page_is_still_there(token: str,
     assert_inert(ParsedPage(answer.text), answer.text)
 
 
-async def test_a_job_that_is_gone_says_so() -> None:
-    shown = FakeViews(a_page())
+async def test_a_token_of_a_deleted_job_is_reported() -> None:
+    views = FakeViews(a_page())
     token = job_token(DETAILED)
-    async with browsing(shown) as client:
+    async with open_client(views) as client:
         whole = await client.get(f"/crcr/good/backend?job={token}")
         alone = await client.get(f"/crcr/good/backend?job={token}&fragment=panel")
     assert (whole.status_code, alone.status_code) == (200, 200)
     assert "No such job" in whole.text
     assert "No such job" in alone.text
-    assert [key.attempt for key in shown.keys] == [2]
+    assert [key.attempt for key in views.keys] == [2]
 
 
 def hostile_page(text: str) -> tuple[BackendPage, JobDetail]:
@@ -677,10 +679,10 @@ def hostile_page(text: str) -> tuple[BackendPage, JobDetail]:
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("fragment", ["", "&fragment=panel", "&fragment=main"])
-async def test_fault_29_hostile_text_is_only_text(hostile: str, fragment: str) -> None:
-    page, told = hostile_page(hostile)
+async def test_fault_29_hostile_text_stays_text(hostile: str, fragment: str) -> None:
+    page, job_detail = hostile_page(hostile)
     token = job_token(replace(DETAILED, job_name="any"))
-    text = await get(page, f"?job={token}&q=%3Cscript%3E&jobs=%22%3E%3Cimg+src%3Dx%3E{fragment}", told)
+    text = await get(page, f"?job={token}&q=%3Cscript%3E&jobs=%22%3E%3Cimg+src%3Dx%3E{fragment}", job_detail)
     parsed = ParsedPage(text)
     assert_inert(parsed, text)
     assert len(text) < 200_000
@@ -688,15 +690,15 @@ async def test_fault_29_hostile_text_is_only_text(hostile: str, fragment: str) -
     assert not [tag for tag, _ in parsed.elements if tag == "img" and fragment]
     if len(hostile) < 100 and fragment != "&fragment=panel":
         grid = Grid(text)
-        said = hostile.translate({0x202E: "[U+202E]", 0x2066: "[U+2066]", 0x200B: "[U+200B]"})
-        said = re.sub("[\x00-\x1f]", lambda found: chr(0x2400 + ord(found[0])), said)
-        assert grid.names == [said]
+        shown = hostile.translate({0x202E: "[U+202E]", 0x2066: "[U+2066]", 0x200B: "[U+200B]"})
+        shown = re.sub("[\x00-\x1f]", lambda match: chr(0x2400 + ord(match[0])), shown)
+        assert grid.names == [shown]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_text_of_commits_is_only_text(hostile: str) -> None:
-    page, told = hostile_page("plain")
-    views = FakeViews(page, told)
+async def test_hostile_text_of_commits_stays_text(hostile: str) -> None:
+    page, job_detail = hostile_page("plain")
+    views = FakeViews(page, job_detail)
     candidate = CulpritCandidate(sha="a" * 40, number=7, title=hostile, score=0.5, reasons=(hostile,))
     views.breakages = (
         JobCulprits(
@@ -709,7 +711,7 @@ async def test_hostile_text_of_commits_is_only_text(hostile: str) -> None:
             since=NOW,
         ),
     )
-    async with browsing(views) as client:
+    async with open_client(views) as client:
         text = (await client.get("/crcr/good/backend?kind=push")).text
     assert "Broken by" in text
     assert "and 2 more" in text
@@ -728,24 +730,26 @@ async def test_hostile_text_of_commits_is_only_text(hostile: str) -> None:
         ("[" * 100_000, (("", "[" * 100_000),)),
     ],
 )
-def test_an_environment_is_shown_as_names_and_values(environment: str | None, shown: tuple[Any, ...]) -> None:
+def test_an_environment_is_parsed_into_names_and_values(
+    environment: str | None, shown: tuple[Any, ...]
+) -> None:
     assert parse_environment(environment) == shown
 
 
-def test_an_endless_environment_is_cut() -> None:
-    found = parse_environment(str({f"k{number}": 1 for number in range(100)}).replace("'", '"'))
-    assert len(found) == 41
-    assert found[-1] == ("", "and 60 more")
+def test_an_environment_is_cut_after_40_values() -> None:
+    values = parse_environment(str({f"k{number}": 1 for number in range(100)}).replace("'", '"'))
+    assert len(values) == 41
+    assert values[-1] == ("", "and 60 more")
 
 
-async def test_the_panel_alone_is_read_without_the_matrix() -> None:
-    shown = FakeViews(a_page(), detail())
-    async with browsing(shown) as client:
+async def test_the_panel_fragment_does_not_query_the_matrix() -> None:
+    views = FakeViews(a_page(), make_detail())
+    async with open_client(views) as client:
         await client.get(f"/crcr/good/backend?job={job_token(DETAILED)}&fragment=panel")
-    assert shown.queries == []
+    assert views.queries == []
 
 
-async def test_the_same_view_is_there_as_json_and_csv() -> None:
+async def test_the_page_links_to_the_same_view_as_json_and_csv() -> None:
     text = await get(a_page(), "?jobs=lin&q=x&older=1&sort=job&after=WzEsImEiXQ&range=7d")
     matrix_parameters = "job=lin&q=x&older=1&cursor=WzEsImEiXQ&range=7d"
     links = ParsedPage(text).attributes("href")
@@ -753,7 +757,7 @@ async def test_the_same_view_is_there_as_json_and_csv() -> None:
     assert f"/api/v1/backends/Good/Backend.csv?{matrix_parameters}" in links
 
 
-async def test_a_row_is_not_green_while_jobs_are_left_out() -> None:
+async def test_a_row_is_not_green_when_columns_are_left_out() -> None:
     row = a_row(a_job_view())
     for left_out, tone in ((0, "ok"), (3, "off")):
         text = await get(a_page(a_matrix(("build",), row, columns_left_out=left_out)))
@@ -764,10 +768,10 @@ async def test_a_row_is_not_green_while_jobs_are_left_out() -> None:
 async def test_the_legend_has_every_letter_once() -> None:
     text = await get(a_page(a_matrix(("build",), a_row(a_job_view()))))
     legend = text.partition('id="legend"')[2].partition("</details>")[0]
-    said = re.findall(r'<b aria-hidden="true">(.)</b><span class="word">([^<]+)<', legend)
-    letters = [letter for letter, _ in said]
+    entries = re.findall(r'<b aria-hidden="true">(.)</b><span class="word">([^<]+)<', legend)
+    letters = [letter for letter, _ in entries]
     assert sorted(letters) == sorted(set(letters))
-    assert {("T", "timed out or silent"), ("X", "failed or no conclusion")} <= set(said)
+    assert {("T", "timed out or silent"), ("X", "failed or no conclusion")} <= set(entries)
     shown = {job_status(a_job_view(conclusion.value)).letter for conclusion in Conclusion if conclusion.value}
     shown |= {status.letter for status in BACKENDS.values()} | {"!", "?", NOTHING.letter}
     assert shown <= set(letters)
@@ -776,7 +780,7 @@ async def test_the_legend_has_every_letter_once() -> None:
 PLATFORM = "linux-jammy-py3.10-clang12-openreg / "
 
 
-async def test_long_heads_keep_the_end_that_tells_them_apart() -> None:
+async def test_long_column_names_keep_the_distinguishing_end() -> None:
     names = (f"{PLATFORM}build", f"{PLATFORM}test (default, eager)", f"{PLATFORM}test (distributed)")
     grid = Grid(await get(a_page(a_matrix(names, a_row(*[a_job_view("success", name) for name in names])))))
     assert grid.names == ["…build", "…test (default, eager)", "…test (distributed)"]
@@ -791,34 +795,34 @@ async def test_long_heads_keep_the_end_that_tells_them_apart() -> None:
         ([PLATFORM + "build"], ["linux-jammy-…clang12-openreg / build"]),
         (["build", PLATFORM + "a test"], ["build", "linux-jammy-…lang12-openreg / a test"]),
         ([PLATFORM + "x", PLATFORM + "x"], ["linux-jammy-….10-clang12-openreg / x"] * 2),
-        (["a" * 50 + "1", "a" * 50 + "2"], [f"{'a' * 12}…{'a' * 22}{each}" for each in "12"]),
+        (["a" * 50 + "1", "a" * 50 + "2"], [f"{'a' * 12}…{'a' * 22}{digit}" for digit in "12"]),
     ],
 )
-def test_a_head_that_does_not_fit_loses_its_middle(names: list[str], heads: list[str]) -> None:
+def test_a_column_name_that_is_too_long_is_cut_in_the_middle(names: list[str], heads: list[str]) -> None:
     assert shorten_names(names) == heads
     assert all(len(head) <= ROOM for head in shorten_names(names))
 
 
-async def test_the_last_workflow_may_use_the_room_beside_its_columns() -> None:
+async def test_the_last_workflow_header_spans_the_filler_column() -> None:
     text = await get(a_page(a_matrix(("build",), a_row(a_job_view()))))
     assert re.search(r'<th scope="colgroup" colspan="2" class="flow"', text)
     assert text.count('<th class="fill"></th>') == 1
 
 
-async def test_acts_stand_in_a_block_that_may_hold_forms() -> None:
+async def test_actions_are_in_a_div_because_a_paragraph_cannot_contain_forms() -> None:
     text = await get(a_page(summary=a_summary(parked=2)), admin=True)
     assert '<div class="acts">' in text
     assert '<p class="acts">' not in text
 
 
-async def test_the_level_is_told_by_its_day() -> None:
-    for at, said in ((NOW - timedelta(hours=9), ""), (NOW - timedelta(days=9), f", {NOW.year - 1}")):
+async def test_the_level_shows_the_day_of_its_change() -> None:
+    for at, year in ((NOW - timedelta(hours=9), ""), (NOW - timedelta(days=9), f", {NOW.year - 1}")):
         text = await get(a_page(levels=(LevelChange(at, Level.L2, 3),)))
         (day,) = set(re.findall(r'<span class="day" title="([^"]+)">([^<]+)</span>', text))
-        assert day == (f"{at:%Y-%m-%d %H:%M:%S} UTC", f"{at:%b} {at.day}{said}")
+        assert day == (f"{at:%Y-%m-%d %H:%M:%S} UTC", f"{at:%b} {at.day}{year}")
 
 
-async def test_nothing_sent_is_said_only_where_something_could_be() -> None:
+async def test_zero_sent_dispatches_are_shown_only_for_kinds_with_dispatches() -> None:
     page = a_page(summary=a_summary(sent=0))
     assert "<h2>Sent</h2>" in await get(page)
     assert "<h2>Sent</h2>" not in await get(page, "?kind=nightly")
@@ -835,7 +839,9 @@ async def test_nothing_sent_is_said_only_where_something_could_be() -> None:
         (None, None, False),
     ],
 )  # fmt: skip
-def test_the_address_of_a_job_tells_that_of_its_run(url: str | None, run: str | None, job: bool) -> None:
+def test_the_url_of_a_run_is_derived_from_the_url_of_its_job(
+    url: str | None, run: str | None, job: bool
+) -> None:
     assert split_job_url(url) == (run, url if job else None)
 
 
@@ -855,10 +861,10 @@ async def test_the_panel_links_run_job_and_artifact_and_shows_exact_times() -> N
 # Failing columns, titles of cells, causes, one day
 
 
-def flows(*rows: tuple[str, ...]) -> BackendPage:
+def make_workflow_matrix(*rows: tuple[str, ...]) -> BackendPage:
     """Rows of results, the newest first, for three jobs of one workflow and one of another."""
     columns = (*(Column("a.yml", "Linux", name) for name in "xyz"), Column("b.yml", "Mac", "x"))
-    made = [
+    matrix_rows = [
         a_row(
             *[
                 a_job_view(
@@ -870,7 +876,7 @@ def flows(*rows: tuple[str, ...]) -> BackendPage:
         )
         for number, words in enumerate(rows)
     ]
-    return a_page(replace(a_matrix((), *made), columns=columns))
+    return a_page(replace(a_matrix((), *matrix_rows), columns=columns))
 
 
 @pytest.mark.parametrize(
@@ -887,14 +893,14 @@ async def test_columns_that_failed_last_come_first(
     rows: tuple[str, ...], query: str, names: str, spans: list[str]
 ) -> None:
     words = {"O": "success", "X": "failure"}
-    page = flows(*(tuple(words[letter] for letter in row) for row in rows))
+    page = make_workflow_matrix(*(tuple(words[letter] for letter in row) for row in rows))
     grid = Grid(await get(page, query))
     assert grid.names == list(names)
     assert [head["text"] for head in grid.rows[0] if head["class"] == "flow"] == spans
     assert sum(cell["text"] == "X" for cell in grid.cells()) == rows[0].count("X")
 
 
-async def test_a_cell_says_job_result_duration_and_the_first_line_of_a_failure() -> None:
+async def test_a_cells_title_has_job_result_duration_and_the_first_failure_line() -> None:
     quick = a_job_view("success", "lint <x>", execution_s=0.4)
     failed = a_failure("test", run_id="11")
     key = (failed.delivery, failed.workflow, failed.run_id, failed.attempt, failed.job_name)
@@ -906,11 +912,11 @@ async def test_a_cell_says_job_result_duration_and_the_first_line_of_a_failure()
     assert titles == ["lint <x>: success, <1s", 'test: failure, 1h\n"><b>1 != 2']
 
 
-async def test_a_folded_group_names_its_failed_jobs_for_the_keys() -> None:
-    text = await get(sharded(2, 5))
-    tokens = [job_token(a_job_view("failure", SHARDS[place])) for place in (2, 5)]
+async def test_a_folded_group_lists_its_failed_jobs_for_keyboard_navigation() -> None:
+    text = await get(make_sharded_page(2, 5))
+    tokens = [job_token(a_job_view("failure", SHARDS[index])) for index in (2, 5)]
     assert ParsedPage(text).attributes("data-jobs") == [" ".join(tokens)]
-    assert "data-jobs" not in await get(sharded())
+    assert "data-jobs" not in await get(make_sharded_page())
 
 
 async def test_newest_failures_are_listed_by_cause() -> None:
@@ -929,14 +935,14 @@ async def test_newest_failures_are_listed_by_cause() -> None:
     assert "No failed test was listed" in flat
 
 
-async def test_a_day_is_a_filter_that_stays_and_can_be_removed() -> None:
-    shown = FakeViews(a_page(a_matrix(("build",), a_row(a_job_view()))))
-    async with browsing(shown) as client:
+async def test_the_day_filter_is_kept_in_links_and_can_be_removed() -> None:
+    views = FakeViews(a_page(a_matrix(("build",), a_row(a_job_view()))))
+    async with open_client(views) as client:
         text = (await client.get("/crcr/good/backend?day=2025-12-31&failing=1&q=fuse")).text
         for nonsense in ("2025-02-30", "x", "%00", "0" * 300):
             await client.get(f"/crcr/good/backend?day={nonsense}&failing=2")
-    assert (str(shown.queries[0].day), shown.queries[0].only_failing) == ("2025-12-31", True)
-    assert {(query.day, query.only_failing) for query in shown.queries[1:]} == {(None, False)}
+    assert (str(views.queries[0].day), views.queries[0].only_failing) == ("2025-12-31", True)
+    assert {(query.day, query.only_failing) for query in views.queries[1:]} == {(None, False)}
     links = ParsedPage(text).attributes("href")
     assert "Dec 31, 2025 (UTC)" in " ".join(text.split())
     assert "/crcr/good/backend?q=fuse&failing=1" in links, "the chip without the day"
@@ -949,29 +955,31 @@ async def test_a_day_is_a_filter_that_stays_and_can_be_removed() -> None:
 
 async def test_the_matrix_comes_before_the_charts() -> None:
     text = await get(a_page(a_matrix(("build",), a_row(a_job_view()))))
-    places = [text.index(mark) for mark in ('id="matrix"', 'class="charts trends"', 'id="jobs"')]
-    assert places == sorted(places)
+    positions = [text.index(mark) for mark in ('id="matrix"', 'class="charts trends"', 'id="jobs"')]
+    assert positions == sorted(positions)
 
 
-async def test_the_panel_shows_the_course_of_a_job_its_oncalls_and_the_command_that_repeats_it() -> None:
-    before = [a_job_view(word, DETAILED.job_name, run_id=f"9{word}") for word in ("failure", "success")]
-    base = a_job_view("success", DETAILED.job_name, run_id="8", event="push", number=None)
-    told = detail(recent=(DETAILED, *before), on_base=(base,), base_ref="main", oncalls=("ada", "grace"))
-    panel = await get(a_page(), f"?job={job_token(DETAILED)}&fragment=panel", told)
-    course = panel.partition('id="panel-results"')[2].partition("</section>")[0]
-    assert re.findall(r'<span aria-hidden="true">(.)</span>', course) == ["O", "X", "X", "O"]
-    assert course.count('aria-current="true"') == 1
-    links = ParsedPage(course).attributes("href")
-    assert f"?job={job_token(before[0])}" in links
-    assert f"?job={job_token(base)}" in links
-    assert "On main" in course
+async def test_the_panel_shows_recent_results_of_the_job_its_oncalls_and_the_retry_command() -> None:
+    earlier_jobs = [a_job_view(word, DETAILED.job_name, run_id=f"9{word}") for word in ("failure", "success")]
+    base_job = a_job_view("success", DETAILED.job_name, run_id="8", event="push", number=None)
+    job_detail = make_detail(
+        recent=(DETAILED, *earlier_jobs), on_base=(base_job,), base_ref="main", oncalls=("ada", "grace")
+    )
+    panel = await get(a_page(), f"?job={job_token(DETAILED)}&fragment=panel", job_detail)
+    recent_results = panel.partition('id="panel-results"')[2].partition("</section>")[0]
+    assert re.findall(r'<span aria-hidden="true">(.)</span>', recent_results) == ["O", "X", "X", "O"]
+    assert recent_results.count('aria-current="true"') == 1
+    links = ParsedPage(recent_results).attributes("href")
+    assert f"?job={job_token(earlier_jobs[0])}" in links
+    assert f"?job={job_token(base_job)}" in links
+    assert "On main" in recent_results
     assert "ada, grace" in panel
     command = re.findall(r'id="panel-retry" readonly value="([^"]+)"', panel)
     assert parse_commands(command[0]) == (RetryCommand(BACKEND, "f" * 12),)
 
 
 @pytest.mark.parametrize(
-    "told",
+    "job_detail",
     [
         a_detail(a_job_view("success")),
         a_detail(a_failure("test", number=None, event="push")),
@@ -979,7 +987,7 @@ async def test_the_panel_shows_the_course_of_a_job_its_oncalls_and_the_command_t
         a_detail(a_failure(), ingested=True),
     ],
 )
-async def test_only_a_failed_job_of_a_pull_requests_head_can_be_repeated(told: JobDetail) -> None:
-    panel = await get(a_page(), f"?job={job_token(told.job)}&fragment=panel", told)
+async def test_only_a_failed_job_of_a_pull_requests_head_has_a_retry_command(job_detail: JobDetail) -> None:
+    panel = await get(a_page(), f"?job={job_token(job_detail.job)}&fragment=panel", job_detail)
     assert "panel-link" in panel
     assert "panel-retry" not in panel

@@ -1,4 +1,4 @@
-"""Bisections for readers: the JSON API, the CSV, the list and the page with the picture of the range."""
+"""Bisections: the JSON API, the CSV, the list, and the page with the picture of the range."""
 
 import csv
 import io
@@ -50,12 +50,12 @@ async def client(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
 def cells(page: str) -> list[tuple[set[str], str, str]]:
     """Classes, title and letter of each cell of the picture."""
     picture = page[page.index('<div class="range') :].partition("</div>")[0]
-    found = re.findall(r'<span class="([^"]*)" title="([^"]*)">([^<]*)</span>', picture)
-    return [(set(classes.split()), title, letter) for classes, title, letter in found]
+    spans = re.findall(r'<span class="([^"]*)" title="([^"]*)">([^<]*)</span>', picture)
+    return [(set(classes.split()), title, letter) for classes, title, letter in spans]
 
 
-def words(page: str) -> str:
-    """What a reader of the main part reads."""
+def main_words(page: str) -> str:
+    """Return the text of the main part."""
     main = page.partition("<main")[2].partition("</main>")[0]
     return " ".join(unescape(re.sub(r"<[^>]*>", "", main)).split())
 
@@ -65,10 +65,10 @@ def positions(page: str, name: str) -> list[int]:
 
 
 async def test_the_api_lists_bisections(rows: BisectionRows, client: httpx.AsyncClient) -> None:
-    found = rows.add(FOUND, left_good=4, left_bad=5, outcome="found")
+    finished = rows.add(FOUND, left_good=4, left_bad=5, outcome="found")
     running = rows.add(job_name="lint")
     body = (await client.get("/api/v1/bisections")).json()
-    assert [item["id"] for item in body["items"]] == [running, found]
+    assert [item["id"] for item in body["items"]] == [running, finished]
     assert (set(body), set(body["items"][0])) == ({"items", "next"}, FIELDS)
     ended = body["items"][1]
     assert (ended["backend"], ended["state"], ended["outcome"]) == ("Good/Backend", "finished", "found")
@@ -77,7 +77,7 @@ async def test_the_api_lists_bisections(rows: BisectionRows, client: httpx.Async
     assert [item["id"] for item in by_state["items"]] == [running]
 
 
-async def test_the_api_goes_on_at_its_cursor(rows: BisectionRows, client: httpx.AsyncClient) -> None:
+async def test_the_api_pages_by_cursor(rows: BisectionRows, client: httpx.AsyncClient) -> None:
     added = [rows.add(job_name=f"job {number}") for number in range(3)]
     first = (await client.get("/api/v1/bisections?limit=2")).json()
     rest = (await client.get("/api/v1/bisections", params={"limit": 2, "cursor": first["next"]})).json()
@@ -104,7 +104,7 @@ async def test_wrong_requests_are_refused(client: httpx.AsyncClient, path: str, 
     assert (answer.status_code, bool(answer.json()["error"]["code"])) == (status, True)
 
 
-async def test_one_has_its_commits_and_runs(rows: BisectionRows, client: httpx.AsyncClient) -> None:
+async def test_a_bisection_has_its_commits_and_runs(rows: BisectionRows, client: httpx.AsyncClient) -> None:
     added = rows.add([(12, FAILED), (0, None)])
     body = (await client.get(f"/api/v1/bisections/{added}")).json()
     assert set(body) == {"bisection", "commits", "runs"}
@@ -130,17 +130,17 @@ async def test_hidden_backends_have_no_bisections(rows: BisectionRows, client: h
 async def test_the_csv_has_a_line_for_each_bisection_and_for_each_run(
     rows: BisectionRows, client: httpx.AsyncClient
 ) -> None:
-    found = rows.add(FOUND, left_good=4, left_bad=5, outcome="found", job_name="=job()")
+    finished = rows.add(FOUND, left_good=4, left_bad=5, outcome="found", job_name="=job()")
     rows.add()
     lines = list(csv.DictReader(io.StringIO((await client.get("/api/v1/bisections.csv")).text)))
     assert [line["job"] for line in lines] == ["build", "'=job()"]
     assert [line["culprit_number"] for line in lines] == ["", "1005"]
-    runs = csv.DictReader(io.StringIO((await client.get(f"/api/v1/bisections/{found}.csv")).text))
+    runs = csv.DictReader(io.StringIO((await client.get(f"/api/v1/bisections/{finished}.csv")).text))
     assert [run["result"] for run in runs] == [result.value for _, result in FOUND]
 
 
-async def test_without_any_the_list_says_how_to_begin_one(client: httpx.AsyncClient) -> None:
-    page = words((await client.get("/crcr/bisections")).text)
+async def test_an_empty_list_explains_how_to_start_a_bisection(client: httpx.AsyncClient) -> None:
+    page = main_words((await client.get("/crcr/bisections")).text)
     for word in ("No bisection yet", "bisect: manual", "/crcr bisect", "crcr bisect"):
         assert word in page
 
@@ -153,8 +153,8 @@ async def test_the_list_filters_and_pages(rows: BisectionRows, client: httpx.Asy
     older = re.search(r'rel="next" href="([^"]+)"', page)
     assert older
     assert (await client.get(older[1].replace("&amp;", "&"))).text.count('data-key="bisection-') == 1
-    one = (await client.get("/crcr/bisections?job=job+7")).text
-    assert one.count('data-key="bisection-') == 1
+    filtered = (await client.get("/crcr/bisections?job=job+7")).text
+    assert filtered.count('data-key="bisection-') == 1
     assert "No matching bisections" in (await client.get("/crcr/bisections?state=finished")).text
     assert "there is no such state" in (await client.get("/crcr/bisections?state=paused")).text
     assert "give owner/repo" in (await client.get("/crcr/bisections?backend=x")).text
@@ -170,20 +170,20 @@ async def test_the_picture_has_a_cell_for_each_commit(rows: BisectionRows, clien
     assert cells(page)[7][1] == (
         "007c0ffeec (#1007) Change 7 of the operators (#1007): bad, may be the culprit"
     )
-    text = words(page)
+    text = main_words(page)
     assert "5 of at most 12 runs" in text
     assert "one failure of a commit is enough" in text
     assert "Commits left: 7 of 12" in text
 
 
-async def test_the_culprit_stands_out(rows: BisectionRows, client: httpx.AsyncClient) -> None:
+async def test_the_culprit_is_marked_in_the_picture(rows: BisectionRows, client: httpx.AsyncClient) -> None:
     page = (
         await client.get(f"/crcr/bisections/{rows.add(FOUND, left_good=4, left_bad=5, outcome='found')}")
     ).text
     assert positions(page, "culprit") == [5]
     assert cells(page)[5][1].endswith("bad, the culprit")
     assert f"/compare/{commit_sha(4)}...{commit_sha(5)}" in page
-    assert "005c0ffeec (#1005) broke it" in words(page)
+    assert "005c0ffeec (#1005) broke it" in main_words(page)
 
 
 async def test_a_commit_that_needed_another_run_is_undecided_at_the_end(
@@ -192,7 +192,7 @@ async def test_a_commit_that_needed_another_run_is_undecided_at_the_end(
     added = rows.add([(12, FAILED)], flake_rate=0.05, outcome="stopped", reason="stopped by ada")
     page = (await client.get(f"/crcr/bisections/{added}")).text
     assert (cells(page)[12][2], "undecided" in cells(page)[12][1]) == ("~", True)
-    assert "a commit is bad after 2 failures" in words(page)
+    assert "a commit is bad after 2 failures" in main_words(page)
 
 
 async def test_hostile_text_stays_text(rows: BisectionRows, client: httpx.AsyncClient) -> None:
@@ -205,7 +205,7 @@ async def test_hostile_text_stays_text(rows: BisectionRows, client: httpx.AsyncC
         assert "&lt;script&gt;" in page
 
 
-async def test_five_hundred_commits_have_small_cells(rows: BisectionRows, client: httpx.AsyncClient) -> None:
+async def test_a_range_of_500_commits_has_small_cells(rows: BisectionRows, client: httpx.AsyncClient) -> None:
     page = (await client.get(f"/crcr/bisections/{rows.add(commits=500)}")).text
     assert len(cells(page)) == 501
     assert 'class="range many"' in page
@@ -221,7 +221,7 @@ async def test_a_breakage_shows_its_bisection(
     added = rows.add(left_bad=3)
     for path in ("/crcr/good/backend?kind=push", f"/crcr/failures/{fingerprint_of()}"):
         page = (await client.get(path)).text
-        assert f"bisection {added}: 3 of 12 commits left" in words(page)
+        assert f"bisection {added}: 3 of 12 commits left" in main_words(page)
         assert f"/crcr/bisections/{added}" in page
         assert "/crcr/admin/bisect" not in page
     (culprits,) = (await client.get("/api/v1/culprits")).json()
@@ -229,7 +229,7 @@ async def test_a_breakage_shows_its_bisection(
     assert "may_bisect" not in culprits
 
 
-async def test_the_log_calls_its_runs_bisection(
+async def test_the_delivery_log_marks_bisection_runs(
     store: StoreRows, rows: BisectionRows, client: httpx.AsyncClient
 ) -> None:
     added = rows.add()
@@ -245,23 +245,23 @@ async def test_the_log_calls_its_runs_bisection(
     assert '<option value="crcr_bisection"' in (await client.get("/crcr/deliveries")).text
 
 
-async def test_other_pages_link_to_the_list(client: httpx.AsyncClient) -> None:
+async def test_the_failure_pages_link_to_the_list(client: httpx.AsyncClient) -> None:
     for path in ("/crcr/failing", "/crcr/failures"):
         assert 'href="/crcr/bisections"' in (await client.get(path)).text
 
 
-async def test_a_run_without_a_result_is_not_awaited_after_the_end(
+async def test_a_run_without_a_result_is_shown_as_not_awaited_after_the_end(
     rows: BisectionRows, client: httpx.AsyncClient
 ) -> None:
     running, stopped = rows.add([(12, None)]), rows.add([(12, None)], outcome="stopped", job_name="lint")
     pages = [(await client.get(f"/crcr/bisections/{number}")).text for number in (running, stopped)]
-    assert ["not awaited" in words(page) for page in pages] == [False, True]
+    assert ["not awaited" in main_words(page) for page in pages] == [False, True]
 
 
 @pytest.mark.parametrize(("who", "is_automatic"), [("crcr", False), ("ada", False), ("the relay", True)])
-async def test_only_what_the_relay_began_itself_is_called_automatic(
+async def test_only_a_bisection_started_by_the_relay_is_called_automatic(
     rows: BisectionRows, client: httpx.AsyncClient, who: str, is_automatic: bool
 ) -> None:
-    page = words((await client.get(f"/crcr/bisections/{rows.add(who=who)}")).text)
+    page = main_words((await client.get(f"/crcr/bisections/{rows.add(who=who)}")).text)
     assert f"by {who}" in page
     assert ("bisect: auto" in page) is is_automatic

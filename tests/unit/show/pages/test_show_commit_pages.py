@@ -1,4 +1,4 @@
-"""The pages of a pull request and of a commit as a browser gets them, and the same as JSON."""
+"""The pages of a pull request and of a commit, and the same data as JSON."""
 
 import json
 import re
@@ -62,7 +62,7 @@ async def browser(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def fill(store: StoreRows, text: str = "plain", **pull: Any) -> None:
-    """Everything that can be on the two pages, with the same text wherever somebody else can set it."""
+    """Add everything that the two pages can show, with `text` in every field that others can set."""
     labels = json.dumps([text] * 3)
     delivery = store.pull(title=text, author=text, labels=labels, base_ref=text, **pull)
     store.dispatch(delivery, "listen/only", level=1, reason=text)
@@ -70,10 +70,10 @@ def fill(store: StoreRows, text: str = "plain", **pull: Any) -> None:
     store.dispatch(delivery, "gate/one", level=4)
     store.dispatch(delivery, "gate/two", level=4, state="held", reason=text, sent_at=None)
     tests = json.dumps([{"name": text, "file": text, "message": text}])
-    said = {"workflow_name": text, "url": text, "artifact_url": text, "environment": text}
-    doubt = {"verification": "disputed", "github_conclusion": "failure", "disputed": 1}
-    job = {"downstream": "gate/one", "level": 4, **said}
-    store.job(delivery, "failure", job_name=text, failed_tests=tests, tests_failed=1, **job, **doubt)
+    texts = {"workflow_name": text, "url": text, "artifact_url": text, "environment": text}
+    disputed = {"verification": "disputed", "github_conclusion": "failure", "disputed": 1}
+    job = {"downstream": "gate/one", "level": 4, **texts}
+    store.job(delivery, "failure", job_name=text, failed_tests=tests, tests_failed=1, **job, **disputed)
     store.job(delivery, "success", job_name=f"b{text}", verification="self-reported", **job)
     store.job(delivery, None, job_name=f"c{text}", run_id=text, workflow=text, **job)
     store.gate(HEAD, title=text)
@@ -94,12 +94,14 @@ def all_jobs(pull: PullView) -> list[JobView]:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
-async def test_fault_29_hostile_text_is_only_text(
+async def test_fault_29_hostile_text_stays_text(
     store: StoreRows, browser: httpx.AsyncClient, hostile: str
 ) -> None:
     fill(store, hostile.replace("\x00", "\x01"))
     pull = await store.views.pull(UPSTREAM, 7, store.clock.now())
-    token = next((each for job in all_jobs(pull) if (each := job_token(job, shared=True))), "x")
+    token = next(
+        (token_of_job for job in all_jobs(pull) if (token_of_job := job_token(job, shared=True))), "x"
+    )
     shared = f"/crcr/pr/7?job={token}"
     for path in (
         *("/crcr/pr/7?older=1", "/crcr/pr/7?fragment=main", f"/crcr/commit/{HEAD}", f"/crcr/commit/{GROUP}"),
@@ -112,18 +114,22 @@ async def test_fault_29_hostile_text_is_only_text(
         assert ">49<" not in answer.text.replace(" ", "")
 
 
-async def test_the_page_says_what_an_author_needs(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_the_page_shows_gate_dispatches_waivers_and_retry_command(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
     fill(store, "plain")
     text = (await browser.get("/crcr/pr/7?older=1")).text
-    for said in (
+    for expected in (
         *("#7 plain", "gate/one failed (plain)", "/crcr retry gate/one", "bob", "held", "notified"),
         *("ran and did not report", "disputed", "self-reported", "revoked", "for another commit"),
         *("In a merge group", "crcr/gate", "superseded", "3 sent", "1 held", "#9"),
     ):
-        assert said in text, said
+        assert expected in text, expected
 
 
-async def test_the_page_is_live_for_its_own_number(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_the_page_listens_for_events_of_its_own_number(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
     fill(store)
     page = ParsedPage((await browser.get("/crcr/pr/7")).text)
     assert page.attributes("data-number") == ["7"]
@@ -134,7 +140,7 @@ async def test_the_page_is_live_for_its_own_number(store: StoreRows, browser: ht
     assert "gate/one failed" in part
 
 
-async def test_ids_are_the_same_when_the_page_is_read_anew_and_differ_on_it(
+async def test_element_ids_are_unique_and_stable_between_requests(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     fill(store)
@@ -143,7 +149,7 @@ async def test_ids_are_the_same_when_the_page_is_read_anew_and_differ_on_it(
     assert len(first) == len(set(first))
 
 
-async def test_pages_lead_to_each_other(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_the_pages_link_to_each_other(store: StoreRows, browser: httpx.AsyncClient) -> None:
     fill(store)
     store.dispatch(store.delivery(head_sha=HEAD, guid="d&1"), "good/backend", head_sha=HEAD, hours_ago=0.1)
     links = ParsedPage((await browser.get("/crcr/good/backend")).text).attributes("href")
@@ -168,7 +174,7 @@ async def test_pages_lead_to_each_other(store: StoreRows, browser: httpx.AsyncCl
         ("/crcr/pr/7?upstream=no/such", "serves no upstream"),
     ],
 )
-async def test_what_is_unknown_is_a_page_that_says_what_to_do(
+async def test_an_unknown_pull_request_or_commit_is_a_404_page_with_advice(
     store: StoreRows, browser: httpx.AsyncClient, path: str, said: str
 ) -> None:
     store.pull()
@@ -178,7 +184,7 @@ async def test_what_is_unknown_is_a_page_that_says_what_to_do(
     assert "All backends" in answer.text
 
 
-async def test_empty_states_are_said(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_empty_states_are_explained(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.pull()
     text = (await browser.get("/crcr/pr/7")).text
     assert "is not evaluated yet" in text
@@ -189,7 +195,7 @@ async def test_empty_states_are_said(store: StoreRows, browser: httpx.AsyncClien
     assert "This upstream has no gate" in (await browser.get("/crcr/pr/7")).text
 
 
-async def test_a_gate_with_hidden_backends_says_that_there_are_more(
+async def test_a_gate_with_hidden_backends_mentions_them_without_their_names(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.allowlist("L4:\n  - gate/one: {visibility: hidden, oncalls: [bob], jobs: [build]}\n", version=2)
@@ -200,7 +206,7 @@ async def test_a_gate_with_hidden_backends_says_that_there_are_more(
     assert "gate/one" not in text
 
 
-async def test_the_backend_page_shows_who_was_left_out_and_who_never_started(
+async def test_the_backend_page_shows_left_out_and_never_started_dispatches(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.dispatch(store.delivery(), "good/backend", state="left_out", reason="paths", sent_at=None)
@@ -210,7 +216,7 @@ async def test_the_backend_page_shows_who_was_left_out_and_who_never_started(
     assert "GitHub lists no run since the dispatch" in text
 
 
-async def test_the_api_has_the_same(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_the_api_returns_the_data_of_the_pages(store: StoreRows, browser: httpx.AsyncClient) -> None:
     fill(store, "plain")
     pull = (await browser.get("/api/v1/pulls/7")).json()
     assert (pull["upstream"], pull["state"], pull["gate"]["state"]) == ("Torch/torch", "open", "failed")
@@ -219,38 +225,40 @@ async def test_the_api_has_the_same(store: StoreRows, browser: httpx.AsyncClient
     first = pull["backends"][0]
     assert (first["state"], first["jobs"][0]["verification"]) == ("failed", "disputed")
     assert first["jobs"][0]["url"] is None
-    assert {each["dispatch"]["answer"] for each in pull["backends"]} == {None, "unreported"}
-    assert [each["arrival"]["dispatches"] for each in pull["timeline"] if each["arrival"]] == [
+    assert {item["dispatch"]["answer"] for item in pull["backends"]} == {None, "unreported"}
+    assert [item["arrival"]["dispatches"] for item in pull["timeline"] if item["arrival"]] == [
         [],
         [{"state": "held", "number": 1}, {"state": "sent", "number": 3}],
     ]
-    sent = next(each for each in pull["timeline"] if each["kind"] == "last dispatch sent")
+    sent = next(item for item in pull["timeline"] if item["kind"] == "last dispatch sent")
     assert (sent["number"], sent["event"], sent["subject"]) == (3, "pull_request", None)
     commit = (await browser.get(f"/api/v1/commits/{GROUP.upper()}")).json()
     assert (commit["head_sha"], commit["group"]["numbers"]) == (GROUP, [7, 9])
 
 
-async def test_waivers_are_read_to_their_end_by_cursor(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_waivers_page_to_their_end_by_cursor(store: StoreRows, browser: httpx.AsyncClient) -> None:
     for number in range(1, 6):
         store.waiver(number=number)
-    found: list[int] = []
+    numbers: list[int] = []
     params: dict[str, Any] = {"limit": 2}
     while True:
         page = (await browser.get("/api/v1/waivers", params=params)).json()
-        found += [each["number"] for each in page["waivers"]]
+        numbers += [waiver["number"] for waiver in page["waivers"]]
         if page["next"] is None:
             break
         params["cursor"] = page["next"]
-    assert found == [5, 4, 3, 2, 1]
+    assert numbers == [5, 4, 3, 2, 1]
     assert (await browser.get("/api/v1/waivers?cursor=WyJ4Il0")).status_code == 400
 
 
 @pytest.mark.parametrize("path", ["pulls/0", "pulls/x", "pulls/99999999999", "waivers?limit=0"])
-async def test_parameters_have_bounds(browser: httpx.AsyncClient, path: str) -> None:
+async def test_parameters_out_of_bounds_are_refused(browser: httpx.AsyncClient, path: str) -> None:
     assert (await browser.get(f"/api/v1/{path}")).status_code == 422
 
 
-async def test_an_unknown_pull_request_has_a_code(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_an_unknown_pull_request_or_commit_has_an_error_code(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
     for path in ("pulls/8", f"commits/{'9' * 40}"):
         answer = await browser.get(f"/api/v1/{path}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
@@ -268,7 +276,7 @@ async def test_an_unknown_pull_request_has_a_code(store: StoreRows, browser: htt
         (WaiverState, status.WAIVERS),
     ],
 )
-def test_every_state_has_a_look(kinds: Any, statuses: Any) -> None:
+def test_every_state_has_a_status_display(kinds: Any, statuses: Any) -> None:
     assert set(statuses) == set(kinds)
 
 
@@ -281,17 +289,17 @@ def test_every_state_has_a_look(kinds: Any, statuses: Any) -> None:
         ("`<script>`", "<code>&lt;script&gt;</code>"),
     ],
 )
-def test_code_in_text_is_escaped(text: str, shown: str) -> None:
+def test_backticks_become_code_elements_and_text_is_escaped(text: str, shown: str) -> None:
     assert _mark_code(text) == Markup(shown)  # noqa: S704
 
 
-def test_only_a_whole_sha_is_one() -> None:
+def test_only_a_full_lower_case_sha_is_a_sha() -> None:
     assert is_sha("a" * 40)
     assert is_sha("0" * 64)
     assert not any(map(is_sha, (None, "", "a" * 39, "a" * 41, "A" * 40, "g" * 40, "a" * 40 + "\n")))
 
 
-async def test_too_many_jobs_are_cut_and_say_where_the_rest_is(
+async def test_a_long_list_of_jobs_is_cut_with_a_link_to_the_rest(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     delivery = store.pull()
@@ -306,9 +314,7 @@ async def test_too_many_jobs_are_cut_and_say_where_the_rest_is(
     assert f"delivery={delivery}" in text
 
 
-async def test_a_jobs_details_open_beside_the_pull_request(
-    store: StoreRows, browser: httpx.AsyncClient
-) -> None:
+async def test_job_details_open_beside_the_pull_request(store: StoreRows, browser: httpx.AsyncClient) -> None:
     fill(store, "plain")
     (link,) = [
         href
@@ -320,8 +326,8 @@ async def test_a_jobs_details_open_beside_the_pull_request(
     ][:1]
     whole = (await browser.get(f"/crcr/pr/7{link}")).text
     panel = whole[whole.index("<aside") : whole.index("</aside>")]
-    for said in ("plain", "gate/one", "failure", "GitHub shows another result"):
-        assert said in panel, said
+    for expected in ("plain", "gate/one", "failure", "GitHub shows another result"):
+        assert expected in panel, expected
     assert "/crcr/pr/7?older=1" in ParsedPage(panel).attributes("href")
     alone = (await browser.get(f"/crcr/pr/7{link}&fragment=panel")).text
     assert "<html" not in alone
@@ -334,7 +340,7 @@ async def test_a_jobs_details_open_beside_the_pull_request(
 @pytest.mark.parametrize(
     "token", ["nonsense", "WyJ4Il0", "WyJkIiwidyIsInIiLDEsImoiXQ", "WyJkIiwidyIsInIiLDEsImoiLCJhL2IiXQ"]
 )
-async def test_a_job_that_is_not_there_leaves_the_page_as_it_is(
+async def test_an_unknown_job_token_leaves_the_rest_of_the_page(
     store: StoreRows, browser: httpx.AsyncClient, path: str, token: str
 ) -> None:
     fill(store)
@@ -345,7 +351,7 @@ async def test_a_job_that_is_not_there_leaves_the_page_as_it_is(
     assert "No such job" in (await browser.get(f"{path}?job={token}&fragment=panel")).text
 
 
-async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
+async def test_a_job_of_a_hidden_backend_is_not_shown_even_for_its_token(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     fill(store, "plain")
@@ -356,7 +362,7 @@ async def test_a_hidden_backends_job_is_not_told_to_who_knows_its_key(
     assert "No such job" in (await browser.get(path)).text
 
 
-async def test_what_fails_alike_in_several_backends_stands_first_with_its_verdict(
+async def test_failures_shared_by_backends_come_first_with_their_verdict(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     delivery = store.pull()
@@ -367,7 +373,7 @@ async def test_what_fails_alike_in_several_backends_stands_first_with_its_verdic
         store.failure(delivery, name, f"no kernel on device {level}")
     text = (await browser.get("/crcr/pr/7")).text
     group = text[text.index('id="alike"') : text.index("Backends <span")]
-    for said in (
+    for expected in (
         "no kernel on device",
         "2 jobs",
         "2 of 2 backends",
@@ -375,7 +381,7 @@ async def test_what_fails_alike_in_several_backends_stands_first_with_its_verdic
         "Good/Backend",
         "first seen here",
     ):
-        assert said in group, said
+        assert expected in group, expected
     assert text.index('id="alike"') < text.index('class="unit"')
     api = (await browser.get("/api/v1/pulls/7")).json()
     (shared,) = api["groups"]
@@ -389,7 +395,7 @@ async def test_what_fails_alike_in_several_backends_stands_first_with_its_verdic
     assert (job["verdict"]["kind"], job["verdict"]["by"]) == ("new", "rules")
 
 
-async def test_the_timeline_tells_of_results_the_gate_and_waivers(
+async def test_the_timeline_lists_results_the_gate_and_waivers(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     delivery = store.pull(is_open=0, merged=1)
@@ -402,21 +408,21 @@ async def test_the_timeline_tells_of_results_the_gate_and_waivers(
     text = (await browser.get("/crcr/pr/7")).text
     part = text[text.index('id="timeline"') :].replace("<", " <")
     timeline = " ".join(Markup(part).striptags().split())  # noqa: S704
-    told = (
+    entries = (
         *("merged", "gate published O passed", "waiver used gate/one build by mia", "waiver given gate/one"),
         *("backend ended gate/one X failed", "backend ended Good/Backend O passed", "first job started"),
         *("last of 2 dispatches sent", "first of 2 dispatches sent", "synchronize"),
     )
-    places = [timeline.index(each) for each in told if "ended" not in each]
-    assert places == sorted(places)
-    assert all(each in timeline for each in told)
+    positions = [timeline.index(entry) for entry in entries if "ended" not in entry]
+    assert positions == sorted(positions)
+    assert all(entry in timeline for entry in entries)
 
 
 async def test_a_nightly_commit_has_a_page(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.job(GROUP, "failure", event="nightly", number=None, head_sha=GROUP, url="https://ci.test/1")
     text = (await browser.get(f"/crcr/commit/{GROUP}")).text
-    for said in ("nightly", "Good/Backend", "failed", "started", "backend ended"):
-        assert said in text, said
+    for expected in ("nightly", "Good/Backend", "failed", "started", "backend ended"):
+        assert expected in text, expected
     assert "No backend was notified" not in text
     api = (await browser.get(f"/api/v1/commits/{GROUP}")).json()
     [backend] = api["backends"]
@@ -426,7 +432,9 @@ async def test_a_nightly_commit_has_a_page(store: StoreRows, browser: httpx.Asyn
     assert csv[1].startswith("Good/Backend,")
 
 
-async def test_older_commits_stand_behind_a_switch(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_events_of_older_commits_are_behind_a_switch(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
     store.pull()
     store.delivery(number=7, head_sha="b" * 40, hours_ago=5)
     text = (await browser.get("/crcr/pr/7")).text
@@ -438,20 +446,20 @@ async def test_older_commits_stand_behind_a_switch(store: StoreRows, browser: ht
     assert [href for href in shown.attributes("href") if href.startswith(f"/crcr/commit/{'b' * 40}")]
 
 
-async def test_who_passed_or_need_not_is_folded_into_one_line(
+async def test_passed_and_notified_backends_are_folded_into_one_line(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     names = [f"many/b{number:02d}" for number in range(40)]
     store.allowlist("L1: [listen/only]\nL2:\n" + "".join(f"  - {name}\n" for name in names), version=2)
     delivery = store.pull()
     store.dispatch(delivery, "listen/only", level=1)
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         store.dispatch(delivery, name)
-        store.job(delivery, "failure" if place == 3 else None if place == 4 else "success", downstream=name)
+        store.job(delivery, "failure" if index == 3 else None if index == 4 else "success", downstream=name)
     text = (await browser.get("/crcr/pr/7")).text
     assert len(re.findall(r'<section class="unit"', text)) == 2
     folded = text.partition('<details class="failure folded" id="folded-now">')[2].partition("</details>")[0]
-    assert [" ".join(each.split()) for each in re.findall(r'"word">([^<]+)<', folded)] == [
+    assert [" ".join(text_of_count.split()) for text_of_count in re.findall(r'"word">([^<]+)<', folded)] == [
         "38 passed",
         "1 notified only (L1)",
     ]
@@ -461,7 +469,7 @@ async def test_who_passed_or_need_not_is_folded_into_one_line(
     assert len([link for link in links if "job=" in link]) == 38
 
 
-async def test_a_few_that_passed_stand_open(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_a_few_passed_backends_are_not_folded(store: StoreRows, browser: httpx.AsyncClient) -> None:
     delivery = store.pull()
     store.dispatch(delivery, "good/backend")
     store.job(delivery)
@@ -469,18 +477,18 @@ async def test_a_few_that_passed_stand_open(store: StoreRows, browser: httpx.Asy
     assert '<details class="failure folded" id="folded-now" open>' in text
 
 
-@pytest.mark.parametrize(("state", "look"), [("failed", "bad"), ("pending", "wait"), ("passed", "wait")])
+@pytest.mark.parametrize(("state", "tone"), [("failed", "bad"), ("pending", "wait"), ("passed", "wait")])
 async def test_a_merge_group_that_failed_is_red(
-    store: StoreRows, browser: httpx.AsyncClient, state: str, look: str
+    store: StoreRows, browser: httpx.AsyncClient, state: str, tone: str
 ) -> None:
     store.pull()
     store.group(GROUP)
     store.gate(GROUP, state)
     text = (await browser.get("/crcr/pr/7")).text
-    assert f'<section class="note {look}"><h2>In a merge group' in text
+    assert f'<section class="note {tone}"><h2>In a merge group' in text
 
 
-async def test_both_pages_lead_to_their_data_from_the_foot(
+async def test_both_pages_link_to_their_json_and_csv_in_the_footer(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     fill(store)
@@ -496,7 +504,7 @@ async def test_both_pages_lead_to_their_data_from_the_foot(
 
 
 @pytest.mark.parametrize("digits", [HEAD[:7], HEAD[:12].upper(), HEAD[:39]])
-async def test_a_part_of_a_commit_leads_to_it(
+async def test_an_abbreviated_sha_redirects_to_its_commit_or_to_the_search(
     store: StoreRows, browser: httpx.AsyncClient, digits: str
 ) -> None:
     store.pull()
@@ -504,8 +512,8 @@ async def test_a_part_of_a_commit_leads_to_it(
     assert (answer.status_code, answer.headers["location"]) == (303, f"/crcr/commit/{HEAD}")
     store.delivery(event="push", number=None, head_sha=HEAD[:39] + "0")
     answer = await browser.get(f"/crcr/commit/{digits}")
-    place = f"/crcr/search?q={digits.lower()}"
-    assert (answer.status_code, answer.headers["location"]) == (303, place)
+    location = f"/crcr/search?q={digits.lower()}"
+    assert (answer.status_code, answer.headers["location"]) == (303, location)
 
 
 @pytest.mark.parametrize("sha", ["9" * 40, "9" * 39, "9" * 12, "abc", "9" * 41, "g" * 40, "%C3%A4"])
@@ -518,7 +526,7 @@ async def test_an_unknown_commit_is_not_found_on_the_page_and_in_the_api(
         assert (answer.status_code, answer.url.path) == (404, httpx.URL(path).path), path
 
 
-async def test_a_commit_that_only_a_push_named_has_its_page(
+async def test_a_commit_known_only_from_a_push_has_a_page(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.delivery(event="push", number=None, head_sha=PUSHED, ref="refs/heads/main")

@@ -1,4 +1,4 @@
-"""Continuously failing jobs for readers: the JSON API, the CSV and the page."""
+"""Continuously failing jobs: the JSON API, the CSV and the page."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ async def client(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def two_jobs(base: BaseHistory) -> None:
+def add_failing_jobs(base: BaseHistory) -> None:
     base.push(1, "success", hours_ago=5)
     base.push(2, hours_ago=4)
     base.push(3, hours_ago=3)
@@ -46,8 +46,8 @@ def two_jobs(base: BaseHistory) -> None:
     base.know()
 
 
-async def test_the_list_has_the_row_of_each_job(base: BaseHistory, client: httpx.AsyncClient) -> None:
-    two_jobs(base)
+async def test_the_api_lists_every_failing_job(base: BaseHistory, client: httpx.AsyncClient) -> None:
+    add_failing_jobs(base)
     answer = await client.get("/api/v1/failing")
     body = answer.json()
     assert (answer.status_code, body["next"], len(body["items"])) == (200, None, 2)
@@ -85,10 +85,10 @@ async def test_the_list_has_the_row_of_each_job(base: BaseHistory, client: httpx
         (f"upstream={OTHER}", []),
     ],
 )
-async def test_parameters_choose_jobs(
+async def test_query_parameters_filter_and_sort_the_jobs(
     base: BaseHistory, client: httpx.AsyncClient, query: str, jobs: list[str]
 ) -> None:
-    two_jobs(base)
+    add_failing_jobs(base)
     listed = (await client.get(f"/api/v1/failing?{query}")).json()["items"]
     assert [job["job"] for job in listed] == jobs
 
@@ -97,7 +97,7 @@ async def test_parameters_choose_jobs(
     "query",
     ["kind=all", "kind=pull_request", "kind=ingested", "kind=", "sort=color", "limit=0", "cursor=WzFd"],
 )
-async def test_what_is_not_understood_is_refused(client: httpx.AsyncClient, query: str) -> None:
+async def test_invalid_query_parameters_are_refused(client: httpx.AsyncClient, query: str) -> None:
     for path in ("/api/v1/failing", "/api/v1/failing.csv"):
         answer = await client.get(f"{path}?{query}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
@@ -105,7 +105,7 @@ async def test_what_is_not_understood_is_refused(client: httpx.AsyncClient, quer
             assert "push" in answer.text
 
 
-async def test_lists_page_by_cursor(base: BaseHistory, client: httpx.AsyncClient) -> None:
+async def test_the_api_pages_by_cursor(base: BaseHistory, client: httpx.AsyncClient) -> None:
     for number in range(5):
         base.push(1, job_name=f"job {number}")
     jobs, cursor = [], ""
@@ -119,7 +119,7 @@ async def test_lists_page_by_cursor(base: BaseHistory, client: httpx.AsyncClient
 
 
 async def test_the_csv_has_a_line_for_each_job(base: BaseHistory, client: httpx.AsyncClient) -> None:
-    two_jobs(base)
+    add_failing_jobs(base)
     answer = await client.get("/api/v1/failing.csv")
     assert answer.headers["content-type"].startswith("text/csv")
     lines = list(csv.DictReader(io.StringIO(answer.text, newline="")))
@@ -137,10 +137,10 @@ async def test_the_csv_has_a_line_for_each_job(base: BaseHistory, client: httpx.
     assert (first.text.count("\r\n"), rest.text.count("flaky/backend")) == (2, 1)
 
 
-async def test_the_description_has_the_list_with_an_example(client: httpx.AsyncClient) -> None:
+async def test_the_openapi_description_has_the_list_with_an_example(client: httpx.AsyncClient) -> None:
     described = (await client.get("/api/openapi.json")).json()
     parameters = described["paths"]["/api/v1/failing"]["get"]["parameters"]
-    assert {one["name"] for one in parameters} >= {"kind", "cursor", "limit", "upstream", "known"}
+    assert {parameter["name"] for parameter in parameters} >= {"kind", "cursor", "limit", "upstream", "known"}
     (example,) = described["components"]["schemas"]["FailingJobs"]["examples"]
     assert set(FIELDS) <= set(example["items"][0])
 
@@ -148,7 +148,7 @@ async def test_the_description_has_the_list_with_an_example(client: httpx.AsyncC
 async def test_the_page_lists_the_jobs_with_commits_people_and_issues(
     base: BaseHistory, client: httpx.AsyncClient
 ) -> None:
-    two_jobs(base)
+    add_failing_jobs(base)
     answer = await client.get("/crcr/failing")
     words = main_text(answer)
     assert (answer.status_code, answer.text.count('data-key="failing-')) == (200, 2)
@@ -164,8 +164,10 @@ async def test_the_page_lists_the_jobs_with_commits_people_and_issues(
     assert "data-events=" in answer.text, "it is live"
 
 
-async def test_nights_are_a_switch_away(base: BaseHistory, client: httpx.AsyncClient) -> None:
-    two_jobs(base)
+async def test_a_switch_shows_the_jobs_that_fail_at_night(
+    base: BaseHistory, client: httpx.AsyncClient
+) -> None:
+    add_failing_jobs(base)
     links = page_links(await client.get("/crcr/failing"))
     assert "/crcr/failing?kind=nightly" in links
     answer = await client.get("/crcr/failing?kind=nightly")
@@ -174,14 +176,16 @@ async def test_nights_are_a_switch_away(base: BaseHistory, client: httpx.AsyncCl
     assert "/api/v1/failing?kind=nightly" in page_links(answer)
 
 
-async def test_every_page_and_the_backends_link_to_it(base: BaseHistory, client: httpx.AsyncClient) -> None:
+async def test_the_front_page_and_reporting_backends_link_to_it(
+    base: BaseHistory, client: httpx.AsyncClient
+) -> None:
     assert "/crcr/failing" in page_links(await client.get("/crcr"))
     assert "/crcr/failing?backend=Good/Backend" in page_links(await client.get("/crcr/good/backend"))
     assert "/crcr/failing?backend=listen/only" not in page_links(await client.get("/crcr/listen/only"))
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "expected"),
     [
         ("", "No job fails on main"),
         ("?kind=nightly", "No job fails at night"),
@@ -189,11 +193,11 @@ async def test_every_page_and_the_backends_link_to_it(base: BaseHistory, client:
         (f"?upstream={OTHER}", "The base branch is not known yet"),
     ],
 )
-async def test_an_empty_list_says_why(
-    base: BaseHistory, client: httpx.AsyncClient, query: str, said: str
+async def test_an_empty_list_shows_the_reason(
+    base: BaseHistory, client: httpx.AsyncClient, query: str, expected: str
 ) -> None:
     answer = await client.get(f"/crcr/failing{query}")
-    assert said in main_text(answer)
+    assert expected in main_text(answer)
     assert "<table" not in answer.text
 
 
@@ -214,14 +218,14 @@ async def test_an_empty_list_says_why(
 async def test_the_page_sorts_and_filters(
     base: BaseHistory, client: httpx.AsyncClient, query: str, jobs: list[str]
 ) -> None:
-    two_jobs(base)
+    add_failing_jobs(base)
     answer = await client.get(f"/crcr/failing?{query}")
     assert re.findall(r'jobs=([^&"]+)&amp;kind=push"', answer.text) == [quote(job) for job in jobs]
     assert ("unclear-known" in answer.text) == (query == "known=maybe")
 
 
 async def test_links_of_the_page_keep_its_filters(base: BaseHistory, client: httpx.AsyncClient) -> None:
-    two_jobs(base)
+    add_failing_jobs(base)
     links = page_links(await client.get("/crcr/failing?known=yes&sort=-failures&backend=good"))
     assert "/api/v1/failing?backend=good&known=true&sort=-failures&kind=push" in links
     assert "/crcr/failing?backend=good&known=yes&sort=failures" in links
@@ -240,7 +244,7 @@ async def test_a_long_list_has_pages(base: BaseHistory, client: httpx.AsyncClien
     assert (await client.get("/crcr/failing?after=WzFd")).status_code == 400
 
 
-async def test_text_of_downstreams_stays_text(base: BaseHistory, client: httpx.AsyncClient) -> None:
+async def test_hostile_text_of_downstreams_stays_text(base: BaseHistory, client: httpx.AsyncClient) -> None:
     base.push(1, job_name="<script>alert(1)</script>", message="<b>bold</b> \u202e turned")
     answer = await client.get("/crcr/failing")
     assert "<script>alert" not in answer.text

@@ -1,4 +1,4 @@
-"""The pages and the API of failures as a reader gets them: rows, filters, empty states, hostile text, CSV."""
+"""The pages and the API of failures: rows, filters, empty states, hostile text, CSV."""
 
 from collections.abc import AsyncIterator
 
@@ -25,7 +25,7 @@ async def browser(store: StoreRows) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_without_failures_the_page_says_so(browser: httpx.AsyncClient) -> None:
+async def test_a_page_without_failures_states_it(browser: httpx.AsyncClient) -> None:
     assert "No failures" in (await browser.get("/crcr/failures")).text
     filtered = (await browser.get("/crcr/failures?q=x&known=yes")).text
     assert "No matching failures" in filtered
@@ -58,7 +58,9 @@ async def test_an_unknown_group_is_not_found(browser: httpx.AsyncClient, address
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-async def test_a_message_is_only_text(browser: httpx.AsyncClient, store: StoreRows, text: str) -> None:
+async def test_a_hostile_failure_message_stays_text(
+    browser: httpx.AsyncClient, store: StoreRows, text: str
+) -> None:
     fingerprint = store.failure("d-1", "good/backend", f"RuntimeError: broken {text}", job_name=text[:200])
     for path in ("/crcr/failures", f"/crcr/failures/{fingerprint}"):
         answer = await browser.get(path)

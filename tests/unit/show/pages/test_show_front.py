@@ -1,4 +1,4 @@
-"""The front page without a store: what needs attention, the relay's chip, the checklist, marks, columns, favourites."""
+"""The front page without a store: attention items, the relay's chip, the checklist, marks, columns, favourites."""
 
 import re
 from dataclasses import replace
@@ -46,11 +46,11 @@ class FixedHealth:
 
 
 async def get_page(
-    made: Summary, health: Health | None = GREEN, path: str = "/crcr", *, app_page: str | None = None
+    page_summary: Summary, health: Health | None = GREEN, path: str = "/crcr", *, app_page: str | None = None
 ) -> str:
     clock = ManualClock(NOW)
     frame = Frame(
-        FixedViews(made),  # type: ignore[arg-type]
+        FixedViews(page_summary),  # type: ignore[arg-type]
         upstreams=(UPSTREAM,),
         clock=clock,
         public_url="https://relay.example/",
@@ -65,12 +65,12 @@ async def get_page(
 
 
 def attention_section(text: str) -> str:
-    found = re.search(r'<section class="attention".*?</section>', text, re.DOTALL)
-    assert found
-    return found[0]
+    match = re.search(r'<section class="attention".*?</section>', text, re.DOTALL)
+    assert match
+    return match[0]
 
 
-def words(html: str) -> str:
+def visible_words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
@@ -78,15 +78,15 @@ def item(kind: AttentionKind = AttentionKind.BACKEND_RED, **more: Any) -> Attent
     return AttentionItem(**{"kind": kind, "text": "build fails on main", "since": NOW, **more})
 
 
-async def test_the_page_begins_with_what_needs_attention_one_line_each() -> None:
+async def test_the_page_begins_with_one_line_for_each_item_that_needs_attention() -> None:
     items = (
         item(backend=RepoName("gate/one"), level=Level.L4, oncalls=("ada", "grace")),
         item(AttentionKind.PULL_BLOCKED, text="Fuse it by mia is blocked", number=7),
         item(AttentionKind.IN_TREE_RED, sha="a" * 40),
         item(AttentionKind.BASE_RED, text="2 jobs of 1 backend have failed"),
     )
-    told = Attention(items=items, blocked_pulls=1_234, more_backends=3, branch="main")
-    text = await get_page(summary(backend_summary("gate/one", Level.L4), attention=told))
+    attention = Attention(items=items, blocked_pulls=1_234, more_backends=3, branch="main")
+    text = await get_page(summary(backend_summary("gate/one", Level.L4), attention=attention))
     shown = attention_section(text)
     assert text.index('class="attention"') < text.index('class="cards"') < text.index("<table")
     links = ParsedPage(shown).attributes("href")
@@ -97,26 +97,29 @@ async def test_the_page_begins_with_what_needs_attention_one_line_each() -> None
         "/crcr/failing",
         "/crcr/pulls?only=blocked",
     ]
-    assert "X turned red L4 gate/one build fails on main since Jul 1, 12:20 UTC call ada, grace" in words(
-        shown
+    assert (
+        "X turned red L4 gate/one build fails on main since Jul 1, 12:20 UTC call ada, grace"
+        in visible_words(shown)
     )
-    assert "and 3 more backends that turned red or silent" in words(shown)
-    assert "and 1,233 more blocked pull requests" in words(shown)
+    assert "and 3 more backends that turned red or silent" in visible_words(shown)
+    assert "and 1,233 more blocked pull requests" in visible_words(shown)
     assert "Nothing needs attention" not in shown
 
 
-async def test_with_nothing_to_say_there_is_one_calm_line() -> None:
-    known = words(attention_section(await get_page(summary(attention=Attention(branch="main")))))
+async def test_without_attention_items_the_page_states_that_nothing_needs_attention() -> None:
+    known = visible_words(attention_section(await get_page(summary(attention=Attention(branch="main")))))
     assert "Nothing needs attention: no backend turned red or silent in the last 24 hours" in known
     assert "no job fails continuously on main" in known
-    unknown = words(attention_section(await get_page(summary())))
+    unknown = visible_words(attention_section(await get_page(summary())))
     assert "The base branch is not known yet, so its jobs are not judged." in unknown
 
 
-@pytest.mark.parametrize("hostile", [each.replace("\x00", "") for each in HOSTILE], ids=range(len(HOSTILE)))
-async def test_hostile_words_are_only_text_among_what_needs_attention(hostile: str) -> None:
-    told = Attention(items=(item(text=hostile, number=7, oncalls=(hostile,)),), branch=hostile)
-    text = await get_page(summary(attention=told))
+@pytest.mark.parametrize(
+    "hostile", [text_without_nul.replace("\x00", "") for text_without_nul in HOSTILE], ids=range(len(HOSTILE))
+)
+async def test_hostile_text_in_attention_items_stays_text(hostile: str) -> None:
+    attention = Attention(items=(item(text=hostile, number=7, oncalls=(hostile,)),), branch=hostile)
+    text = await get_page(summary(attention=attention))
     assert_inert(ParsedPage(text), text)
 
 
@@ -137,27 +140,27 @@ STALE = replace(PROBE, stale=True)
         (GREEN, {"last_delivery_at": None}, "warn relay amber"),
     ],
 )
-async def test_the_relays_chip_is_green_only_without_a_doubt(
+async def test_the_relay_chip_is_green_only_when_health_and_facts_are_good(
     health: Health | None, facts: dict[str, Any], chip: str
 ) -> None:
     text = await get_page(summary(backend_summary("a/b"), health=relay_health(**facts)), health)
-    found = re.search(
+    match = re.search(
         r'<summary><span class="chip (\w+)"><b[^>]*>.</b><span class="word">([\w ]+)</span>', text
     )
-    assert found
-    assert f"{found[1]} {found[2]}" == chip
+    assert match
+    assert f"{match[1]} {match[2]}" == chip
 
 
-async def test_the_chip_holds_all_of_the_relays_own_state_and_its_reasons_are_lines() -> None:
+async def test_the_relay_chip_expands_to_its_state_and_health_reasons_are_listed() -> None:
     health = relay_health(deliveries=1_204, waiting=3, parked=2_000, probes=(STALE,))
     text = await get_page(summary(backend_summary("a/b"), health=health), AMBER)
     details = re.search(r'<details class="relay-health".*?</details>', text, re.DOTALL)
     assert details
-    for said in ("1,204 in 14d", "3 waiting", "2,000, review and retry", "stale", "version 3, read"):
-        assert said in words(details[0])
+    for expected in ("1,204 in 14d", "3 waiting", "2,000, review and retry", "stale", "version 3, read"):
+        assert expected in visible_words(details[0])
     assert (
         text.count("Dispatching has been paused.") == 2
-    )  # as a line, and in the details; not above the page again
+    )  # in the attention list and in the details, not also above the page
     assert '<section class="health' not in text
     assert '<section class="health' in await get_page(summary(), AMBER, "/crcr/metrics")
 
@@ -187,7 +190,7 @@ SIGN = re.compile(r'<li data-key="(\w+)"><span class="chip (\w+)"><b aria-hidden
         ),
     ],
 )
-async def test_a_relay_that_is_not_set_up_shows_a_checklist(
+async def test_an_incomplete_set_up_shows_a_checklist(
     facts: dict[str, Any],
     allowlist: AllowlistState | None,
     health: Health | None,
@@ -195,11 +198,13 @@ async def test_a_relay_that_is_not_set_up_shows_a_checklist(
     signs: str,
 ) -> None:
     more = {"allowlist": allowlist} if allowlist else {}
-    made = summary(*([] if allowlist else [backend_summary("a/b")]), health=relay_health(**facts), **more)
-    text = await get_page(made, health, app_page=app_page)
-    found = SIGN.findall(text)
-    assert [name for name, _, _ in found] == ["app_key", "installation", "webhook", "allowlist", "callback"]
-    assert "".join(sign for _, _, sign in found) == signs
+    page_summary = summary(
+        *([] if allowlist else [backend_summary("a/b")]), health=relay_health(**facts), **more
+    )
+    text = await get_page(page_summary, health, app_page=app_page)
+    steps = SIGN.findall(text)
+    assert [name for name, _, _ in steps] == ["app_key", "installation", "webhook", "allowlist", "callback"]
+    assert "".join(sign for _, _, sign in steps) == signs
     assert text.index('id="checklist"') < text.index('id="attention"')
     assert "Nothing needs attention" not in text
     assert "<code>crcr doctor</code>" in text
@@ -207,22 +212,22 @@ async def test_a_relay_that_is_not_set_up_shows_a_checklist(
         assert "<code>https://relay.example/github/webhook</code>" in text
 
 
-async def test_a_relay_that_is_set_up_shows_no_checklist() -> None:
+async def test_a_complete_set_up_shows_no_checklist() -> None:
     assert 'id="checklist"' not in await get_page(summary(backend_summary("a/b")))
 
 
-def head_words(text: str) -> list[str]:
-    return [words(head) for head in re.findall(r'<th scope="col".*?</th>', text, re.DOTALL)]
+def header_words(text: str) -> list[str]:
+    return [visible_words(head) for head in re.findall(r'<th scope="col".*?</th>', text, re.DOTALL)]
 
 
-async def test_columns_that_are_empty_for_a_tab_are_left_out() -> None:
+async def test_columns_that_are_empty_in_a_tab_are_left_out() -> None:
     empty = await get_page(summary(backend_summary("a/b"), backend_summary("l/one", Level.L1)))
-    assert head_words(empty) == ["Level", "Backend", "Last result"]
+    assert header_words(empty) == ["Level", "Backend", "Last result"]
     tally, took = Tally(success=3), Durations.from_seconds([60.0])
     day = figures(tally).parts[-1]
     nightly = Figures(parts=(replace(day, queue=Durations(), execution=took),))
     text = await get_page(summary(backend_summary("a/b", figures=nightly), kind=ResultKind.NIGHTLY))
-    heads = head_words(text)
+    heads = header_words(text)
     assert [head for head in heads if "Queue" in head] == []
     assert [head for head in heads if "Run" in head] == ["Run avg", "Run P50", "Run P95"]
     [row] = re.findall(r'<tr data-key="a/b".*?</tr>', text, re.DOTALL)
@@ -231,12 +236,12 @@ async def test_columns_that_are_empty_for_a_tab_are_left_out() -> None:
 
 
 async def test_a_backend_that_never_reported_does_not_look_healthy() -> None:
-    made = summary(
+    page_summary = summary(
         backend_summary("gate/mute", Level.L4, never_reported=True),
         backend_summary("gate/good", Level.L4, figures=figures(Tally(success=9), last_result=last_result())),
         backend_summary("report/mute", never_reported=True),
     )
-    text = await get_page(made)
+    text = await get_page(page_summary)
     assert text.count(">never reported<") == 2
     assert text.index('data-key="gate/mute"') < text.index('data-key="gate/good"')
     [mute] = re.findall(r'<tr data-key="gate/mute".*?</tr>', text, re.DOTALL)
@@ -244,19 +249,19 @@ async def test_a_backend_that_never_reported_does_not_look_healthy() -> None:
     assert 'class="chip ok"' not in mute
 
 
-async def test_an_expected_failure_has_a_letter_of_its_own() -> None:
+async def test_an_expected_failure_has_its_own_letter() -> None:
     expected = replace(last_result(Conclusion.FAILURE), counted=last_result().counted)
-    made = summary(
+    page_summary = summary(
         backend_summary("p/p", probe=True, figures=figures(Tally(success=1), last_result=expected))
     )
-    text = await get_page(made)
+    text = await get_page(page_summary)
     assert (
         '<span class="chip expected"><b aria-hidden="true">X=</b><span class="word">failure, as expected'
         in text
     )
 
 
-async def test_favourites_are_markup_that_only_their_script_shows() -> None:
+async def test_favourites_are_buttons_and_a_script_on_the_front_page_only() -> None:
     text = await get_page(summary(backend_summary("Org/Name")))
     assert '<tr data-key="org/name"' in text
     assert '<button class="star" data-star></button>' in text
@@ -264,8 +269,8 @@ async def test_favourites_are_markup_that_only_their_script_shows() -> None:
     assert "favourites.js" not in await get_page(summary(), path="/crcr/metrics")
 
 
-async def test_a_refresh_of_the_page_sends_what_changed_only() -> None:
-    """The relay's facts change with every delivery, and a line seldom: each is a part of its own."""
+async def test_relay_facts_and_attention_items_are_separate_page_parts() -> None:
+    """The relay's facts change with every delivery, and an attention item seldom: each is a part of its own."""
     text = await get_page(summary(backend_summary("a/b"), attention=Attention(items=(item(number=7),))))
     assert re.search(r'<details class="relay-health"[^>]* data-part="', text)
     assert re.search(r'<li data-key="backend_red-7"[^>]* data-part="', text)

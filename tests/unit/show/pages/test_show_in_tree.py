@@ -47,7 +47,7 @@ async def test_a_pull_request_and_a_commit_list_failing_checks_above_the_backend
         assert ">build<" not in page
 
 
-async def test_without_in_tree_checks_no_page_speaks_of_them(
+async def test_without_in_tree_checks_pages_and_api_omit_them(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.pull()
@@ -80,7 +80,7 @@ async def test_the_api_has_counts_and_safe_links(store: StoreRows, browser: http
         assert json.dumps(answer.json()["in_tree"]) == json.dumps(expected)  # with the fields in this order
 
 
-async def test_the_summary_has_a_card_with_the_trend_of_the_base_branch(
+async def test_the_front_page_has_a_card_with_the_trend_of_the_base_branch(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     for number, conclusion in enumerate(("success", "failure", "success", None), 1):
@@ -135,7 +135,7 @@ async def test_failing_checks_are_marked_as_new_here_or_also_red_on_the_base(
         ]
 
 
-async def test_a_commit_of_the_base_names_where_a_check_began_to_fail(
+async def test_a_base_commit_names_the_first_commit_where_a_check_failed(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     for position, conclusion in enumerate(("success", "failure", "failure"), 1):
@@ -150,7 +150,11 @@ async def test_a_commit_of_the_base_names_where_a_check_began_to_fail(
     assert "<b>unit</b>" not in page
     answer = (await browser.get(f"/api/v1/commits/{3:040x}")).json()
     assert answer["in_tree"]["failing"][0]["since"] == {"sha": f"{2:040x}", "number": 12}
-    (found,) = (await browser.get(f"/api/v1/culprits?backend={UPSTREAM}")).json()
-    assert (found["backend"], found["job"], found["bisection"]) == (str(UPSTREAM), "<b>unit</b>", None)
-    assert found["range"] == {"good": f"{1:040x}", "bad": f"{2:040x}", "commits": 1}
-    assert [candidate["number"] for candidate in found["candidates"]] == [12]
+    (culprits,) = (await browser.get(f"/api/v1/culprits?backend={UPSTREAM}")).json()
+    assert (culprits["backend"], culprits["job"], culprits["bisection"]) == (
+        str(UPSTREAM),
+        "<b>unit</b>",
+        None,
+    )
+    assert culprits["range"] == {"good": f"{1:040x}", "bad": f"{2:040x}", "commits": 1}
+    assert [candidate["number"] for candidate in culprits["candidates"]] == [12]

@@ -1,4 +1,4 @@
-"""Large numbers on pages and in tables of commands: counts are `3,999` and rates `92.7%`, whoever prints them."""
+"""Large numbers on every page and in command output: counts are `3,999` and rates `92.7%`."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from support.data.base_history import BaseHistory
 from support.data.store_rows import UPSTREAM, StoreRows
 
 COUNT = re.compile(r"(?<![\w#./:,=@-])[1-9]\d{3,}(?![\w./:=-])")
-"""Four digits that stand alone: no part of a SHA, an id, a time, an address or a pull request's number."""
+"""Four or more digits that are not part of a SHA, an id, a time, a URL or a pull request's number."""
 LOOSE_PERCENT = re.compile(r"\d %")
 NOT_COUNTS = re.compile(r"attempt \d+|repository id \d+|version \d+|run \d+")
 PATHS = (
@@ -40,27 +40,27 @@ PATHS = (
 
 
 class Texts(HTMLParser):
-    """The texts that a reader sees, those on hover included."""
+    """The visible texts of a page, including titles and labels."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.texts: list[str] = []
         self._skipped = 0
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._skipped += tag in {"script", "style", "code", "pre"}
-        self.found += [value for name, value in attrs if name in {"title", "aria-label"} and value]
+        self.texts += [value for name, value in attrs if name in {"title", "aria-label"} and value]
 
     def handle_endtag(self, tag: str) -> None:
         self._skipped -= tag in {"script", "style", "code", "pre"}
 
     def handle_data(self, data: str) -> None:
         if not self._skipped and data.strip():
-            self.found.append(data)
+            self.texts.append(data)
 
 
-def ungrouped(texts: list[str]) -> Iterator[str]:
+def find_ungrouped_numbers(texts: list[str]) -> Iterator[str]:
     for text in texts:
         plain = NOT_COUNTS.sub("", text)
         if COUNT.search(plain) or LOOSE_PERCENT.search(plain):
@@ -99,17 +99,17 @@ async def test_no_page_prints_a_count_without_separators(store: StoreRows) -> No
     fill(store)
     frame = Frame(store.views, upstreams=(UPSTREAM,), clock=store.clock)
     transport = httpx.ASGITransport(Starlette(routes=pages_routes.routes(frame)))
-    found: dict[str, list[str]] = {}
+    ungrouped_texts: dict[str, list[str]] = {}
     grouped = set()
     async with httpx.AsyncClient(transport=transport, base_url="http://relay") as browser:
         for path in PATHS:
             answer = await browser.get(path)
             assert answer.status_code == 200, path
-            texts = Texts(answer.text).found
-            if loose := list(ungrouped(texts)):
-                found[path] = loose
+            texts = Texts(answer.text).texts
+            if loose := list(find_ungrouped_numbers(texts)):
+                ungrouped_texts[path] = loose
             grouped |= set(re.findall(r"\d,\d{3}", " ".join(texts)))
-    assert found == {}
+    assert ungrouped_texts == {}
     assert {"3,999", "1,234", "4,464", "4,812", "1,111", "2,345"} <= grouped
 
 
@@ -122,12 +122,12 @@ async def test_no_page_prints_a_count_without_separators(store: StoreRows) -> No
         ("#12345 on 2026-07-01, a1234b, run 987654", False),
     ],
 )
-def test_the_scan_tells_counts_from_names(text: str, is_loose: bool) -> None:
-    assert bool(list(ungrouped([text]))) is is_loose
+def test_the_scan_distinguishes_counts_from_identifiers(text: str, is_loose: bool) -> None:
+    assert bool(list(find_ungrouped_numbers([text]))) is is_loose
 
 
 @pytest.mark.parametrize("form", [OutputFormat.TABLE, OutputFormat.MARKDOWN])
-def test_a_table_of_a_command_groups_its_counts(
+def test_a_table_of_a_command_has_thousands_separators(
     form: OutputFormat, capsys: pytest.CaptureFixture[str]
 ) -> None:
     item = {

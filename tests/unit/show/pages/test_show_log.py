@@ -1,4 +1,4 @@
-"""The log pages and the search as a browser gets them: filters in the address, empty states, hostile text, eyes."""
+"""The log pages and the search: filters in the query, empty states, hostile text, and contents for admins only."""
 
 import json
 import re
@@ -37,10 +37,10 @@ ADMIN = Reader("ops", admin=True, csrf="signed", method=SignInMethod.SESSION)
 def browse(views: Any, store: StoreRows, reader: Reader | None = None) -> httpx.AsyncClient:
     app: ASGIApp = page_app(Frame(views, upstreams=(UPSTREAM, OTHER), clock=store.clock))
 
-    async def seen_by(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app_with_reader(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "state": {"reader": reader} if reader else {}}, receive, send)
 
-    return httpx.AsyncClient(transport=httpx.ASGITransport(seen_by), base_url="http://relay")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app_with_reader), base_url="http://relay")
 
 
 @pytest.fixture
@@ -64,37 +64,37 @@ def page_links(answer: httpx.Response) -> list[str]:
     return ParsedPage(answer.text).attributes("href")
 
 
-def act(store: StoreRows, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
+def add_action(store: StoreRows, name: str = "pause", subject: str = "Torch/torch", **more: Any) -> None:
     row = {"upstream": UPSTREAM.key, "at": store.ago(hours=1), "who": "ops", "act": name, "subject": subject}
     store.add(main_tables.audit, {**row, "detail": json.dumps(more)})
 
 
-def ran(store: StoreRows, job_name: str, downstream: str = "good/backend") -> None:
+def add_job_statistics(store: StoreRows, job_name: str, downstream: str = "good/backend") -> None:
     row = {
         "upstream": UPSTREAM.key,
         "downstream": downstream,
         "kind": "pull_request",
         "day_at": store.ago(days=1),
     }
-    what = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
-    store.add(statistics.job_days, {**row, **what})
+    job = {"workflow": "ci.yml", "workflow_name": "CI", "job_name": job_name}
+    store.add(statistics.job_days, {**row, **job})
 
 
-async def test_an_empty_log_says_what_is_missing(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_an_empty_log_explains_what_is_missing(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.allowlist(LISTED)
-    said = (
+    messages = (
         "No webhook has arrived yet",
         "Nothing is waiting",
         "No waivers",
         "No actions yet",
     )
-    for path, words in zip(LISTS, said, strict=True):
+    for path, words in zip(LISTS, messages, strict=True):
         answer = await browser.get(path)
         assert words in main_text(answer)
         assert "<table" not in answer.text
 
 
-async def test_the_log_lists_deliveries_with_their_dispatches_summed(
+async def test_the_log_lists_deliveries_with_their_dispatch_counts(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
@@ -113,7 +113,7 @@ async def test_the_log_lists_deliveries_with_their_dispatches_summed(
     assert f"/crcr/deliveries/{delivery}" in page_links(answer)
 
 
-async def test_filters_order_and_place_stand_in_the_address(
+async def test_filters_order_and_cursor_are_in_the_query(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
@@ -123,12 +123,12 @@ async def test_filters_order_and_place_stand_in_the_address(
     first = await browser.get(
         "/crcr/deliveries?number=%237&event=pull_request&state=accepted&sort=at&range=7d"
     )
-    further = next(link for link in page_links(first) if "after=" in link)
-    asked = parse_qs(urlsplit(further).query)
-    assert {**asked, "after": []} == {
+    next_link = next(link for link in page_links(first) if "after=" in link)
+    query = parse_qs(urlsplit(next_link).query)
+    assert {**query, "after": []} == {
         "number": ["7"], "event": ["pull_request"], "state": ["accepted"], "sort": ["at"], "range": ["7d"], "after": [],
     }  # fmt: skip
-    second = await browser.get(further)
+    second = await browser.get(next_link)
     assert second.text.count('data-key="') == 10
     for kind in ("/api/v1/deliveries?", "/api/v1/deliveries.csv?"):
         export = next(link for link in page_links(second) if link.startswith(kind))
@@ -139,7 +139,7 @@ async def test_filters_order_and_place_stand_in_the_address(
         for tag, attrs in ParsedPage(second.text).elements
         if tag == "input" and attrs.get("type") == "hidden"
     ]
-    assert {str(each["name"]) for each in hidden} >= {"sort", "range"}
+    assert {str(field["name"]) for field in hidden} >= {"sort", "range"}
 
 
 async def test_another_upstream_is_kept_in_every_link(store: StoreRows, browser: httpx.AsyncClient) -> None:
@@ -161,7 +161,7 @@ async def test_another_upstream_is_kept_in_every_link(store: StoreRows, browser:
         *("/crcr/audit?after=WzFd", "/crcr/waivers?after=WzFd"),
     ],
 )
-async def test_a_place_that_is_not_ours_is_a_page_that_says_so(
+async def test_a_foreign_cursor_is_a_400_page(
     store: StoreRows, browser: httpx.AsyncClient, path: str
 ) -> None:
     store.allowlist(LISTED)
@@ -183,7 +183,7 @@ async def test_a_place_that_is_not_ours_is_a_page_that_says_so(
         ("/crcr/waivers?number=x", "number", "not the number of a pull request"),
     ],
 )
-async def test_a_filter_that_is_not_understood_keeps_the_page_and_says_so_beside_the_field(
+async def test_an_invalid_filter_is_ignored_with_a_message_beside_its_field(
     store: StoreRows, browser: httpx.AsyncClient, path: str, field: str, said: str
 ) -> None:
     store.allowlist(LISTED)
@@ -200,7 +200,7 @@ async def test_a_filter_that_is_not_understood_keeps_the_page_and_says_so_beside
     assert not [link for link in exports if f"{field}=" in link]
 
 
-async def test_a_commit_of_seven_digits_filters_and_a_bad_one_beside_it_does_not_matter(
+async def test_a_seven_digit_sha_filters_even_beside_an_invalid_number(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
@@ -217,7 +217,7 @@ async def test_waivers_are_found_by_parts_of_names(store: StoreRows, browser: ht
     store.pull(7)
     store.waiver("gate/one", who="Mia-Long")
     store.waiver("good/backend", who="tom", head_sha="b" * 40)
-    for query, found in (
+    for query, expected in (
         ("backend=GATE", ["gate/one"]),
         ("backend=ood", ["Good/Backend"]),
         ("who=@mia", ["gate/one"]),
@@ -227,31 +227,33 @@ async def test_waivers_are_found_by_parts_of_names(store: StoreRows, browser: ht
         answer = await browser.get(f"/crcr/waivers?{query}")
         assert answer.status_code == 200
         listed = re.findall(r'<th scope="row"><a class="text" href="/crcr/([^"]+)"', answer.text)
-        assert sorted(listed) == sorted(found), query
+        assert sorted(listed) == sorted(expected), query
 
 
-async def test_acts_are_found_by_parts_of_their_names(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_actions_are_found_by_parts_of_their_names(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
     store.allowlist(LISTED)
-    act(store, "waiver_used", "#7")
-    act(store, "pause")
-    for query, found in (
+    add_action(store, "waiver_used", "#7")
+    add_action(store, "pause")
+    for query, expected in (
         *(("act=Waiver+used", ["waiver used"]), ("act=waiver_u", ["waiver used"]), ("act=us", ["waiver used"]), ("act=ause", [])),
         *(("who=OP", ["pause", "waiver used"]), ("who=nobody", [])),
     ):  # fmt: skip
         answer = await browser.get(f"/crcr/audit?{query}")
-        assert sorted(re.findall(r'title="Actions of this kind">([^<]+)<', answer.text)) == found, query
+        assert sorted(re.findall(r'title="Actions of this kind">([^<]+)<', answer.text)) == expected, query
 
 
-async def test_the_example_of_a_waiver_is_a_command(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_the_example_of_a_waiver_is_a_valid_command(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
     store.allowlist(LISTED)
     answer = await browser.get("/crcr/waivers")
     (example,) = re.findall(r"<code>(/crcr waive [^<]+)</code>", answer.text)
-    assert [type(each) for each in parse_commands(unescape(example))] == [WaiveCommand]
+    assert [type(command) for command in parse_commands(unescape(example))] == [WaiveCommand]
 
 
-async def test_a_filter_that_finds_nothing_offers_the_whole_list(
-    store: StoreRows, browser: httpx.AsyncClient
-) -> None:
+async def test_a_filter_without_matches_states_it(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.allowlist(LISTED)
     for path in (
         "/crcr/deliveries?number=5",
@@ -263,7 +265,7 @@ async def test_a_filter_that_finds_nothing_offers_the_whole_list(
         assert re.search(r"No matching (deliveries|outgoing calls|waivers|actions)", main_text(answer))
 
 
-async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
+async def test_a_delivery_page_has_its_dispatches_jobs_and_open_effects(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
@@ -283,7 +285,7 @@ async def test_one_delivery_has_its_dispatches_jobs_and_what_is_owed(
     assert (await browser.get("/crcr/deliveries/no-such")).status_code == 404
 
 
-async def test_acts_are_offered_to_administrators_only(
+async def test_action_forms_are_shown_to_administrators_only(
     store: StoreRows, browser: httpx.AsyncClient, admin: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
@@ -297,16 +299,16 @@ async def test_acts_are_offered_to_administrators_only(
     for path in addresses:
         assert "/crcr/admin/" not in (await browser.get(path)).text
         assert "404 from GitHub" not in (await browser.get(path)).text
-    one, every, effects = [await admin.get(path) for path in addresses]
-    assert one.text.count('action="/crcr/admin/replay"') == 2
-    assert 'action="/crcr/admin/pause"' in every.text
+    delivery_page, deliveries, effects = [await admin.get(path) for path in addresses]
+    assert delivery_page.text.count('action="/crcr/admin/replay"') == 2
+    assert 'action="/crcr/admin/pause"' in deliveries.text
     assert effects.text.count('action="/crcr/admin/retry"') == 2
     assert "404 from GitHub" in main_text(effects)
     back = [attrs["value"] for _, attrs in ParsedPage(effects.text).elements if attrs.get("name") == "next"]
     assert set(back) == {"/crcr/deliveries?show=effects&target=good/backend"}
 
 
-async def test_a_paused_upstream_is_told_and_can_be_let_go(
+async def test_a_paused_upstream_is_shown_with_an_unpause_form(
     store: StoreRows, admin: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
@@ -317,7 +319,7 @@ async def test_a_paused_upstream_is_told_and_can_be_let_go(
     assert 'action="/crcr/admin/unpause"' in answer.text
 
 
-async def test_effects_are_counted_by_state_and_parked_ones_stand_first(
+async def test_effects_are_counted_by_state_and_parked_ones_come_first(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
@@ -348,36 +350,41 @@ async def test_a_waiver_links_to_its_pull_request_and_backend(
     assert "secret" not in answer.text
 
 
-async def test_the_audit_log_tells_who_did_what_and_hides_what_is_not_public(
+async def test_the_audit_log_hides_hidden_backends_and_sign_ins_from_the_public(
     store: StoreRows, browser: httpx.AsyncClient, admin: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
-    act(store, "suspend", "secret/one")
-    act(store, "sign_in_failed", "pages")
-    act(store, "waive", "#7", command="/crcr waive gate/one down", head="a" * 40)
+    add_action(store, "suspend", "secret/one")
+    add_action(store, "sign_in_failed", "pages")
+    add_action(store, "waive", "#7", command="/crcr waive gate/one down", head="a" * 40)
     answer = await browser.get("/crcr/audit")
     assert "/crcr waive gate/one down" in main_text(answer)
     assert {"/crcr/pr/7", f"/crcr/commit/{'a' * 40}", "/crcr/audit?act=waive"} <= set(page_links(answer))
     assert "secret" not in answer.text
     assert "sign in" not in main_text(answer)
-    eyes = main_text(await admin.get("/crcr/audit"))
-    assert "secret/one" in eyes
-    assert "sign in failed" in eyes
+    admin_text = main_text(await admin.get("/crcr/audit"))
+    assert "secret/one" in admin_text
+    assert "sign in failed" in admin_text
 
 
-async def test_a_search_for_one_thing_leads_there(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_a_search_for_a_number_or_sha_redirects_to_its_page(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
     store.allowlist(LISTED)
     store.pull(123)
     delivery = store.delivery(number=None, head_sha="c" * 40)
-    for text, place in (("#123", "/crcr/pr/123"), ("c" * 40, f"/crcr/commit/{'c' * 40}?delivery={delivery}")):
+    for text, location in (
+        ("#123", "/crcr/pr/123"),
+        ("c" * 40, f"/crcr/commit/{'c' * 40}?delivery={delivery}"),
+    ):
         answer = await browser.get("/crcr/search", params={"q": text})
-        assert (answer.status_code, answer.headers["location"]) == (303, place)
+        assert (answer.status_code, answer.headers["location"]) == (303, location)
 
 
-async def test_a_search_groups_what_it_finds(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_search_results_are_grouped_by_kind(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.allowlist(LISTED)
     store.pull(5, title="Make the backend faster", author="backend")
-    ran(store, "backend tests")
+    add_job_statistics(store, "backend tests")
     answer = await browser.get("/crcr/search?q=backend")
     words = main_text(answer)
     for group in (
@@ -393,9 +400,7 @@ async def test_a_search_groups_what_it_finds(store: StoreRows, browser: httpx.As
     assert {"/api/v1/search?q=backend", "/api/v1/search.csv?q=backend"} <= set(page_links(answer))
 
 
-async def test_an_author_with_many_pull_requests_has_further_pages(
-    store: StoreRows, browser: httpx.AsyncClient
-) -> None:
+async def test_the_pull_requests_of_an_author_are_paged(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.allowlist(LISTED)
     for number in range(1, 46):
         store.pull(number, author="Ada", title="plain")
@@ -409,7 +414,7 @@ async def test_an_author_with_many_pull_requests_has_further_pages(
         assert (await browser.get(f"/crcr/search?q=@ada&after={bad}")).status_code == 400
 
 
-async def test_a_search_that_finds_nothing_says_what_can_be_searched(
+async def test_a_search_without_results_explains_what_can_be_searched(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
@@ -428,13 +433,13 @@ def fill_with(store: StoreRows, storable: str) -> str:
     store.effect("parked", storable.replace("/", "."), kind=storable, delivery=delivery, last_error=storable)
     store.pull(7, title=storable, author=storable)
     store.waiver("gate/one", who=storable, reason=storable, job=storable, ended_by=storable)
-    act(store, storable, storable, **{storable[:100]: storable})
-    ran(store, f"zz {storable}")
+    add_action(store, storable, storable, **{storable[:100]: storable})
+    add_job_statistics(store, f"zz {storable}")
     return delivery
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
-async def test_fault_29_hostile_text_in_the_log_is_only_text(
+async def test_fault_29_hostile_text_in_the_log_stays_text(
     store: StoreRows, admin: httpx.AsyncClient, hostile: str
 ) -> None:
     delivery = fill_with(store, hostile.replace("\x00", "\x01"))
@@ -447,7 +452,7 @@ async def test_fault_29_hostile_text_in_the_log_is_only_text(
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-async def test_fault_29_hostile_wishes_are_answered_harmlessly(
+async def test_fault_29_hostile_query_parameters_are_answered_harmlessly(
     store: StoreRows, browser: httpx.AsyncClient, hostile: str
 ) -> None:
     store.allowlist(LISTED)
@@ -472,7 +477,7 @@ async def test_fault_29_hostile_wishes_are_answered_harmlessly(
             assert_inert(ParsedPage(answer.text), answer.text)
 
 
-async def test_a_list_that_cannot_be_read_says_so(store: StoreRows) -> None:
+async def test_a_store_outage_is_a_503_page_with_a_message(store: StoreRows) -> None:
     class Down:
         def __getattr__(self, _: str) -> Any:
             async def refuse(*_: Any, **__: Any) -> Any:
@@ -487,7 +492,7 @@ async def test_a_list_that_cannot_be_read_says_so(store: StoreRows) -> None:
             assert "cannot be read right now" in answer.text
 
 
-async def test_lists_are_live_and_their_fragment_is_the_main_part(
+async def test_lists_listen_for_events_and_their_fragment_is_the_main_part(
     store: StoreRows, browser: httpx.AsyncClient
 ) -> None:
     store.allowlist(LISTED)
@@ -502,8 +507,8 @@ async def test_lists_are_live_and_their_fragment_is_the_main_part(
         assert part.partition("<template")[0].strip() in whole
 
 
-async def test_every_link_to_the_data_is_answered(tmp_path: Path) -> None:
-    asked = (
+async def test_every_export_link_works(tmp_path: Path) -> None:
+    paths = (
         "/crcr/deliveries?number=%237&event=push&state=accepted&sha=abcdef1&sort=at",
         "/crcr/deliveries?show=effects&state=retried&target=org/repo",
         "/crcr/waivers?state=in+force&who=@mia&backend=org/repo&number=7&sort=-at",
@@ -511,7 +516,7 @@ async def test_every_link_to_the_data_is_answered(tmp_path: Path) -> None:
         "/crcr/search?q=x%26y",
     )
     async with running_relay(tmp_path, "L1: [org/repo]", downstreams=("org/repo",)) as relay:
-        for path in asked:
+        for path in paths:
             answer = await relay.http.get(path)
             exports = [link for link in page_links(answer) if link.startswith("/api/v1/")]
             assert exports
@@ -519,7 +524,7 @@ async def test_every_link_to_the_data_is_answered(tmp_path: Path) -> None:
                 assert (await relay.http.get(link)).status_code == 200, link
 
 
-async def test_signing_in_leads_back_to_what_was_chosen(store: StoreRows) -> None:
+async def test_the_sign_in_link_returns_to_the_filtered_page(store: StoreRows) -> None:
     store.allowlist(LISTED)
     async with browse(store.views, store, Reader(may_sign_in=True)) as visitor:
         for more in ("", "&fragment=main&done=pause"):

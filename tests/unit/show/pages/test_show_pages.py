@@ -1,4 +1,4 @@
-"""The pages as a browser gets them: hostile text, headers, empty states, fragments, problems."""
+"""The pages: hostile text, headers, empty states, fragments, problems."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def browse(frame: Frame) -> httpx.AsyncClient:
 
 
 async def fill_with(store: StoreRows, hostile: str) -> None:
-    """The same hostile text in every field that a downstream, an author or a file can set."""
+    """Put the same hostile text into every field that a downstream, an author or a file can set."""
     storable = hostile.replace("\x00", "\x01")
     store.allowlist()
     delivery = store.delivery(ref=storable, head_sha=storable, reason=storable)
@@ -41,17 +41,17 @@ async def fill_with(store: StoreRows, hostile: str) -> None:
     other = store.delivery(number=None, ref=storable)
     store.dispatch(other, number=None, event=storable, action=None)
     tests = json.dumps([{"name": hostile, "file": hostile, "message": hostile}])
-    text = {"job_name": storable, "workflow": storable, "workflow_name": storable, "run_id": storable}
+    names = {"job_name": storable, "workflow": storable, "workflow_name": storable, "run_id": storable}
     links = {"url": storable, "artifact_url": storable, "environment": storable, "check_run_text": storable}
     failed = {"failed_tests": tests, "tests_failed": 1, "tests_total": 2}
-    store.job(delivery, "failure", **text, **links, **failed, disputed=1, disputed_conclusion="success")
+    store.job(delivery, "failure", **names, **links, **failed, disputed=1, disputed_conclusion="success")
     repository = {"upstream": UPSTREAM.key, "downstream": "good/backend", "name": "Good/Backend"}
     store.add(main_tables.repositories, {**repository, "alarm": storable})
     store.effect("parked", last_error=storable)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=range(len(HOSTILE)))
-async def test_fault_29_hostile_text_is_only_text(
+async def test_fault_29_hostile_text_stays_text(
     store: StoreRows, browser: httpx.AsyncClient, hostile: str
 ) -> None:
     await fill_with(store, hostile)
@@ -64,7 +64,7 @@ async def test_fault_29_hostile_text_is_only_text(
 
 
 @pytest.mark.parametrize("hostile", HOSTILE[:6])
-async def test_fault_29_hostile_addresses_are_answered_harmlessly(
+async def test_fault_29_hostile_queries_and_paths_are_answered_harmlessly(
     browser: httpx.AsyncClient, hostile: str
 ) -> None:
     for params in ({"upstream": hostile}, {"range": hostile}, {"fragment": hostile}):
@@ -76,7 +76,7 @@ async def test_fault_29_hostile_addresses_are_answered_harmlessly(
     assert_inert(ParsedPage(answer.text), answer.text)
 
 
-async def test_a_good_link_is_a_link_that_tells_nothing(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_an_external_link_sends_no_referrer(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.allowlist()
     delivery = store.delivery()
     store.dispatch(delivery)
@@ -105,7 +105,7 @@ async def test_every_page_carries_strict_headers(
     assert "referrer-policy" in headers
 
 
-async def test_pages_need_nothing_from_outside(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_pages_load_nothing_from_other_sites(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.allowlist()
     page = ParsedPage((await browser.get("/crcr")).text)
     loaded = [
@@ -120,18 +120,20 @@ async def test_pages_need_nothing_from_outside(store: StoreRows, browser: httpx.
         assert not re.search(r"https?://(?!www\.w3\.org)|@import", answer.text)
 
 
-async def test_the_first_address_leads_to_the_pages(browser: httpx.AsyncClient) -> None:
+async def test_the_root_redirects_to_the_front_page(browser: httpx.AsyncClient) -> None:
     answer = await browser.get("/")
     assert (answer.status_code, answer.headers["location"]) == (307, "/crcr")
 
 
-async def test_without_an_allowlist_the_page_says_what_to_do(browser: httpx.AsyncClient) -> None:
+async def test_without_an_allowlist_the_page_names_the_setting(browser: httpx.AsyncClient) -> None:
     text = (await browser.get("/crcr")).text
     assert "No allowlist has been read yet" in text
     assert "CRCR_ALLOWLIST" in text
 
 
-async def test_without_events_the_page_says_what_to_do(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_without_events_the_page_shows_no_results_and_no_rate(
+    store: StoreRows, browser: httpx.AsyncClient
+) -> None:
     store.allowlist()
     summary = (await browser.get("/crcr")).text
     assert "has arrived yet" in summary
@@ -149,7 +151,7 @@ async def test_an_unknown_backend_is_a_404_page(store: StoreRows, browser: httpx
         assert "is not a backend of this upstream" in answer.text
 
 
-async def test_status_is_told_by_letter_and_word(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_a_status_is_shown_by_letter_and_word(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.allowlist()
     delivery = store.delivery()
     store.dispatch(delivery)
@@ -159,7 +161,7 @@ async def test_status_is_told_by_letter_and_word(store: StoreRows, browser: http
     assert re.search(r'<b aria-hidden="true">T</b><span class="word">timed out</span>', text)
 
 
-async def test_the_fragment_is_the_main_part_alone(store: StoreRows, browser: httpx.AsyncClient) -> None:
+async def test_the_fragment_is_the_main_part_only(store: StoreRows, browser: httpx.AsyncClient) -> None:
     store.allowlist()
     whole = (await browser.get("/crcr")).text
     part = (await browser.get("/crcr?fragment=main")).text
@@ -174,7 +176,7 @@ async def test_links_keep_upstream_and_range(store: StoreRows, browser: httpx.As
     assert next(iter(page.attributes("data-events"))) == "/api/v1/events?upstream=other/upstream&after=0"
 
 
-async def test_a_page_that_cannot_read_says_so_and_shows_no_zeros(store: StoreRows) -> None:
+async def test_a_store_outage_is_a_503_page_without_figures(store: StoreRows) -> None:
     class Down:
         async def summary(self, *_: Any, **__: Any) -> Any:
             raise StoreUnavailable

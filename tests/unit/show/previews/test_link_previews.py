@@ -1,4 +1,4 @@
-"""Previews of pasted links: tags on public pages only, and pictures of one size that cannot be made to cost much."""
+"""Link previews: tags on public pages only, and pictures of one size with bounded cost."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,36 +53,42 @@ def fill(store: StoreRows, title: str = "Fuse it") -> list[str]:
     return [*pages, f"/crcr/failures/{group}"]
 
 
-def tags(text: str) -> dict[str, str]:
-    found = {}
+def preview_tags(text: str) -> dict[str, str]:
+    values_of_tags = {}
     for name, attributes in ParsedPage(text).elements:
         if name == "meta":
             key = attributes.get("property") or attributes.get("name") or ""
-            found[key] = attributes.get("content") or ""
-    return {key: value for key, value in found.items() if key.startswith(("og:", "twitter:"))}
+            values_of_tags[key] = attributes.get("content") or ""
+    return {key: value for key, value in values_of_tags.items() if key.startswith(("og:", "twitter:"))}
 
 
 async def test_public_pages_have_a_preview_with_a_picture_of_their_state(store: StoreRows) -> None:
     pages = fill(store)
     async with browse(store) as client:
         for path in pages:
-            found = tags((await client.get(path)).text)
-            assert {"og:title", "og:description", "og:url", "og:image", "twitter:card"} <= found.keys(), path
-            assert found["og:url"] == f"{SITE}{path}"
-            assert found["og:image"].startswith(f"{SITE}/og/")
-            picture = await client.get(found["og:image"].removeprefix(SITE))
+            tags_of_page = preview_tags((await client.get(path)).text)
+            assert {
+                "og:title",
+                "og:description",
+                "og:url",
+                "og:image",
+                "twitter:card",
+            } <= tags_of_page.keys(), path
+            assert tags_of_page["og:url"] == f"{SITE}{path}"
+            assert tags_of_page["og:image"].startswith(f"{SITE}/og/")
+            picture = await client.get(tags_of_page["og:image"].removeprefix(SITE))
             assert (picture.status_code, picture.headers["content-type"]) == (200, "image/png")
             assert Image.open(BytesIO(picture.content)).size == (1200, 630)
-        pull = tags((await client.get("/crcr/pr/7")).text)
+        pull = preview_tags((await client.get("/crcr/pr/7")).text)
         assert pull["og:title"] == f"#7 Fuse it · {UPSTREAM}"
         assert pull["og:description"].startswith("Failed: failed 1, by ada, into main.")
 
 
-async def test_nothing_is_told_where_the_dashboard_is_not_public(store: StoreRows) -> None:
+async def test_a_private_dashboard_has_no_previews(store: StoreRows) -> None:
     pages = fill(store)
     async with browse(store, is_public=False) as client:
         for path in pages:
-            assert tags((await client.get(path)).text) == {}
+            assert preview_tags((await client.get(path)).text) == {}
         for path in ("/og/summary.png", "/og/pr/7.png", "/og/backend/good/backend.png"):
             assert (await client.get(path)).status_code == 404
 
@@ -91,22 +97,22 @@ async def test_hidden_backends_are_in_no_preview(store: StoreRows) -> None:
     fill(store)
     async with browse(store) as client:
         hidden = await client.get("/crcr/secret/one")
-        assert (hidden.status_code, tags(hidden.text)) == (404, {})
+        assert (hidden.status_code, preview_tags(hidden.text)) == (404, {})
         for name in ("secret/one", "no/such"):
             assert (await client.get(f"/og/backend/{name}.png")).status_code == 404
         assert (await client.get("/og/backend/shy/one.png")).status_code == 200
-        shy = tags((await client.get("/crcr/shy/one")).text)
+        shy = preview_tags((await client.get("/crcr/shy/one")).text)
         assert shy["og:description"] == f"Listed: level L2. {UPSTREAM}"
-        assert "backends 2" in tags((await client.get("/crcr")).text)["og:description"]
+        assert "backends 2" in preview_tags((await client.get("/crcr")).text)["og:description"]
 
 
-async def test_hostile_text_is_only_text_in_tags_and_pictures(store: StoreRows) -> None:
+async def test_hostile_text_stays_text_in_tags_and_pictures(store: StoreRows) -> None:
     pages = fill(store, HOSTILE.replace("\x00", "\x01"))
     async with browse(store) as client:
         for path in pages:
             page = await client.get(path)
             assert "<script>alert" not in page.text
-            assert len(tags(page.text)["og:title"]) < 400
+            assert len(preview_tags(page.text)["og:title"]) < 400
         assert (await client.get("/og/pr/7.png")).status_code == 200
         for odd in (
             "/og/pr/x.png",
@@ -125,7 +131,7 @@ def test_any_title_fits_its_picture(title: str) -> None:
     assert draw_picture(preview) is draw_picture(preview)
 
 
-def test_a_text_is_wrapped_without_losing_a_letter() -> None:
+def test_wrapping_a_text_loses_no_letter() -> None:
     for text in ("one two three four five six seven eight nine ten", "W" * 150, f"a {'b' * 90} c"):
         lines = wrap_text(text, 64, 600)
         assert "".join(lines).replace(" ", "") == text.replace(" ", "")

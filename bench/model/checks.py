@@ -1,6 +1,6 @@
 """The model against measurements that its constants were not taken from: each must be within 20 %.
 
-Constants come from 1 to 300 targets, 1 to 8 clients and single heads in small worlds. Predicted and measured here: a
+Constants come from 1 to 500 targets, 1 to 16 clients and single heads in small worlds. Predicted and measured here: a
 webhook with 1,000 targets, callbacks of 32 clients, and the peak hour of a world of 20 backends.
 """
 
@@ -104,11 +104,12 @@ def check_relay(constants: Constants, folder: Path) -> Iterator[Check]:
             judged=_is_quiet(),
         )
     with run_measured_relay(RelaySetup(folder.with_name(f"{folder.name}-callbacks"), _BACKENDS)) as relay:
-        requests = callback_requests(relay.setup, 1, CALLBACKS, backends=_BACKENDS)
-        before = relay.cpu()
-        for part in (requests[: CALLBACKS // 2], requests[CALLBACKS // 2 :]):
-            uvloop.run(send_all(relay.setup.relay_port, part, CLIENTS))
-        cpu = relay.cpu().minus(before, per=CALLBACKS).relay_s
+        for pull in (1, 2):  # The first round is not counted: a new process takes longer.
+            requests = callback_requests(relay.setup, pull, CALLBACKS, backends=_BACKENDS)
+            before = relay.cpu()
+            for part in (requests[: CALLBACKS // 2], requests[CALLBACKS // 2 :]):
+                uvloop.run(send_all(relay.setup.relay_port, part, CLIENTS))
+            cpu = relay.cpu().minus(before, per=CALLBACKS).relay_s
     simulated = simulate_clients(constants.sqlite, CLIENTS, CALLBACKS)
     # For each processor second: the elapsed time depends on the machine's other work.
     yield Check(

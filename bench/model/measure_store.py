@@ -27,12 +27,12 @@ from bench.relay_process.load_client import post_bytes, send_all, send_steadily
 from bench.relay_process.processes import wait_for_dispatches, wait_until_idle
 from bench.relay_process.relay_setup import RelaySetup, report_body, signed_webhook
 
-FEW, GATING, MANY = 1, 3, 300
+FEW, GATING, MANY = 1, 3, 500
 """Targets of the measured relays; those of the second are all at L4."""
-CALLBACKS = {1: 300, 4: 600, 8: 800}
-"""Callbacks for each number of clients."""
-_WEBHOOKS = {FEW: 40, GATING: 20, MANY: 10}
-_EVERY_S = {FEW: 0.05, GATING: 0.2, MANY: 0.7}
+CALLBACKS = {1: 600, 4: 1600, 16: 4800}
+"""Callbacks for each number of clients. Processor time is counted in steps of 10 ms."""
+_WEBHOOKS = {FEW: 40, GATING: 20, MANY: 8}
+_EVERY_S = {FEW: 0.05, GATING: 0.2, MANY: 1.2}
 _CHECKS_COLLECT_S = 4.0
 """Checks of backends collect changes for 2 s before they are published."""
 _REPORTING = 16

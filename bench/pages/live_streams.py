@@ -1,10 +1,11 @@
-"""Two thousand live streams in one process: their memory, and how long a change takes to reach the last of them."""
+"""Two thousand live streams: the memory of the relay's two processes, and how long a change takes to reach the last of them."""
 
 import asyncio
 import time
 from pathlib import Path
 
 from bench.relay_process.load_client import get_bytes, percentile, post_bytes, send_all
+from bench.relay_process.process_usage import memory
 from bench.relay_process.processes import run_idle_relay
 from bench.relay_process.relay_setup import RelaySetup, Row, signed_webhook
 
@@ -17,7 +18,8 @@ _CHANGES = 5
 
 def measure_live_streams(folder: Path) -> list[Row]:
     with run_idle_relay(1, folder) as (setup, _):
-        before_mb = setup.resident_mb()
+        setup.wait_for("/crcr")  # the page process, which holds the streams, starts after the intake
+        before_mb = memory(setup.process_id).proportional_mb
         webhooks = [signed_webhook(number) for number in range(1, _CHANGES + 1)]
         requests = [post_bytes("/github/webhook", body, headers) for body, headers, _ in webhooks]
         delays, after_mb = asyncio.run(_follow(setup, requests))
@@ -51,7 +53,7 @@ async def _follow(setup: RelaySetup, requests: list[bytes]) -> tuple[list[float]
         delays += [max(0.0, at - accepted) for at in await waiting]
         await asyncio.sleep(1)
         await asyncio.gather(*(_skip(reader) for reader, _ in streams))
-    after_mb = setup.resident_mb()
+    after_mb = memory(setup.process_id).proportional_mb
     for _, writer in streams:
         writer.close()
     return delays, after_mb

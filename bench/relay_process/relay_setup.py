@@ -127,14 +127,6 @@ class RelaySetup:
                     raise
                 time.sleep(0.01)
 
-    def resident_mb(self) -> float:
-        """The relay's resident memory, as its own metrics say."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.relay_port}/metrics", timeout=10) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith("process_resident_memory_bytes"):
-                    return float(line.split()[1]) / 1e6
-        raise SystemExit("/metrics has no process_resident_memory_bytes")
-
 
 @contextmanager
 def start_process(

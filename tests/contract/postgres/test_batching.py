@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -282,7 +283,41 @@ async def test_a_second_transaction_begins_when_enough_lanes_wait(
     assert len(await names(database)) == waiting + 1
 
 
+async def test_no_second_transaction_begins_for_units_that_the_first_one_takes(
+    database: PostgresDatabase,
+) -> None:
+    writes = [
+        asyncio.create_task(database.write(run_unit(ADD, name=f"{n}"), lane=f"lane {n}")) for n in range(32)
+    ]
+    await asyncio.sleep(0)
+    assert database._committers.running == 1
+    await asyncio.wait_for(asyncio.gather(*writes), 20)
+
+
 # No caller waits forever
+
+
+class LinkThatFailsOnce(PostgresLink):
+    """The server is away for the first connection."""
+
+    has_failed = False
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Connection]:
+        if not self.has_failed:
+            self.has_failed = True
+            raise StoreUnavailable("the server is away")
+        async with super().writing() as connection:
+            yield connection
+
+
+async def test_writes_succeed_again_after_a_failed_connection() -> None:
+    database = PostgresDatabase(LinkThatFailsOnce(PostgresLocation(new_database())), Signals())
+    with pytest.raises(StoreUnavailable):
+        await database.write(run_unit(ADD, name="refused"), lane="a")
+    await asyncio.wait_for(database.write(run_unit(ADD, name="taken"), lane="a"), 20)
+    assert await names(database) == ["taken"]
+    await database.close()
 
 
 async def test_when_the_server_refuses_every_write_every_caller_gets_the_error(

@@ -218,8 +218,11 @@ def public_names(path: Path) -> Iterator[str]:
 
 
 def is_refused(name: str) -> bool:
-    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
-    return name.lower() in REFUSED_NAMES or bool({word.lower() for word in words} & REFUSED_WORDS)
+    return name.lower() in REFUSED_NAMES or bool({word.lower() for word in _words(name)} & REFUSED_WORDS)
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
 
 
 def test_modules_classes_and_functions_have_names_that_a_reader_would_search_for() -> None:
@@ -231,6 +234,18 @@ def test_modules_classes_and_functions_have_names_that_a_reader_would_search_for
         if is_refused(name)
     }
     assert refused <= STILL_NAMED_SO
+
+
+def test_tests_have_ordinary_names_too() -> None:
+    """In tests a random walk is a walk, and a refused word is quoted."""
+    words = REFUSED_WORDS - {"walk", "here", "furniture"}
+    refused = {
+        f"{path.name} {name}"
+        for path in Path(__file__).parent.rglob("*.py")
+        for name in re.findall(r"^ *(?:async def|def|class) (\w+)", path.read_text(), re.MULTILINE)
+        if words & {word.lower() for word in _words(name)}
+    }
+    assert refused == set()
 
 
 def test_the_word_list_refuses_furniture_pronouns_and_participles() -> None:

@@ -59,13 +59,13 @@ class JobHistory:
                 "test",
                 self.lists_tests,
                 code,
-                event,
+                event,  # type: ignore[arg-type]
                 at,
                 run,
                 len(same_code) + 1,
                 failures,
                 author,
-            )  # type: ignore[arg-type]
+            )
         )
         return self
 

@@ -96,6 +96,7 @@ async def test_a_page_catches_up_after_it_was_offline(tmp_path: Path, browser: B
         await expect(page.locator("#live")).to_contain_text("live")
         await page.context.set_offline(True)  # cuts the stream like a closed laptop lid
         await page.evaluate("dispatchEvent(new Event('offline'))")
+        await expect(page.locator("#live")).to_have_text("reconnecting")
         await github.open_pr(UPSTREAM, title="Add an operator")
         await site.relay.drain()
         await page.context.set_offline(False)

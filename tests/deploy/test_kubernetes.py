@@ -113,7 +113,7 @@ def test_pods_are_hardened() -> None:
         assert container["resources"]["limits"]["memory"]
 
 
-def test_a_hanging_pod_is_restarted_and_an_unreachable_store_restarts_none() -> None:
+def test_liveness_is_probed_at_healthz_readiness_at_readyz_and_pods_have_time_to_drain() -> None:
     drain_s = int(resources()["ConfigMap", "crcr-settings"]["data"]["CRCR_DRAIN_S"])
     for name in ("crcr-relay", "crcr-worker"):
         pod = pods()[name]["spec"]

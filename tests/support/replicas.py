@@ -69,6 +69,13 @@ def query_value(url: str, sql: str) -> Any:
     return next(iter(row.values()))
 
 
+def forget_sums(database: Path) -> None:
+    """Delete the aggregates, so that a page can read the result only from ClickHouse."""
+    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+        for table in ("hours", "days", "job_days"):
+            assert connection.execute(f"DELETE FROM {table}").rowcount > 0  # noqa: S608
+
+
 async def wait_until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     """Poll until the condition holds, with a time-out."""
     async with asyncio.timeout(within_s):

@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,14 @@ from crcr.record.clickhouse.connection import (
 from crcr.record.store.times import to_us
 from support.data.operator_database import relay_environment
 from support.process import crcr, free_port
-from support.replicas import TARGETS, github_with_backends, query_value, replica_environment, wait_until
+from support.replicas import (
+    TARGETS,
+    forget_sums,
+    github_with_backends,
+    query_value,
+    replica_environment,
+    wait_until,
+)
 from support.running_relay import UPSTREAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -95,13 +101,6 @@ async def test_a_relay_runs_on_chdb_and_the_doctor_reports_no_problem(tmp_path: 
             assert await relay.stop() == 0
             assert '"level":"error"' not in await relay.errors()
     assert not is_locked(engine)
-
-
-def forget_sums(database: Path) -> None:
-    """Delete the aggregates, so that a page can read the result only from ClickHouse."""
-    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
-        for table in ("hours", "days", "job_days"):
-            assert connection.execute(f"DELETE FROM {table}").rowcount > 0  # noqa: S608
 
 
 async def count_passed(port: int, backend: str) -> int:

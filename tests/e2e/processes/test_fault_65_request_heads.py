@@ -113,7 +113,7 @@ async def test_fault_65_a_head_that_does_not_end_in_time_closes_the_connection(
         if before:
             await one.send(before)
             assert (await one.answer())[0] == 200
-        await one.send(sent or b"")
+        await one.send(sent)
         if sent.startswith(b"GET"):
             assert code(await one.answer()) == (408, "head_too_slow")
         assert await one.rest() == b""

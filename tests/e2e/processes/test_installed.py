@@ -8,9 +8,8 @@ import asyncio
 import json
 import os
 import re
-import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,7 @@ from support.paths import ROOT
 from support.process import crcr, free_port
 from support.replicas import (
     TARGETS,
+    forget_sums,
     github_with_backends,
     query_rows,
     query_value,
@@ -340,10 +340,3 @@ async def test_fault_71_an_installation_with_the_extra_serves_a_page_from_chdb(
             answer = (await relay.get("/api/v1/summary", upstream=UPSTREAM)).json()
         [backend] = [each for each in answer["backends"] if each["name"] == TARGETS[0]]
         assert backend["figures"]["tally"]["success"] == 1
-
-
-def forget_sums(database: Path) -> None:
-    """Delete the aggregates, so that a page can read the result only from ClickHouse."""
-    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
-        for table in ("hours", "days", "job_days"):
-            assert connection.execute(f"DELETE FROM {table}").rowcount > 0  # noqa: S608

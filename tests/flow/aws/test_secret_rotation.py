@@ -20,7 +20,7 @@ from github_sim.github import GitHub
 from support.aws.server import CREDENTIALS, AwsFault, AwsServer, shared_aws
 from support.deploy.otlp_collector import attribute_texts, run_collector
 from support.downstream.callbacks import BACKEND, LISTED, post_report
-from support.running_relay import UPSTREAM, in_postgresql, running_relay
+from support.running_relay import UPSTREAM, running_relay
 from support.services.redis import RedisServer
 
 READER_TOKEN = "crcr_" + "r" * 43
@@ -129,10 +129,9 @@ PAGES = (
 
 
 async def test_secrets_of_every_source_appear_in_no_log_page_metric_trace_error_or_backup(
-    aws: AwsServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    aws: AwsServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if in_postgresql():
-        return  # the copy of the database is SQLite's
+    monkeypatch.setenv("CRCR_TEST_STORE", "sqlite")  # the backup is a copy of SQLite's file
     hud, redis = Hud([Response(status_code=500), Response(status_code=401)]), RedisServer.make(password=REDIS)
     aws.client("ssm").put_parameter(Name="/leak/ingest", Value=INGEST, Type="SecureString", Overwrite=True)
     (tmp_path / "forward").write_text(FORWARD)

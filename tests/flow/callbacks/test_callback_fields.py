@@ -86,7 +86,7 @@ async def test_fault_16_a_run_id_may_be_a_number_or_text(tmp_path: Path) -> None
         assert [report_outcome(first), report_outcome(second)] == ["applied", "repeat"]
 
 
-async def test_fault_17_completed_without_a_conclusion_is_accepted_with_the_conclusion_none(
+async def test_fault_17_completed_without_a_conclusion_is_accepted_and_counts_as_a_failure(
     tmp_path: Path,
 ) -> None:
     async with dispatched_run(tmp_path) as (relay, run):
@@ -98,6 +98,9 @@ async def test_fault_17_completed_without_a_conclusion_is_accepted_with_the_conc
             )
 
         assert {(job["state"], job["conclusion"]) for job in relay.jobs()} == {("completed", "none")}
+        [backend] = (await relay.http.get("/api/v1/summary")).json()["backends"]
+        tally = backend["figures"]["tally"]
+        assert (tally["failure"], tally["total"]) == (2, 2)
 
 
 async def test_fault_17_an_unknown_conclusion_is_refused_and_a_corrected_report_is_applied(

@@ -13,6 +13,7 @@ from support.downstream.callbacks import (
     BACKEND,
     CALLBACK,
     bearer,
+    callbacks_on_outage,
     dispatched_run,
     post_report,
     refusal_code,
@@ -91,6 +92,22 @@ async def test_accepted_and_repeated_reports_are_not_listed_as_refusals(tmp_path
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "applied"
         assert report_outcome(await post_report(relay, run, "build", "in_progress")) == "repeat"
         assert await read_refusals(relay) == []
+
+
+async def test_reports_answered_503_are_not_listed_as_refusals(tmp_path: Path) -> None:
+    async with dispatched_run(tmp_path) as (relay, run):
+        keys_down = relay.github.faults.jwks(503)
+        answer = await post_report(relay, run, "build", "in_progress")
+        assert refusal_code(answer) == (503, "keys_unavailable")
+        relay.github.faults.remove(keys_down)
+        relay.clock.advance(int(answer.headers["retry-after"]))
+
+        async with callbacks_on_outage(relay) as (store, http):
+            for failures in ("reads_to_fail", "writes_to_fail", "answers_to_lose"):
+                setattr(store, failures, 1)
+                answer = await post_report(relay, run, "build", "in_progress", http=http)
+                assert refusal_code(answer) == (503, "store_unavailable")
+        assert relay.rows("SELECT * FROM refusals") == []
 
 
 async def test_a_refusal_of_an_unparsable_body_names_no_run(tmp_path: Path) -> None:

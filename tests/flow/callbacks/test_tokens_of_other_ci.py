@@ -117,46 +117,74 @@ async def test_fault_25_a_token_with_a_later_exp_still_expires_at_the_maximum_ag
         assert f"at most {max_age_s} s" in answer.json()["error"]["detail"]
 
 
-FORKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "buildkite, a fork's branch": ("buildkite", {}),
-    "buildkite, another branch": ("buildkite", {"build_branch": "feature"}),
-    "buildkite, no branch": ("buildkite", {"build_branch": None}),
-    "buildkite, an empty branch": ("buildkite", {"build_branch": ""}),
-    "gitlab, a fork's merge request": ("gitlab", {}),
-    "gitlab, the parent's id and an unprotected ref": ("gitlab", {"project_id": "20617"}),
+FORKS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "buildkite, a fork's branch": ("buildkite", {}, "'build_branch' is 'mallory:main'"),
+    "buildkite, another branch": ("buildkite", {"build_branch": "feature"}, "'build_branch' is 'feature'"),
+    "buildkite, no branch": ("buildkite", {"build_branch": None}, "'build_branch' is missing"),
+    "buildkite, an empty branch": ("buildkite", {"build_branch": ""}, "'build_branch' is missing"),
+    "gitlab, a fork's merge request": ("gitlab", {}, "no registration names this pipeline"),
+    "gitlab, the parent's id and an unprotected ref": (
+        "gitlab",
+        {"project_id": "20617"},
+        "'ref_protected' is 'false'",
+    ),
     "gitlab, the job ran in the fork": (
         "gitlab",
         {"project_id": "20617", "ref_protected": "true", "job_project_id": "66601"},
+        "the job ran in project '66601'",
     ),
-    "gitlab, protection not told": ("gitlab", {"project_id": "20617", "ref_protected": None}),
+    "gitlab, protection not told": (
+        "gitlab",
+        {"project_id": "20617", "ref_protected": None},
+        "'ref_protected' is missing",
+    ),
     "gitlab, protection as a truth value of the wrong kind": (
         "gitlab",
         {"project_id": "20617", "ref_protected": ["true"]},
+        "'ref_protected' is missing",
     ),
-    "circleci, a fork's change": ("circleci", {}),
-    "circleci, a fork's origin on our branch": ("circleci", {"vcs_ref": "refs/heads/main"}),
-    "circleci, our origin on a pull request's ref": ("circleci", {"vcs_origin": ORIGIN}),
+    "circleci, a fork's change": ("circleci", {}, "vcs-ref' is 'refs/heads/pull/7'"),
+    "circleci, a fork's origin on our branch": (
+        "circleci",
+        {"vcs_ref": "refs/heads/main"},
+        "vcs-origin' is 'github.com/mallory/backend'",
+    ),
+    "circleci, our origin on a pull request's ref": (
+        "circleci",
+        {"vcs_origin": ORIGIN},
+        "vcs-ref' is 'refs/heads/pull/7'",
+    ),
     "circleci, a tag named like the branch": (
         "circleci",
         {"vcs_origin": ORIGIN, "vcs_ref": "refs/tags/main"},
+        "vcs-ref' is 'refs/tags/main'",
     ),
-    "circleci, origin not told": ("circleci", {"vcs_origin": None, "vcs_ref": "refs/heads/main"}),
+    "circleci, origin not told": (
+        "circleci",
+        {"vcs_origin": None, "vcs_ref": "refs/heads/main"},
+        "vcs-origin' is missing",
+    ),
     "circleci, a person inside": (
         "circleci",
         {"vcs_origin": ORIGIN, "vcs_ref": "refs/heads/main", "ssh_rerun": True},
+        "started again with SSH",
     ),
 }
+FORKS_WITH_AN_UNREGISTERED_ID = {"gitlab, a fork's merge request"}
 
 
 @pytest.mark.parametrize("case", FORKS)
 async def test_fault_27_a_build_of_a_fork_may_not_report_for_the_project(tmp_path: Path, case: str) -> None:
-    name, changes = FORKS[case]
+    name, changes, reason = FORKS[case]
     ci = ALL_OTHER_CIS[name]
     async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
         own = {key: value for key, value in ci.claims.items() if key != "vcs_origin"}
         token = ci.issuer_in(relay.github).fork_token(AUDIENCE, **{**own, **changes})
+        answer = await report(relay, run, token, run_id=ci.run_id)
 
-        assert (await report(relay, run, token, run_id=ci.run_id)).status_code in {401, 403}
+        unregistered = case in FORKS_WITH_AN_UNREGISTERED_ID
+        assert refusal_code(answer) == ((403, "not_registered") if unregistered else (401, "not_authentic"))
+        assert reason in answer.json()["error"]["detail"]
         assert relay.jobs() == relay.rows("SELECT * FROM runs") == []
 
 
@@ -332,6 +360,18 @@ async def test_two_legs_with_the_same_name_are_distinguished_by_the_signed_job_i
         assert [(job["job_name"], job["state"]) for job in relay.jobs()] == [
             ("build", "completed"),
             ("build (2)", "in_progress"),
+        ]
+
+
+async def test_keys_at_the_address_of_the_discovery_document_verify_a_token(tmp_path: Path) -> None:
+    ci = ALL_OTHER_CIS["gitlab"]
+    async with relay_with_registered_ci(tmp_path, ci) as (relay, run):
+        token = ci.token(relay.github)
+        assert report_outcome(await report(relay, run, token, run_id=ci.run_id)) == "applied"
+
+        assert [call.path for call in relay.github.calls_to("GET", "/_gitlab/*")] == [
+            "/_gitlab/.well-known/openid-configuration",
+            "/_gitlab/oauth/discovery/keys",
         ]
 
 

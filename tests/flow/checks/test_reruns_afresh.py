@@ -222,3 +222,20 @@ async def test_a_rerun_request_for_a_superseded_commit_reruns_nothing(tmp_path: 
         assert run.attempt == 1
         assert check_history(relay, BUILD, old) == ["failure"]
         assert check_history(relay, GATE, old) == ["failure"]
+
+
+async def test_a_rerun_request_for_a_closed_pull_request_reruns_nothing(tmp_path: Path) -> None:
+    async with gated_upstream(tmp_path, GATES) as relay:
+        pull = await open_pull(relay)
+        run = await run_all(relay, build="failure")
+        relay.clock.advance(60)
+        await relay.github.close_pr(pull)
+        await relay.drain()
+        before = len(sent_deliveries(relay))
+        await press_rerun(relay, pull, BUILD)
+        await relay.github.rerequest_suite(UPSTREAM, pull.head_sha)
+        await relay.drain()
+
+        assert (run.attempt, rerun_calls(relay), len(sent_deliveries(relay))) == (1, [], before)
+        assert check_history(relay, BUILD, pull.head_sha) == ["failure"]
+        assert check_history(relay, GATE, pull.head_sha) == ["failure"]

@@ -209,6 +209,7 @@ async def test_an_opened_event_overtaken_by_a_push_within_a_second_is_superseded
         pr = await relay.github.open_pr(UPSTREAM)
         await relay.github.push_to_pr(pr)
         await relay.github.release_webhooks([1, 0])
+        assert deliveries(relay) == {"synchronize": "accepted", "opened": "superseded"}
         await relay.drain()
 
         assert dispatched_events(relay.github, "org/one") == [("synchronize", pr.head_sha)]

@@ -178,9 +178,13 @@ async def test_fault_54_a_retarget_within_one_second_is_resolved_by_github_and_c
     async with gated_upstream(tmp_path, ANY, downstreams=(GATING,)) as relay:
         await push_stack(relay, "aten/evil.cpp")
         pull = await open_green_on_stack(relay)
+        lookup = ("GET", f"/repos/{UPSTREAM}/pulls/{pull.number}")
+        before = len(relay.github.calls_to(*lookup))
         await relay.github.edit_pr(pull, base="main")
+        assert len(relay.github.calls_to(*lookup)) == before
         await relay.services.worker.drain()
 
+        assert len(relay.github.calls_to(*lookup)) == before + 1
         assert (gate_state(relay, pull), mergeable(relay, pull)) == ("pending", False)
         assert dispatched_pulls(relay)[1:] == [("synchronize", "main", "base_changed")]
         [row] = relay.rows("SELECT base_ref FROM pulls")

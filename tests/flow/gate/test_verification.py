@@ -12,7 +12,7 @@ from crcr.receive.callback.parse_report import parse_report
 from github_sim.bodies import webhooks
 from github_sim.github import JobSpec, Match, Workflow, WorkflowJob, WorkflowRun
 from support.data.events_and_reports import a_caller
-from support.downstream.callbacks import dispatched_run, report_outcome
+from support.downstream.callbacks import report_outcome
 from support.github.checks import named_workflow
 from support.github.gated_upstream import (
     GATE,
@@ -258,16 +258,20 @@ async def test_results_of_l3_backends_are_verified(tmp_path: Path) -> None:
 
 
 async def test_results_of_l2_backends_are_not_verified_and_need_no_call_to_github(tmp_path: Path) -> None:
-    async with dispatched_run(tmp_path) as (relay, run):
-        for name in ("build", "test"):
-            await relay.github.start_job(run, name)
-            await relay.github.complete_job(run, name)
+    async with gated_upstream(tmp_path, f"L2:\n  - {INFORMING}\n" + ANY_JOB) as relay:
+        await open_pull(relay)
+        for backend in (GATING, INFORMING):
+            run = newest_run(relay, backend)
+            await start_jobs(relay, run, "build")
+            await finish_job(relay, run, "build", reported="success", github="failure")
         for _ in range(24):
             await sweep_after(relay, HOUR)
             await relay.services.reconciler.run()
 
-        assert relay.github.calls_to("GET", "*/actions/*") == []
-        assert {job["verification"] for job in relay.jobs()} == {"unchecked"}
+        assert verified_job(relay) == ("failure", "disputed", "failure", True)
+        [unverified] = relay.jobs(INFORMING)
+        assert (unverified["conclusion"], unverified["verification"]) == ("success", "unchecked")
+        assert relay.github.calls_to("GET", f"/repos/{INFORMING}/actions/*") == []
 
 
 async def test_results_of_another_ci_are_self_reported_and_never_looked_up(tmp_path: Path) -> None:

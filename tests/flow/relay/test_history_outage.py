@@ -86,6 +86,22 @@ async def test_without_clickhouse_no_results_are_queued_for_feeding(tmp_path: Pa
         assert relay.rows("SELECT * FROM feeding") == []
 
 
+async def test_a_relay_that_no_longer_uses_clickhouse_empties_the_queue_and_queues_nothing_more(
+    tmp_path: Path,
+) -> None:
+    async with dispatched_run(tmp_path) as (relay, run):
+        await relay.services.clickhouse.feeding.turn_on([UPSTREAM], relay.clock.now())
+        await post_report(relay, run, "build", "in_progress")
+        await post_report(relay, run, "build", "completed")
+        assert [row["kind"] for row in relay.rows("SELECT kind FROM unfed")] == ["job"]
+
+        await relay.services.clickhouse.record_switch(relay.services.upstreams, relay.clock.now())
+        assert relay.rows("SELECT * FROM unfed") == relay.rows("SELECT * FROM feeding") == []
+        await post_report(relay, run, "test", "in_progress")
+        await post_report(relay, run, "test", "completed")
+        assert relay.rows("SELECT * FROM unfed") == []
+
+
 def test_a_relay_without_clickhouse_does_not_load_its_driver() -> None:
     script = (
         "import sys; import crcr.wiring.web_app, crcr.wiring.services, crcr.wiring.clickhouse, crcr.cli.main;"

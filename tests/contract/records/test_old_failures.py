@@ -131,10 +131,14 @@ async def test_only_old_known_failures_and_old_person_verdicts_are_deleted(store
         fingerprint = fingerprint_of(message)
         await known.link(CORE, NewKnownFailure(fingerprint=fingerprint, url=url, who="mia", reason="x"), at)
         await run(stores, _PERSON_VERDICT, at=to_us(at + 30 * DAY), **verdict_key, **verdict_columns)
+    await commit(stores, "feature", 1, NEW)
+    before = await row_counts(stores, *TABLES)
     await forget(stores)
     kept = await stores.rows("SELECT fingerprint FROM known_failures")
     assert [row["fingerprint"] for row in kept] == [fingerprint_of(OTHER_MESSAGE)]
-    assert (await row_counts(stores, "person_verdicts")) == {"person_verdicts": 1}
+    kept = await stores.rows("SELECT at FROM person_verdicts")
+    assert [row["at"] for row in kept] == [to_us(NOW - 99 * DAY)]
+    assert await row_counts(stores, *TABLES) == {**before, "known_failures": 1, "person_verdicts": 1}
 
 
 async def test_the_default_branch_and_bases_of_open_pulls_keep_their_newest_commit(stores: Stores) -> None:

@@ -106,10 +106,18 @@ async def test_a_cancelled_callers_rows_are_committed_and_other_writes_succeed(d
     assert await names(database) == ["a/a", "b/b"]
 
 
-async def test_a_closed_store_raises_store_unavailable(database: Database) -> None:
+async def test_a_closed_store_has_committed_its_queued_writes_and_refuses_others(
+    open_database: OpenDatabase,
+) -> None:
+    database, other = open_database(), open_database()
+    queued = asyncio.create_task(database.write(add_upstream("a/a")))
+    await asyncio.sleep(0)
     await database.close()
-    with pytest.raises(StoreUnavailable):
-        await database.write(add_upstream("a/a"))
+    with pytest.raises(StoreUnavailable, match="the store is closed"):
+        await database.write(add_upstream("b/b"))
+
+    assert await queued == "a/a"
+    assert await names(other) == ["a/a"]
 
 
 async def test_on_sqlite_a_unit_that_awaits_anything_but_its_transaction_fails(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from crcr.decide.statistics.window import Span
 from crcr.decide.views.attention import Attention, AttentionItem, AttentionKind
 from crcr.decide.views.failing import FailingQuery
 from crcr.decide.views.overview import Summary
-from crcr.record.schema import main_tables
+from crcr.record.schema import checks, main_tables
 from crcr.record.views.sql_views import SqlViews
 from support.data.base_history import BaseHistory, sha_of
 from support.data.store_rows import UPSTREAM, StoreRows, open_store_rows
@@ -156,21 +156,26 @@ async def test_a_backend_that_never_reported_is_marked(store: StoreRows) -> None
 
 
 async def test_blocked_pull_requests_are_counted_and_the_longest_blocked_are_listed(store: StoreRows) -> None:
+    blocked_hours = {1: 2, 2: 6, 3: 4, 4: 1, 5: 3, 6: 5, 8: 9}
     for number in range(1, 9):
         store.pull(number, title=f"Change {number}", updated_at=store.ago(days=30 if number == 8 else 0.1))
         store.gate(f"{number:040x}", "failed" if number != 7 else "passed", title="secret/one failed")
     store.pull(20, is_open=0)
     store.gate(f"{20:040x}", "failed")
-    sha = f"{1:040x}"
+    with store.engine.begin() as connection:
+        for number, hours in blocked_hours.items():
+            gate = update(checks.gates).where(checks.gates.c.head_sha == f"{number:040x}")
+            connection.execute(gate.values(decided_at=store.ago(hours=hours)))
+    sha = f"{2:040x}"
     more = {"head_sha": sha, "conclusion": "failure"}
     store.check("crcr/gate/one", "gate/one", title="failed: build (1 of 4 jobs)", **more)
     store.check("crcr/secret/one", "secret/one", title="failed: hush", **more)
     attention_view = await attention(store)
     assert attention_view.blocked_pulls == 7
-    assert [item.number for item in attention_view.items] == [1, 2, 3, 4, 5]
-    assert attention_view.items[0].text == "Change 1 by ada is blocked: gate/one: failed: build (1 of 4 jobs)"
+    assert [item.number for item in attention_view.items] == [2, 6, 3, 5, 1]
+    assert attention_view.items[0].text == "Change 2 by ada is blocked: gate/one: failed: build (1 of 4 jobs)"
     assert attention_view.items[0].oncalls == ("mia",)
-    assert attention_view.items[1].text == "Change 2 by ada is blocked"
+    assert attention_view.items[1].text == "Change 6 by ada is blocked"
     assert "secret" not in str(attention_view)
 
 

@@ -11,6 +11,18 @@ from github_sim.github import GitHub, HostileToken, Workflow, WorkflowRun
 
 TokenFor = Callable[..., Awaitable[dict[str, str]]]
 RELAY = {"callback_url": "http://relay.test/github/callback", "audience": "crcr-test"}
+REFUSALS: dict[HostileToken, tuple[type[Exception], str]] = {
+    HostileToken.ALG_NONE: (jwt.InvalidAlgorithmError, "alg value is not allowed"),
+    HostileToken.HS256_PUBLIC_KEY: (jwt.InvalidAlgorithmError, "alg value is not allowed"),
+    HostileToken.OTHER_AUDIENCE: (jwt.InvalidAudienceError, "Audience doesn't match"),
+    HostileToken.OTHER_ISSUER: (jwt.InvalidIssuerError, "Invalid issuer"),
+    HostileToken.UNKNOWN_KID: (KeyError, "never-published"),
+    HostileToken.STRANGERS_KEY: (jwt.InvalidSignatureError, "Signature verification failed"),
+    HostileToken.NO_KID: (KeyError, "^'kid'$"),
+    HostileToken.TAMPERED: (jwt.InvalidSignatureError, "Signature verification failed"),
+    HostileToken.NOT_JWT: (jwt.DecodeError, "Not enough segments"),
+}
+"""Why the library refuses a token. It checks neither its time, since the clock is moved, nor its length."""
 
 
 @pytest.fixture
@@ -27,11 +39,13 @@ async def run(github: GitHub, api: httpx.AsyncClient, token_for: TokenFor) -> Wo
 async def verified_claims(github: GitHub, api: httpx.AsyncClient, token: str) -> dict[str, Any]:
     """Verify a token with the issuer's published documents only."""
     document = (await api.get(f"{github.issuer_url}/.well-known/openid-configuration")).json()
-    keys = (await api.get(document["jwks_uri"])).json()["keys"]
-    kid = jwt.get_unverified_header(token)["kid"]
-    key = next(jwt.PyJWK(each) for each in keys if each["kid"] == kid)
+    keys = {key["kid"]: key for key in (await api.get(document["jwks_uri"])).json()["keys"]}
+    key = jwt.PyJWK(keys[jwt.get_unverified_header(token)["kid"]])
     options: jwt.types.Options = {"verify_exp": False, "verify_nbf": False, "verify_iat": False}
-    return dict(jwt.decode(token, key, algorithms=["RS256"], audience="crcr-test", options=options))
+    issuer = github.issuer_url
+    return dict(
+        jwt.decode(token, key, algorithms=["RS256"], audience="crcr-test", issuer=issuer, options=options)
+    )
 
 
 async def test_a_job_report_has_the_body_of_the_protocol(
@@ -93,18 +107,29 @@ async def test_keys_rotate_and_the_old_key_can_be_retired(
     assert jwt.get_unverified_header(old)["kid"] not in {each["kid"] for each in keys}
 
 
-@pytest.mark.parametrize("kind", HostileToken)
-async def test_a_hostile_token_does_not_verify(
-    github: GitHub, api: httpx.AsyncClient, run: WorkflowRun, clock: ManualClock, kind: HostileToken
+@pytest.mark.parametrize("kind", REFUSALS)
+async def test_a_hostile_token_does_not_verify_for_the_reason_of_its_kind(
+    github: GitHub, api: httpx.AsyncClient, run: WorkflowRun, kind: HostileToken
 ) -> None:
-    token = github.hostile_token(kind, run, "lint")
+    refusal, message = REFUSALS[kind]
+    with pytest.raises(refusal, match=message) as raised:
+        await verified_claims(github, api, github.hostile_token(kind, run, "lint"))
+    assert raised.type is refusal
+
+
+@pytest.mark.parametrize("kind", [None, *(kind for kind in HostileToken if kind not in REFUSALS)])
+async def test_a_hostile_token_that_verifies_is_out_of_time_or_too_long(
+    github: GitHub, api: httpx.AsyncClient, run: WorkflowRun, clock: ManualClock, kind: HostileToken | None
+) -> None:
+    token = github.hostile_token(kind, run, "lint") if kind else github.oidc_token(run, "lint")
+    claims = await verified_claims(github, api, token)
     now = clock.now().timestamp()
-    try:
-        claims = await verified_claims(github, api, token)
-    except (jwt.PyJWTError, StopIteration, RuntimeError, KeyError):
-        return
-    in_time = claims["nbf"] <= now < claims["exp"]
-    assert not in_time or claims["iss"] != github.issuer_url or len(token) > 200_000
+    flaws = {
+        HostileToken.EXPIRED: claims["exp"] <= now,
+        HostileToken.NOT_YET_VALID: claims["nbf"] > now,
+        HostileToken.OVERSIZED: len(token) > 200_000,
+    }
+    assert [flaw for flaw, found in flaws.items() if found] == ([kind] if kind else [])
 
 
 async def test_a_rerun_is_a_new_attempt_with_new_check_runs(github: GitHub, run: WorkflowRun) -> None:

@@ -163,14 +163,29 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         {"inspection": replace(INSPECTION, branch=replace(INSPECTION.branch, archived=True))},  # type: ignore[type-var]
     ),
     ("app", State.UNKNOWN, "another repository has the name", {"inspection": Inspection(installed=None, other_id=9)}),
-    ("identity", State.PROBLEM, "id 9; the one that was admitted has the id 7", {"inspection": Inspection(installed=None, other_id=9)}),
+    (
+        "identity",
+        State.PROBLEM,
+        "id 9; the one that was admitted has the id 7",
+        {"inspection": Inspection(installed=None, other_id=9)},
+    ),
     # It was rebound since.
     ("app", State.UNKNOWN, "were not checked yet", {"inspection": Inspection(installed=None, other_id=7)}),
     ("identity", State.OK, "Bound to", {"inspection": Inspection(installed=None, other_id=7)}),
     ("permissions", State.PROBLEM, "may not write Contents", {"inspection": inspection_with(contents="read", metadata="read")}),
     ("permissions", State.OK, "", {"inspection": inspection_with(contents="write", metadata="read")}),
-    ("permissions", State.WARNING, "may not read Actions", {"inspection": inspection_with(contents="write"), "entry": entry_at_level(Level.L3)}),
-    ("permissions", State.PROBLEM, "gate cannot know", {"inspection": inspection_with(contents="write"), "entry": entry_at_level(Level.L4)}),
+    (
+        "permissions",
+        State.WARNING,
+        "may not read Actions",
+        {"inspection": inspection_with(contents="write"), "entry": entry_at_level(Level.L3)},
+    ),
+    (
+        "permissions",
+        State.PROBLEM,
+        "gate cannot know",
+        {"inspection": inspection_with(contents="write"), "entry": entry_at_level(Level.L4)},
+    ),
     (
         "permissions",
         State.WARNING,
@@ -187,7 +202,12 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ("identity", State.UNKNOWN, "does not know", {"repository_id": None, "confirmed": False}),
     ("identity", State.WARNING, "first report", {"confirmed": False}),
     ("workflow", State.PROBLEM, "There is no workflow on main", {"inspection": inspection_of()}),
-    ("workflow", State.PROBLEM, "The only workflow on main does not listen", {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=None))}),
+    (
+        "workflow",
+        State.PROBLEM,
+        "The only workflow on main does not listen",
+        {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=None))},
+    ),
     (
         "workflow",
         State.PROBLEM,
@@ -204,7 +224,12 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
     ),
     ("workflow", State.UNKNOWN, "could not be read", {"inspection": replace(INSPECTION, workflows=None)}),
     ("events", State.PROBLEM, "pull_request and push", {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=("other",)))}),
-    ("events", State.WARNING, "No workflow listens to push", {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=("pull_request",)))}),
+    (
+        "events",
+        State.WARNING,
+        "No workflow listens to push",
+        {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=("pull_request",)))},
+    ),
     ("events", State.OK, "pull_request", {"inspection": inspection_of(replace(WORKFLOW, dispatch_types=()))}),
     ("id_token", State.PROBLEM, "may not request an OIDC token", {"inspection": inspection_of(replace(WORKFLOW, id_token=False))}),
     ("id_token", State.UNKNOWN, "reusable", {"inspection": inspection_of(replace(WORKFLOW, id_token=False, calls_others=True))}),
@@ -231,7 +256,12 @@ CASES: list[tuple[str, State, str, dict[str, Any]]] = [
         "the App is not installed there",
         {"last_dispatch": replace(SENT, state=DispatchState.PARKED, error="The App is not installed on org/backend.")},
     ),
-    ("dispatch", State.OK, "cancelled (suspended)", {"last_dispatch": replace(SENT, state=DispatchState.CANCELLED, reason="suspended")}),
+    (
+        "dispatch",
+        State.OK,
+        "cancelled (suspended)",
+        {"last_dispatch": replace(SENT, state=DispatchState.CANCELLED, reason="suspended")},
+    ),
     ("callback", State.WARNING, "no report ever came back", {"last_callback": None, "first_sent_at": NOW - timedelta(hours=2)}),
     (
         "callback",

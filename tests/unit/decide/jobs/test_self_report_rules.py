@@ -244,5 +244,8 @@ def test_branches_are_queried_in_order_of_likelihood(
 
 def test_old_releases_are_not_queried_and_no_branch_is_queried_twice() -> None:
     many = [f"release/{number}" for number in range(40)]
-    assert len(branches_to_ask("nightly", many)) == 1 + MOST_RELEASES
-    assert branches_to_ask("release/39", many)[:3] == ("release/39", "nightly", "release/38")
+    newest = [f"release/{number}" for number in range(39, 39 - MOST_RELEASES, -1)]
+    assert branches_to_ask("nightly", many) == ("nightly", *newest)
+    for default in (newest[0], newest[4], newest[-1]):
+        others = [branch for branch in newest if branch != default]
+        assert branches_to_ask(default, many) == (default, "nightly", *others)

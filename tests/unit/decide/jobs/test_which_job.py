@@ -103,8 +103,7 @@ def test_a_finish_that_fits_several_open_rows_is_ambiguous() -> None:
 
 
 def test_a_finish_that_every_closed_leg_already_has_is_a_repeat() -> None:
-    match = _find(FINISH, "99", FIRST_DONE, SECOND_DONE)
-    assert isinstance(match, JobFacts)
+    assert _find(FINISH, "99", FIRST_DONE, SECOND_DONE) is FIRST_DONE
 
 
 def test_a_finish_that_only_some_closed_legs_have_is_ambiguous() -> None:

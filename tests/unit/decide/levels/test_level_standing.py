@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crcr.decide.levels.criteria import (
@@ -168,20 +168,33 @@ def test_constant_behaviour_changes_a_level_at_most_once_in_14_days(
         assert second - first >= 14 or second in silences
 
 
+PERIODS = st.tuples(st.sampled_from([GOOD, BAD, SILENT, Day(failed=5)]), st.integers(1, 20))
+
+
 @settings(max_examples=40)
-@given(st.lists(st.sampled_from([GOOD, BAD, SILENT, Day(failed=5)]), min_size=2, max_size=60), st.booleans())
-def test_neither_one_evaluation_nor_many_on_one_day_change_a_level(days: list[Day], often: bool) -> None:
-    criteria, known, breaking_days = LevelCriteria(), None, 0
+@given(
+    periods=st.lists(PERIODS, min_size=1, max_size=8),
+    level=st.sampled_from([Level.L2, Level.L3, Level.L4]),
+    often=st.booleans(),
+)
+@example(periods=[(GOOD, 30), (BAD, 10), (GOOD, 40)], level=Level.L2, often=True)
+@example(periods=[(GOOD, 30), (BAD, 10), (GOOD, 40)], level=Level.L3, often=True)
+def test_neither_one_evaluation_nor_many_on_one_day_change_a_level(
+    periods: list[tuple[Day, int]], level: Level, often: bool
+) -> None:
+    criteria, known, observed = LevelCriteria(), None, list[Observation]()
+    days = [day for day, length in periods for _ in range(length)]
     for number in range(1, len(days) + 1):
         evaluation = evaluate(
-            Level.L3, measure(days[:number], window=14), measure(days[:number], window=7), criteria
+            level, measure(days[:number], window=14), measure(days[:number], window=7), criteria
         )
-        breaking_days = breaking_days + 1 if evaluation.observation is Observation.BREAKS else 0
+        observed.append(evaluation.observation)
         for repeat in range(5 if often else 1):
             now = START + number * DAY + repeat * timedelta(hours=1)
-            known, change = follow_evaluation(known, Level.L3, evaluation, now)
-            if change is not None and change.kind is LevelChangeKind.DEMOTED:
-                assert breaking_days >= 2
+            known, change = follow_evaluation(known, level, evaluation, now)
+            if change is not None:
+                agreed = Observation.MEETS if change.after > change.before else Observation.BREAKS
+                assert observed[-2:] == [agreed] * 2
 
 
 @settings(max_examples=30)

@@ -113,8 +113,9 @@ async def test_a_closed_store_has_committed_its_queued_writes_and_refuses_others
     queued = asyncio.create_task(database.write(add_upstream("a/a")))
     await asyncio.sleep(0)
     await database.close()
-    with pytest.raises(StoreUnavailable, match="the store is closed"):
-        await database.write(add_upstream("b/b"))
+    for use in (database.write, database.read, database.quick_read):
+        with pytest.raises(StoreUnavailable, match="the store is closed"):
+            await use(add_upstream("b/b"))
 
     assert await queued == "a/a"
     assert await names(other) == ["a/a"]

@@ -137,8 +137,7 @@ class PostgresDatabase:
         self._closed = False
 
     async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:
-        if self._closed:
-            raise StoreUnavailable("the store is closed")
+        self._refuse_if_closed()
         loop = asyncio.get_running_loop()
         queued: QueuedUnit[T] = QueuedUnit(unit, loop.create_future(), lane=lane)
         self._queues.add(lane_number(lane), queued)
@@ -150,9 +149,11 @@ class PostgresDatabase:
             deadline.cancel()
 
     async def quick_read(self, unit: Unit[T]) -> T:
+        self._refuse_if_closed()
         return await self._reads.read(unit)
 
     async def read(self, unit: Unit[T]) -> T:
+        self._refuse_if_closed()
         async with self._link.reading() as connection:
             # Read before the snapshot is taken: the snapshot contains all changes that were settled then.
             [(settled, behind)] = await connection.fetch(SETTLED)
@@ -185,6 +186,10 @@ class PostgresDatabase:
     async def watch_other_processes(self) -> None:
         """Wake our waiters when another process has committed."""
         await self._wakeups.watch()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
 
     def _expire(self, queued: QueuedUnit[Any]) -> None:
         if self._queues.remove(lane_number(queued.lane), queued):

@@ -138,8 +138,7 @@ class SqliteDatabase:
         self._closed = False
 
     async def write(self, unit: Unit[T], *, lane: str | None = None) -> T:  # noqa: ARG002  one writer needs none
-        if self._closed:
-            raise StoreUnavailable("the store is closed")
+        self._refuse_if_closed()
         committed: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queue.append(QueuedUnit(unit, committed))
         if self._task is None or self._task.done():
@@ -147,12 +146,14 @@ class SqliteDatabase:
         return await committed
 
     async def quick_read(self, unit: Unit[T]) -> T:
+        self._refuse_if_closed()
         try:
             return _run_inline(unit(SqliteTx(self._key_reader)))
         except sqlite3.Error as fault:
             raise _unavailable(fault) from fault
 
     async def read(self, unit: Unit[T]) -> T:
+        self._refuse_if_closed()
         if self._in_threads:
             loop = asyncio.get_running_loop()
             return cast("T", await loop.run_in_executor(self._readers, self._read_in_snapshot, unit))
@@ -182,6 +183,10 @@ class SqliteDatabase:
                     self.signals.wake_all()
                 last_version = now
             await asyncio.sleep(_DATA_VERSION_POLL_S)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
 
     def _read_in_snapshot(self, unit: Unit[T]) -> T:
         """Read with this thread's connection."""

@@ -1,4 +1,4 @@
-"""Access to the onboarding page: who can read it, who can start an inspection, and how often."""
+"""Access to the onboarding page: its readers, the right to start an inspection, and the rate limit of inspections."""
 
 from pathlib import Path
 

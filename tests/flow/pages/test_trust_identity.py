@@ -162,7 +162,7 @@ async def test_fault_25_concurrent_reports_that_wait_for_keys_share_one_request(
 
 
 def run_of_name_taker(relay: RunningRelay, run: WorkflowRun) -> WorkflowRun:
-    """A run of somebody else who took over the released name."""
+    """A run of another repository that took the released name."""
     relay.github.replace_repository(BACKEND)
     return relay.github.start_run(BACKEND, event="repository_dispatch", client_payload=run.client_payload)
 

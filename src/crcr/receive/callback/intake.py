@@ -135,8 +135,7 @@ class CallbackIntake:
     async def _authenticate(self, request: Request) -> Identity:
         """Layer 1. Only failures count against an address, so one runner's many jobs never lock it out."""
         peer = request.client.host if request.client else None
-        forwarded_for = request.headers.getlist("x-forwarded-for") if self.trusted_proxies else ()
-        address = client_address(peer, forwarded_for, self.trusted_proxies)
+        address = client_address(peer, request.headers.getlist("x-forwarded-for"), self.trusted_proxies)
         subject = limit_subject(address)
         await self.limits.check(FAILED_AUTHENTICATION, subject)
         try:

@@ -45,11 +45,8 @@ class PendingSums:
         self._rows: dict[SumUpsert, dict[tuple[Any, ...], tuple[tuple[Any, ...], dict[str, float]]]] = {}
 
     def add(self, upsert: SumUpsert, key: tuple[Any, ...], amounts: Mapping[str, float]) -> None:
-        rows, unique = self._rows.setdefault(upsert, {}), key[: upsert.unique]
-        if unique not in rows:
-            rows[unique] = key, dict(amounts)
-            return
-        _, row = rows[unique]
+        rows = self._rows.setdefault(upsert, {})
+        _, row = rows.setdefault(key[: upsert.unique], (key, {}))
         for name, amount in amounts.items():
             known, choose = row.get(name), upsert.extremes.get(name)
             row[name] = amount if known is None else choose(known, amount) if choose else known + amount

@@ -80,7 +80,7 @@ class RedirectServer:
 
     @property
     def address(self) -> str:
-        """The page; whoever knows it can begin, once."""
+        """The page's address. It is secret: the first browser that opens it begins the set-up."""
         return f"{self._root}{self._path}"
 
     def __enter__(self) -> Self:

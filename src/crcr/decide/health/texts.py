@@ -139,8 +139,8 @@ class GatePublication:
     @property
     def is_late(self) -> bool:
         """Whether it is worth a notice: publication takes some seconds anyway."""
-        hindered = self.parked or self.fault is not None or self.held_by is not None
-        return hindered or self.decided_at is None or self.at - self.decided_at >= PUBLISHED_WITHIN
+        is_stuck = self.parked or self.fault is not None or self.held_by is not None
+        return is_stuck or self.decided_at is None or self.at - self.decided_at >= PUBLISHED_WITHIN
 
     @property
     def reason(self) -> str:
